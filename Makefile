@@ -1,0 +1,38 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/.installed: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (about a minute the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]'
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]' --group dev
+	@touch $@
+
+demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
+	@$(BIN)/stagetree run examples/digits/study.yaml
+
+up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
+	@$(BIN)/stagetree up
+
+test: .venv/.installed-dev  ## all tests
+	@$(BIN)/python -m pytest
+
+check: .venv/.installed-dev  ## ruff, mypy, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: .venv/.installed-dev  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: help demo up test check format

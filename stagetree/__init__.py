@@ -1,0 +1,1 @@
+"""What users import: sequences, spaces, study specs, trainers and the client."""
