@@ -1,0 +1,218 @@
+"""What may happen to a search plan. `app.events` stores what did.
+
+These classes ARE the storage format: field names and meanings never change. A new shape is a new schema version with an
+upcaster in `app.events.codec`. Few big facts (DESIGN law 6): heartbeats and per-step losses are plain rows, not events.
+Times are Unix seconds, durations seconds, steps absolute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.domain.ids import ChainId, NodeId, StudyId
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Train `node` from step `start` to step `end`, for `study`, evaluating at the steps in `evaluate` (all in (start, end]).
+
+    `start == end` is a stage that trains nothing: it loads the checkpoint there and evaluates it.
+    """
+
+    node: NodeId
+    start: int
+    end: int
+    study: StudyId
+    evaluate: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOpened:
+    """First event of every stream: what all studies on this plan have in common."""
+
+    trainer: str
+    trainer_version: str
+    trainer_args: Json
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySubmitted:
+    """A study came in; `spec` is its validated study file."""
+
+    study: StudyId
+    spec: Json
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialAdded:
+    """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why."""
+
+    study: StudyId
+    trial: int
+    hp: Json
+    steps: int
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialExtended:
+    """The same trial is asked to train longer, to `steps` in all: a promotion, or a user's wish."""
+
+    study: StudyId
+    trial: int
+    steps: int
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStopped:
+    """The tuner wants no more of this trial."""
+
+    study: StudyId
+    trial: int
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCancelled:
+    """A user wants no more of this trial."""
+
+    study: StudyId
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPaused:
+    study: StudyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResumed:
+    study: StudyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCancelled:
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCompleted:
+    """The tuner wants nothing more and every trial has come to an end."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFailed:
+    """No trial of the study could be trained to a result, or its tuner broke; `error` says why."""
+
+    study: StudyId
+    error: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainAssigned:
+    """A path of stages was given to one slot. The first begins at a checkpoint or at step 0, each other where the one before ends."""
+
+    chain: ChainId
+    slot: str
+    stages: tuple[Stage, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCompleted:
+    """Stage number `index` of the chain reached its end; `seconds` of the slot's time were spent on it."""
+
+    chain: ChainId
+    index: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEnded:
+    """The chain is over before its last stage: `outcome` is "lost" (its lease ran out) or "stopped" (nobody wants it any more).
+
+    `steps` of the stage under way had been run by then, as far as is known; `seconds` were spent on them.
+    """
+
+    chain: ChainId
+    outcome: str
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFailed:
+    """The user's code failed while training `node` past `step`: the trials that wait for it fail, and the chain is over.
+
+    `kind` is "exception", "nan", "out_of_memory", "metric" or "poison" (its worker died too often); `error` is the traceback.
+    """
+
+    chain: ChainId
+    index: int
+    step: int
+    kind: str
+    error: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The metrics of the model at a step: a named vector, whatever a tuner makes of it."""
+
+    node: NodeId
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointKept:
+    """The state at a step is safe under `key`; `sha256` is that of its manifest. What no event names does not exist."""
+
+    node: NodeId
+    step: int
+    key: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDropped:
+    """The state at a step is gone or could not be read; `reason` says which."""
+
+    node: NodeId
+    step: int
+    key: str
+    reason: str
+
+
+Event = (
+    PlanOpened
+    | StudySubmitted
+    | TrialAdded
+    | TrialExtended
+    | TrialStopped
+    | TrialCancelled
+    | StudyPaused
+    | StudyResumed
+    | StudyCancelled
+    | StudyCompleted
+    | StudyFailed
+    | ChainAssigned
+    | StageCompleted
+    | ChainEnded
+    | StageFailed
+    | Evaluated
+    | CheckpointKept
+    | CheckpointDropped
+)

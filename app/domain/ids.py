@@ -1,0 +1,43 @@
+"""Identity by content: equal beginnings get equal names, so sharing needs no merge code (DESIGN law 1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NewType
+
+PlanId = NewType("PlanId", str)
+"""Names one search plan: a trainer, its version, its arguments and a seed. Also the name of its event stream."""
+
+NodeId = NewType("NodeId", str)
+"""Names one node of a search plan: the sequences in force from a start step, under a parent."""
+
+StudyId = NewType("StudyId", str)
+ChainId = NewType("ChainId", str)
+TrialKey = tuple[StudyId, int]
+"""A trial is named by its study and its number there, counted from 0."""
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def digest(*parts: Any) -> str:
+    """Sixteen bytes of SHA-256 over the canonical JSON of `parts`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
+
+
+def plan_id(trainer: str, version: str, trainer_args: Mapping[str, Any], seed: int) -> PlanId:
+    """The plan that studies with these share."""
+    return PlanId("plan-" + digest(trainer, version, trainer_args, seed))
+
+
+def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
+    """The node of canonical sequences `form_ids` that begins at step `start` under `parent`.
+
+    The end step is not part of it. A root's `parent` is empty, or names the trial when a study does not merge.
+    """
+    text = "\x1f".join([parent, str(start), *(f"{name}\x1e{form_ids[name]}" for name in sorted(form_ids))])
+    return NodeId(hashlib.sha256(text.encode()).hexdigest()[:32])
