@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Train `node` from step `start` to step `end`, for `study`, evaluating at the steps in `evaluate` (all in (start, end]).
+    """Train `node` from step `start` to step `end`, for `study`, evaluating after the steps in `evaluate`.
 
     `start == end` is a stage that trains nothing: it loads the checkpoint there and evaluates it.
     """
@@ -121,7 +121,7 @@ class StudyFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssigned:
-    """A path of stages was given to one slot. The first begins at a checkpoint or at step 0, each other where the one before ends."""
+    """A path of stages was given to one slot: the first begins at a checkpoint or at step 0, the others follow."""
 
     chain: ChainId
     slot: str
@@ -140,22 +140,24 @@ class StageCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEnded:
-    """The chain is over before its last stage: `outcome` is "lost" (its lease ran out) or "stopped" (nobody wants it any more).
+    """Nothing more comes from this chain.
 
-    `steps` of the stage under way had been run by then, as far as is known; `seconds` were spent on them.
+    `outcome` is "done" (all is trained and saved), "lost" (its lease ran out) or "stopped" (nobody wants it any more).
+    `steps` of the stage under way had been run by then, as far as is known, and `seconds` were spent on them.
     """
 
     chain: ChainId
     outcome: str
-    steps: int
-    seconds: float
+    steps: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
-    """The user's code failed while training `node` past `step`: the trials that wait for it fail, and the chain is over.
+    """The user's code failed while training past `step`: the trials that wait for more fail, the chain is over.
 
-    `kind` is "exception", "nan", "out_of_memory", "metric" or "poison" (its worker died too often); `error` is the traceback.
+    `kind` is "exception", "nan", "out_of_memory", "metric" or "poison" (its workers died too often); `error` is the
+    traceback.
     """
 
     chain: ChainId

@@ -1,0 +1,131 @@
+"""What may be asked of a plan, in the imperative. Clocks and ids arrive here as fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.domain.events import Json, PlanOpened, Stage
+from app.domain.ids import ChainId, StudyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitStudy:
+    plan: PlanOpened
+    study: StudyId
+    spec: Json
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A tuner's wish, or a user's: train this configuration for `steps` steps."""
+
+    hp: Json
+    steps: int
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend:
+    """Train the same trial longer, to `steps` in all."""
+
+    trial: int
+    steps: int
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """No more of this trial."""
+
+    trial: int
+    reason: Json = field(default_factory=dict)
+
+
+Wish = Start | Extend | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """What a study's tuner wants next. A wish that is true already yields nothing."""
+
+    study: StudyId
+    wishes: tuple[Wish, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddTrial:
+    """A user's own trial in a study."""
+
+    study: StudyId
+    hp: Json
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTrial:
+    study: StudyId
+    trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseStudy:
+    study: StudyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeStudy:
+    study: StudyId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelStudy:
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseStudy:
+    """The tuner wants nothing more: the study is completed, or failed when no trial came to a result."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailStudy:
+    study: StudyId
+    error: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignChain:
+    chain: ChainId
+    slot: str
+    stages: tuple[Stage, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoseChain:
+    """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them."""
+
+    chain: ChainId
+    steps: int = 0
+    seconds: float = 0.0
+
+
+Command = (
+    SubmitStudy
+    | Tune
+    | AddTrial
+    | CancelTrial
+    | PauseStudy
+    | ResumeStudy
+    | CancelStudy
+    | CloseStudy
+    | FailStudy
+    | AssignChain
+    | LoseChain
+)

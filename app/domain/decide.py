@@ -1,0 +1,180 @@
+"""The only place that refuses: `decide(plan, command)` gives the events that follow, and changes nothing.
+
+Deciding twice does no harm: what is true already yields no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.errors import Conflict, Refused, Unknown
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan, Study, Trial
+
+MAX_LOST = 3
+"""A stage that lost its worker this often is taken to kill its worker, and fails."""
+
+
+def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
+    """The events that follow from a command. Raises `Refused` with a sentence that says why."""
+    match command:
+        case c.SubmitStudy():
+            return tuple(_submit(plan, command))
+        case c.Tune():
+            return tuple(_tune(_study(plan, command.study), command.wishes))
+        case c.AddTrial():
+            return (_add_trial(_open_study(plan, command.study), command),)
+        case c.CancelTrial():
+            return tuple(_cancel_trial(_trial(plan, command.study, command.trial)))
+        case c.PauseStudy():
+            study = _open_study(plan, command.study)
+            return (e.StudyPaused(study=study.id),) if study.state == "running" else ()
+        case c.ResumeStudy():
+            study = _open_study(plan, command.study)
+            return (e.StudyResumed(study=study.id),) if study.state == "paused" else ()
+        case c.CancelStudy():
+            study = _study(plan, command.study)
+            if study.state == "cancelled":
+                return ()
+            return (e.StudyCancelled(study=_open_study(plan, study.id).id, at=command.at),)
+        case c.CloseStudy():
+            return tuple(_close(_study(plan, command.study), command.at))
+        case c.FailStudy():
+            final = _study(plan, command.study).is_final
+            return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
+        case c.AssignChain():
+            return (_assign(plan, command),)
+        case c.LoseChain():
+            return tuple(_lose(plan, command))
+        case _:
+            assert_never(command)
+
+
+def _submit(plan: SearchPlan, command: c.SubmitStudy) -> Iterator[e.Event]:
+    if plan.opened is None:
+        yield command.plan
+    elif plan.opened != command.plan:
+        raise Conflict("this plan belongs to another trainer, version, arguments or seed")
+    if command.study in plan.studies:
+        raise Conflict(f"there is a study {command.study} already")
+    yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)
+
+
+def _tune(study: Study, wishes: tuple[c.Wish, ...]) -> Iterator[e.Event]:
+    if study.state != "running":
+        return
+    number = len(study.trials)
+    for wish in wishes:
+        match wish:
+            case c.Start():
+                yield e.TrialAdded(
+                    study=study.id,
+                    trial=number,
+                    hp=wish.hp,
+                    steps=wish.steps,
+                    reason={"by": "tuner", **wish.reason},
+                )
+                number += 1
+            case c.Extend() if _may_extend(study.trials[wish.trial], wish.steps):
+                yield e.TrialExtended(study=study.id, trial=wish.trial, steps=wish.steps, reason=wish.reason)
+            case c.Stop() if study.trials[wish.trial].state in ("active", "completed"):
+                yield e.TrialStopped(study=study.id, trial=wish.trial, reason=wish.reason)
+
+
+def _may_extend(trial: Trial, steps: int) -> bool:
+    return trial.state in ("active", "completed") and steps > trial.steps
+
+
+def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
+    if command.steps < 1:
+        raise Refused(f"steps: must be at least 1, got {command.steps}")
+    return e.TrialAdded(
+        study=study.id,
+        trial=len(study.trials),
+        hp=command.hp,
+        steps=command.steps,
+        reason={"by": "user"},
+    )
+
+
+def _cancel_trial(trial: Trial) -> Iterator[e.Event]:
+    if trial.state == "active":
+        yield e.TrialCancelled(study=trial.study, trial=trial.number)
+    elif trial.state != "cancelled":
+        raise Conflict(f"trial {trial.number} of study {trial.study} is {trial.state} and cannot be cancelled")
+
+
+def _close(study: Study, at: float) -> Iterator[e.Event]:
+    if study.is_final or study.active:
+        return
+    failed = [trial for trial in study.trials if trial.state == "failed"]
+    if failed and not study.results:
+        error = (failed[0].error or {}).get("error", "")
+        last_line = error.strip().rsplit("\n", 1)[-1]
+        text = f"all {len(failed)} trials failed; trial {failed[0].number}: {last_line}"
+        yield e.StudyFailed(study=study.id, error=text, at=at)
+    else:
+        yield e.StudyCompleted(study=study.id, at=at)
+
+
+def _assign(plan: SearchPlan, command: c.AssignChain) -> e.ChainAssigned:
+    first = command.stages[0]
+    for stage in command.stages:
+        for start, end in plan.nodes[stage.node].running.values():
+            if stage.start < end and start < stage.end:
+                raise Conflict(f"steps {start} to {end} of node {stage.node} are being trained already")
+    if not _can_begin(plan, first):
+        raise Conflict(f"there is no checkpoint of node {first.node} at step {first.start}")
+    return e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
+
+
+def _can_begin(plan: SearchPlan, stage: e.Stage) -> bool:
+    node = plan.nodes[stage.node]
+    if stage.start in node.checkpoints:
+        return True
+    if stage.start != node.start:
+        return False
+    return node.parent is None or node.start in plan.nodes[node.parent].checkpoints
+
+
+def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
+    chain = plan.chains.get(command.chain)
+    if chain is None:
+        return
+    if not chain.is_trained:
+        stage = chain.stages[chain.index]
+        lost = plan.nodes[stage.node].lost.get(stage.start, 0) + 1
+        if lost >= MAX_LOST:
+            yield e.StageFailed(
+                chain=chain.id,
+                index=chain.index,
+                step=stage.start if stage.end > stage.start else stage.start - 1,
+                kind="poison",
+                error=f"the worker was lost {lost} times in this stage, from step {stage.start} to {stage.end}",
+                seconds=command.seconds,
+            )
+            return
+    yield e.ChainEnded(chain=chain.id, outcome="lost", steps=command.steps, seconds=command.seconds)
+
+
+def _study(plan: SearchPlan, study: StudyId) -> Study:
+    if study not in plan.studies:
+        raise Unknown(f"there is no study {study}")
+    return plan.studies[study]
+
+
+def _open_study(plan: SearchPlan, study: StudyId) -> Study:
+    found = _study(plan, study)
+    if found.is_final:
+        raise Conflict(f"study {study} is {found.state} and cannot be changed any more")
+    return found
+
+
+def _trial(plan: SearchPlan, study: StudyId, number: int) -> Trial:
+    trials = _study(plan, study).trials
+    if not 0 <= number < len(trials):
+        raise Unknown(f"study {study} has no trial {number}: it has {len(trials)}, counted from 0")
+    return trials[number]

@@ -1,0 +1,425 @@
+"""The search plan: an append-only tree of all that its studies ever asked for, folded from the log and nothing else.
+
+`evolve` is total, silent and boring: it believes every event and changes the plan in place (whoever folds owns it).
+TreeML §4.2 describes the structure: nodes with hyper-parameter functions, checkpoints, metrics and requests, and edges
+that are only ever added.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from app.domain import events as e
+from app.domain.ids import ChainId, NodeId, StudyId, TrialKey, node_id
+from app.domain.schedule import Segment, segments
+
+FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    key: str
+    sha256: str
+    size: int
+
+
+@dataclass(slots=True)
+class Node:
+    """One set of sequences from `segment.start` on, under a parent; it has no end of its own.
+
+    waiting: at each step, the trials that asked for a result there and have none yet.
+    running: for each stage of a chain under way, the steps (start, end] it trains here.
+    saving: steps that were trained and whose checkpoint is still being written.
+    lost: at each step, how often a stage that began there lost its worker.
+    """
+
+    id: NodeId
+    parent: NodeId | None
+    segment: Segment
+    children: list[NodeId] = field(default_factory=list)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    waiting: dict[int, set[TrialKey]] = field(default_factory=dict)
+    running: dict[tuple[ChainId, int], tuple[int, int]] = field(default_factory=dict)
+    saving: set[int] = field(default_factory=set)
+    lost: dict[int, int] = field(default_factory=dict)
+    steps_run: int = 0
+    seconds: float = 0.0
+
+    @property
+    def start(self) -> int:
+        return self.segment.start
+
+    def covers(self, step: int) -> bool:
+        """True when a stage under way will pass `step` here."""
+        return any(start < step <= end for start, end in self.running.values())
+
+
+@dataclass(slots=True)
+class Trial:
+    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands."""
+
+    study: StudyId
+    number: int
+    hp: dict[str, Any]
+    reason: dict[str, Any]
+    path: list[NodeId] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    state: str = "active"  # active | completed (all it was asked for is there) | stopped | failed | cancelled
+    error: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> TrialKey:
+        return (self.study, self.number)
+
+    @property
+    def steps(self) -> int:
+        """The most steps it was asked for."""
+        return self.asked[-1]
+
+
+@dataclass(slots=True)
+class Study:
+    """One search by one tuner.
+
+    deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
+    results: (trial, step) for each requested step that has its metrics, in the order of the log.
+    proposed: how many of its trials its own tuner has added.
+    """
+
+    id: StudyId
+    spec: dict[str, Any]
+    submitted_at: float
+    state: str = "running"  # running | paused | completed | failed | cancelled
+    finished_at: float | None = None
+    error: str | None = None
+    trials: list[Trial] = field(default_factory=list)
+    results: list[tuple[int, int]] = field(default_factory=list)
+    deepest: dict[NodeId, int] = field(default_factory=dict)
+    active: int = 0
+    proposed: int = 0
+    requested: int = 0
+    unique: int = 0
+    executed: int = 0
+    gpu_seconds: float = 0.0
+
+    @property
+    def merges(self) -> bool:
+        return bool(self.spec.get("merge", True))
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_STATES
+
+
+@dataclass(slots=True)
+class Chain:
+    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written."""
+
+    id: ChainId
+    slot: str
+    stages: tuple[e.Stage, ...]
+    at: float
+    index: int = 0
+
+    @property
+    def is_trained(self) -> bool:
+        return self.index >= len(self.stages)
+
+
+@dataclass(slots=True)
+class SearchPlan:
+    """All trials of all studies on one trainer, version, arguments and seed.
+
+    version: of the stream, as of the last event folded. touched: nodes whose outstanding work may have changed since
+    whoever cares last emptied it.
+    """
+
+    opened: e.PlanOpened | None = None
+    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    roots: list[NodeId] = field(default_factory=list)
+    studies: dict[StudyId, Study] = field(default_factory=dict)
+    chains: dict[ChainId, Chain] = field(default_factory=dict)
+    version: int = 0
+    touched: set[NodeId] = field(default_factory=set)
+
+    def trial(self, key: TrialKey) -> Trial:
+        return self.studies[key[0]].trials[key[1]]
+
+    def wanted(self, node: Node, step: int) -> Iterator[Study]:
+        """The running studies of the trials that wait for a result at this step."""
+        for study, _ in node.waiting.get(step, ()):
+            if self.studies[study].state == "running":
+                yield self.studies[study]
+
+    def node_of(self, trial: Trial, step: int) -> Node:
+        """The node in which the trial takes the last of its first `step` steps."""
+        starts = [self.nodes[node].start for node in trial.path]
+        return self.nodes[trial.path[bisect_right(starts, step - 1) - 1]]
+
+    def metrics(self, trial: Trial, step: int) -> Mapping[str, float] | None:
+        """What is known of the trial after `step` steps."""
+        return self.node_of(trial, step).metrics.get(step)
+
+    def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float]]]:
+        """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
+        for number, name in enumerate(trial.path):
+            last = number + 1 == len(trial.path)
+            end = trial.steps if last else self.nodes[trial.path[number + 1]].start
+            found = self.nodes[name].metrics
+            yield from ((step, found[step]) for step in sorted(found) if step <= end)
+
+    def ancestry(self, node: Node) -> list[Node]:
+        """The node and its ancestors, root first."""
+        path = [node]
+        while path[-1].parent is not None:
+            path.append(self.nodes[path[-1].parent])
+        return path[::-1]
+
+
+def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPlan:
+    """The plan after these events."""
+    plan = plan or SearchPlan()
+    for event in events:
+        evolve(plan, event)
+        plan.version += 1
+    return plan
+
+
+def evolve(plan: SearchPlan, event: e.Event) -> None:
+    """Take one event into the plan, in place."""
+    match event:
+        case e.PlanOpened():
+            plan.opened = event
+        case e.StudySubmitted():
+            plan.studies[event.study] = Study(event.study, event.spec, event.at)
+        case e.TrialAdded():
+            _add(plan, event)
+        case e.TrialExtended():
+            _ask(plan, plan.trial((event.study, event.trial)), event.steps)
+        case e.TrialStopped():
+            _end(plan, plan.trial((event.study, event.trial)), "stopped")
+        case e.TrialCancelled():
+            _end(plan, plan.trial((event.study, event.trial)), "cancelled")
+        case e.StudyPaused():
+            _set_state(plan, event.study, "paused")
+        case e.StudyResumed():
+            _set_state(plan, event.study, "running")
+        case e.StudyCancelled():
+            _finish(plan, event.study, "cancelled", event.at)
+        case e.StudyCompleted():
+            _finish(plan, event.study, "completed", event.at)
+        case e.StudyFailed():
+            _finish(plan, event.study, "failed", event.at)
+            plan.studies[event.study].error = event.error
+        case e.ChainAssigned():
+            _assign(plan, event)
+        case e.StageCompleted():
+            _complete(plan, event)
+        case e.ChainEnded():
+            _close(plan, event)
+        case e.StageFailed():
+            _fail(plan, event)
+        case e.Evaluated():
+            _evaluated(plan, event)
+        case e.CheckpointKept():
+            _kept(plan, event)
+        case e.CheckpointDropped():
+            _dropped(plan, event)
+        case _:
+            assert_never(event)
+
+
+# -------------------------------------------------------------------------------------------------- trials and studies
+
+
+def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
+    study = plan.studies[event.study]
+    trial = Trial(event.study, event.trial, event.hp, event.reason)
+    study.trials.append(trial)
+    study.active += 1
+    study.proposed += event.reason.get("by") == "tuner"
+    _ask(plan, trial, event.steps)
+
+
+def _ask(plan: SearchPlan, trial: Trial, steps: int) -> None:
+    """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
+    study = plan.studies[trial.study]
+    study.requested += steps - (trial.asked[-1] if trial.asked else 0)
+    trial.asked.append(steps)
+    if trial.state != "active":
+        trial.state, study.active = "active", study.active + 1
+    _lengthen(plan, study, trial, steps)
+    _count_unique(plan, study, trial)
+    node = plan.nodes[trial.path[-1]]
+    if steps in node.metrics:
+        _answer(plan, trial, steps)
+    else:
+        node.waiting.setdefault(steps, set()).add(trial.key)
+        plan.touched.add(node.id)
+
+
+def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int) -> None:
+    parent, path = "" if study.merges else f"{study.id}/{trial.number}", list[NodeId]()
+    for segment in segments(trial.hp):
+        if segment.start >= steps:
+            break
+        name = node_id(parent, segment.start, {hp: form.name for hp, form in segment.forms.items()})
+        if name not in plan.nodes:
+            _grow(plan, Node(name, path[-1] if path else None, segment))
+        path.append(name)
+        parent = name
+    trial.path = path
+
+
+def _grow(plan: SearchPlan, node: Node) -> None:
+    plan.nodes[node.id] = node
+    siblings = plan.roots if node.parent is None else plan.nodes[node.parent].children
+    siblings.append(node.id)
+    plan.touched.add(node.id)
+
+
+def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
+    ends = [*(plan.nodes[name].start for name in trial.path[1:]), trial.steps]
+    for name, end in zip(trial.path, ends, strict=True):
+        before = study.deepest.get(name, plan.nodes[name].start)
+        if end > before:
+            study.deepest[name] = end
+            study.unique += end - before
+
+
+def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """The result that the trial waited for at `step` is there."""
+    study = plan.studies[trial.study]
+    study.results.append((trial.number, step))
+    if step == trial.steps and trial.state == "active":
+        trial.state, study.active = "completed", study.active - 1
+
+
+def _end(plan: SearchPlan, trial: Trial, state: str) -> None:
+    """The trial is over before it has what it was asked for."""
+    if trial.state == "active":
+        plan.studies[trial.study].active -= 1
+    trial.state = state
+    for step in trial.asked:
+        node = plan.node_of(trial, step)
+        if trial.key in node.waiting.get(step, ()):
+            _forget(plan, node, step, trial.key)
+
+
+def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
+    node.waiting[step].discard(key)
+    if not node.waiting[step]:
+        del node.waiting[step]
+    plan.touched.add(node.id)
+
+
+def _set_state(plan: SearchPlan, study: StudyId, state: str) -> None:
+    plan.studies[study].state = state
+    plan.touched.update(plan.studies[study].deepest)
+
+
+def _finish(plan: SearchPlan, study: StudyId, state: str, at: float) -> None:
+    for trial in plan.studies[study].trials:
+        if trial.state == "active":
+            _end(plan, trial, "cancelled")
+    _set_state(plan, study, state)
+    plan.studies[study].finished_at = at
+
+
+# -------------------------------------------------------------------------------------------------- chains and results
+
+
+def _assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
+    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at)
+    for index, stage in enumerate(event.stages):
+        plan.nodes[stage.node].running[event.chain, index] = (stage.start, stage.end)
+        plan.touched.add(stage.node)
+
+
+def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
+    chain = plan.chains[event.chain]
+    stage, chain.index = chain.stages[event.index], event.index + 1
+    node = plan.nodes[stage.node]
+    node.running.pop((chain.id, event.index), None)
+    if stage.end not in node.checkpoints:
+        node.saving.add(stage.end)
+    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    plan.touched.add(node.id)
+
+
+def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
+    node, study = plan.nodes[stage.node], plan.studies[stage.study]
+    study.executed += steps
+    study.gpu_seconds += seconds
+    node.steps_run += steps
+    node.seconds += seconds if steps else 0.0
+
+
+def _close(plan: SearchPlan, event: e.ChainEnded) -> None:
+    chain = plan.chains[event.chain]
+    if not chain.is_trained:
+        stage = chain.stages[chain.index]
+        _charge(plan, stage, event.steps, event.seconds)
+        if event.outcome == "lost":
+            lost = plan.nodes[stage.node].lost
+            lost[stage.start] = lost.get(stage.start, 0) + 1
+    _release(plan, chain)
+
+
+def _release(plan: SearchPlan, chain: Chain) -> None:
+    """Nothing more comes from this chain: what it did not train or save is outstanding again."""
+    for index, stage in enumerate(chain.stages):
+        node = plan.nodes[stage.node]
+        node.running.pop((chain.id, index), None)
+        node.saving.discard(stage.end)
+        plan.touched.add(node.id)
+    del plan.chains[chain.id]
+
+
+def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
+    chain = plan.chains[event.chain]
+    stage = chain.stages[event.index]
+    _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
+    error = {"kind": event.kind, "step": event.step, "error": event.error}
+    for key in list(waiting_beyond(plan, plan.nodes[stage.node], event.step)):
+        trial = plan.trial(key)
+        _end(plan, trial, "failed")
+        trial.error = error
+    _release(plan, chain)
+
+
+def waiting_beyond(plan: SearchPlan, node: Node, step: int) -> Iterator[TrialKey]:
+    """The trials that wait for a result which takes training `node` past `step`."""
+    for at, keys in node.waiting.items():
+        if at > step:
+            yield from keys
+    for name in node.children:
+        if plan.nodes[name].start > step:
+            yield from waiting_beyond(plan, plan.nodes[name], step)
+
+
+def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
+    node = plan.nodes[event.node]
+    node.metrics[event.step] = event.metrics
+    for key in sorted(node.waiting.pop(event.step, ())):
+        _answer(plan, plan.trial(key), event.step)
+    plan.touched.add(node.id)
+
+
+def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
+    node = plan.nodes[event.node]
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size)
+    node.saving.discard(event.step)
+    plan.touched.update((node.id, *node.children))
+
+
+def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
+    node = plan.nodes[event.node]
+    kept = node.checkpoints.get(event.step)
+    if kept is not None and kept.key == event.key:
+        del node.checkpoints[event.step]
+        plan.touched.update((node.id, *node.children))
