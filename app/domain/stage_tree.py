@@ -70,22 +70,21 @@ def latest(node: Node, step: int) -> int | None:
 def _build_tree(plan: SearchPlan, begins: dict[Place, Place]) -> Iterator[TreeStage]:
     """BuildTree: cuts what resumes at the same place where the next place begins, and hangs stages under stages."""
     reached: dict[Place, list[int]] = defaultdict(list)
-    for (node, step), resume in begins.items():
-        reached[(node, resume[1])].append(step)
-    for (name, resume_at), steps in reached.items():
-        start = resume_at
+    for (name, step), (_, resume) in begins.items():
+        reached[name, resume].append(step)
+    for (name, resume), steps in reached.items():
+        node, start = plan.nodes[name], resume
         for end in sorted(steps):
-            node = plan.nodes[name]
-            parent = (name, start) if start > resume_at else _entry(node, start, begins)
+            parent = (name, start) if start > resume else _entry(plan, node, start, begins)
             yield TreeStage(name, start, end, parent, parent is None and _is_kept(plan, node, start))
             start = end
 
 
-def _entry(node: Node, start: int, begins: dict[Place, Place]) -> Place | None:
-    """The place under `start` when it is the beginning of the node and someone must train up to it first."""
-    if node.parent is None or start > node.start or (node.parent, start) not in begins:
+def _entry(plan: SearchPlan, node: Node, start: int, begins: dict[Place, Place]) -> Place | None:
+    """The place that must be trained up to first, when `start` is the beginning of the node."""
+    if node.parent is None or start > node.start or _is_kept(plan, node, start):
         return None
-    return (node.parent, start)
+    return (node.parent, start) if (node.parent, start) in begins else None
 
 
 def _is_kept(plan: SearchPlan, node: Node, step: int) -> bool:
