@@ -14,6 +14,7 @@ True
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
@@ -300,7 +301,7 @@ def _plain(value: Any) -> Any:
 
 
 def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise SequenceError(name, f"must be a finite number, got {value!r}")
 
 
@@ -653,17 +654,17 @@ def parse(value: Any, path: str = "") -> Sequence:
 def _family(value: Mapping[str, Any]) -> type[Sequence]:
     """The class that `value` names, after a look at the names of its fields."""
     name = value.get("family")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise SequenceError(
-            "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{_did_you_mean(name, FAMILIES)}"
+            "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"
         )
     known = _fields(FAMILIES[name])
+    for given in sorted(map(str, value.keys() - {"family", *(field.name for field in known)})):
+        hint = did_you_mean(given, [field.name for field in known])
+        raise SequenceError(given, f"is not a field of {name}, which has {_listed(known)}{hint}")
     for field in known:
         if field.name not in value and field.default is MISSING:
             raise SequenceError(field.name, f"is missing: {name} needs {_listed(known)}")
-    for given in value.keys() - {"family", *(field.name for field in known)}:
-        hint = _did_you_mean(given, [field.name for field in known])
-        raise SequenceError(given, f"is not a field of {name}, which has {_listed(known)}{hint}")
     return FAMILIES[name]
 
 
@@ -671,6 +672,7 @@ def _listed(known: tuple[Field[Any], ...]) -> str:
     return ", ".join(field.name for field in known)
 
 
-def _did_you_mean(name: Any, known: Iterable[str]) -> str:
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """The end of a sentence that refuses `name`: the one it was probably meant to be, if any is close."""
     close = get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

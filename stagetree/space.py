@@ -1,0 +1,321 @@
+"""Spaces: which configurations a study may try.
+
+A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
+its fields, or a list of such entries to choose from.
+
+>>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
+>>> space = Space({"lr": [decays, 0.1], "bs": [64, 128]})
+>>> space.size()
+6
+>>> {name: sequence.at(0) for name, sequence in next(space.grid()).items()}
+{'lr': 0.1, 'bs': 64}
+>>> lr = Space({"lr": {"loguniform": [1e-4, 1e-1]}}).sample(seed=0, number=7)["lr"]
+>>> 1e-4 <= lr.at(0) <= 1e-1
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice, product
+from random import Random
+from typing import Any
+
+from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
+from stagetree.where import Where, WhereError, compile_where
+
+__all__ = ["DISTRIBUTIONS", "Space", "SpaceError"]
+
+_ATTEMPTS = 1000
+"""How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
+
+_CHECKED = 10_000
+"""How many of the ways to choose inside one entry are looked at before a study starts."""
+
+
+class SpaceError(SequenceError):
+    """A space that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
+
+
+# ------------------------------------------------------------------------------------------------------- distributions
+# Draws use `Random.random` alone: it is the one method whose numbers Python promises not to change.
+
+
+@dataclass(frozen=True, slots=True)
+class _Uniform:
+    low: float
+    high: float
+
+    def draw(self, rng: Random) -> float:
+        return min(self.low + (self.high - self.low) * rng.random(), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class _LogUniform:
+    low: float
+    high: float
+
+    def draw(self, rng: Random) -> float:
+        low, high = math.log(self.low), math.log(self.high)
+        return min(max(math.exp(low + (high - low) * rng.random()), self.low), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class _RandInt:
+    low: int
+    high: int
+
+    def draw(self, rng: Random) -> int:
+        return min(self.low + int(rng.random() * (self.high - self.low + 1)), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Options with equal chances. `path` is where they are written: option n is at `path[n]`."""
+
+    options: tuple[Any, ...]
+    path: str
+
+    def draw(self, rng: Random) -> Any:
+        return _draw(self.options[int(rng.random() * len(self.options))], rng)
+
+
+def _read_bounds(value: Any, path: str) -> tuple[Any, Any]:
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_number, value)):
+        raise SpaceError(path, f"must be [lowest, highest], two finite numbers, got {value!r}")
+    low, high = value
+    if high < low:
+        raise SpaceError(path, f"must be [lowest, highest], but {low!r} is more than {high!r}")
+    return low, high
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def _read_uniform(value: Any, path: str) -> _Uniform:
+    return _Uniform(*_read_bounds(value, path))
+
+
+def _read_loguniform(value: Any, path: str) -> _LogUniform:
+    low, high = _read_bounds(value, path)
+    if low <= 0:
+        raise SpaceError(path, f"must have bounds above 0, since their logarithms are used, got {value!r}")
+    return _LogUniform(low, high)
+
+
+def _read_randint(value: Any, path: str) -> _RandInt:
+    low, high = _read_bounds(value, path)
+    if not (isinstance(low, int) and isinstance(high, int)):
+        raise SpaceError(path, f"must be [lowest, highest], two whole numbers, got {value!r}")
+    return _RandInt(low, high)
+
+
+def _read_choice(value: Any, path: str) -> _Choice:
+    if not isinstance(value, list | tuple) or not value:
+        raise SpaceError(path, f"must be a list of at least one option, got {value!r}")
+    return _Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
+
+
+DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {
+    "uniform": _read_uniform,
+    "loguniform": _read_loguniform,
+    "randint": _read_randint,
+    "choice": _read_choice,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ patterns
+# A pattern is JSON in which a distribution may stand for a value. It is read once, then unfolded or drawn from.
+
+
+def _read_entry(value: Any, path: str) -> Any:
+    """The pattern of a hyper-parameter: at the top, and only there, a list is a choice."""
+    return _read_choice(value, path) if isinstance(value, list | tuple) else _read(value, path)
+
+
+def _read(value: Any, path: str) -> Any:
+    if isinstance(value, list | tuple):
+        return [_read(item, f"{path}[{number}]") for number, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    if len(value) == 1:
+        [(name, argument)] = value.items()
+        if name in DISTRIBUTIONS:
+            return DISTRIBUTIONS[name](argument, f"{path}.{name}")
+        if hint := did_you_mean(name, DISTRIBUTIONS):
+            raise SpaceError(path, f"must be a value or one of {', '.join(DISTRIBUTIONS)}, got {name!r}{hint}")
+    return {name: _read(item, f"{path}.{name}") for name, item in value.items()}
+
+
+def _unfold(pattern: Any) -> Iterator[Any]:
+    """Every way to choose inside a pattern, what is written last varying fastest. Other distributions stay."""
+    match pattern:
+        case _Choice(options=options):
+            yield from chain.from_iterable(map(_unfold, options))
+        case dict():
+            for items in product(*map(_unfold, pattern.values())):
+                yield dict(zip(pattern, items, strict=True))
+        case list():
+            yield from map(list, product(*map(_unfold, pattern)))
+        case _:
+            yield pattern
+
+
+def _unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """As `_unfold`, each with the path of the option it comes from."""
+    if isinstance(pattern, _Choice):
+        for number, option in enumerate(pattern.options):
+            yield from _unfold_entry(option, f"{pattern.path}[{number}]")
+    else:
+        for unfolded in _unfold(pattern):
+            yield path, unfolded
+
+
+def _draw(pattern: Any, rng: Random) -> Any:
+    match pattern:
+        case _Uniform() | _LogUniform() | _RandInt() | _Choice():
+            return pattern.draw(rng)
+        case dict():
+            return {name: _draw(item, rng) for name, item in pattern.items()}
+        case list():
+            return [_draw(item, rng) for item in pattern]
+        case _:
+            return pattern
+
+
+def _random_parts(pattern: Any) -> Iterator[str]:
+    """The names of the distributions that are left in an unfolded pattern."""
+    match pattern:
+        case _Uniform() | _LogUniform() | _RandInt():
+            yield type(pattern).__name__.removeprefix("_").lower()
+        case dict():
+            yield from chain.from_iterable(map(_random_parts, pattern.values()))
+        case list():
+            yield from chain.from_iterable(map(_random_parts, pattern))
+
+
+def _plain(value: Any) -> Any:
+    """The JSON of an entry that was written in Python."""
+    if isinstance(value, Sequence):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# --------------------------------------------------------------------------------------------------------------- space
+
+
+class Space:
+    """The configurations that `entries` describe and `where` lets through.
+
+    `where` is an expression (see `stagetree.where`) or a function of the configuration, a dict of sequences.
+    Raises `SpaceError` for what can be seen before any configuration is made, wrong sequences included.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], where: str | Where | None = None) -> None:
+        if not isinstance(entries, Mapping) or not entries:
+            raise SpaceError("", f"must map at least one hyper-parameter to its values, got {entries!r}")
+        self._json = {name: _plain(entry) for name, entry in entries.items()}
+        self._patterns = {name: read_entry(name, entry) for name, entry in self._json.items()}
+        self._is_filtered = where is not None
+        self._where = _read_where(where, list(entries))
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any], where: str | Where | None = None) -> Space:
+        """The space that JSON writes."""
+        return cls(json, where)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of the entries, which `parse` reads back."""
+        return dict(self._json)
+
+    def grid(self) -> Iterator[dict[str, Sequence]]:
+        """Every configuration that `where` lets through, in the order written; the last name varies fastest.
+
+        Lists and `choice` are crossed, at any depth. Raises `SpaceError` for other distributions.
+        """
+        options = [list(_grid_entry(name, pattern)) for name, pattern in self._patterns.items()]
+        for chosen in product(*options):
+            configuration = dict(zip(self._patterns, chosen, strict=True))
+            if self._where(configuration):
+                yield configuration
+
+    def sample(self, seed: int, number: int) -> dict[str, Sequence]:
+        """Configuration `number` of `seed`: always the same, and independent of all other numbers.
+
+        Attempt k = 0, 1, ... draws each hyper-parameter from `random.Random(f"{seed}/{number}/{k}/{name}")`; the first
+        attempt that is a valid sequence for every name, and that `where` lets through, is the answer. So one more
+        hyper-parameter changes no draw of the others.
+        """
+        problem = "where lets none of them through"
+        for attempt in range(_ATTEMPTS):
+            try:
+                configuration = self._attempt(f"{seed}/{number}/{attempt}")
+            except WhereError:
+                raise
+            except SequenceError as error:
+                problem = str(error)
+            else:
+                if self._where(configuration):
+                    return configuration
+        raise SpaceError("", f"must hold configurations that can be found: {_ATTEMPTS} were drawn, and {problem}")
+
+    def size(self) -> int | None:
+        """How many configurations the grid has, after `where`; None when it is endless, with a distribution in it."""
+        unfolded = {name: [item for _, item in _unfold_entry(p, name)] for name, p in self._patterns.items()}
+        if any(map(_is_random, chain.from_iterable(unfolded.values()))):
+            return None
+        if self._is_filtered:
+            return sum(1 for _ in self.grid())
+        return math.prod(map(len, unfolded.values()))
+
+    def _attempt(self, key: str) -> dict[str, Sequence]:
+        return {name: parse(_draw(p, Random(f"{key}/{name}")), name) for name, p in self._patterns.items()}
+
+
+def read_entry(name: str, entry: Any) -> Any:
+    """The pattern of one hyper-parameter, after a look at every sequence it can become."""
+    if not isinstance(name, str) or not name:
+        raise SpaceError("", f"must name its hyper-parameters by strings, got {name!r}")
+    pattern = _read_entry(entry, name)
+    for path, unfolded in islice(_unfold_entry(pattern, name), _CHECKED):
+        _check(unfolded, path)
+    return pattern
+
+
+def _check(unfolded: Any, path: str) -> None:
+    """Raise if no draw from a pattern without choices is a sequence. Some that are not do no harm: they are redrawn."""
+    rng = Random(path)
+    for attempts_left in reversed(range(100 if _is_random(unfolded) else 1)):
+        try:
+            parse(_draw(unfolded, rng), path)
+        except SequenceError:
+            if not attempts_left:
+                raise
+        else:
+            return
+
+
+def _is_random(unfolded: Any) -> bool:
+    return any(True for _ in _random_parts(unfolded))
+
+
+def _grid_entry(name: str, pattern: Any) -> Iterator[Sequence]:
+    for path, unfolded in _unfold_entry(pattern, name):
+        for kind in _random_parts(unfolded):
+            raise SpaceError(path, f"must be listed for a grid: {kind} has no list of values, use choice or a list")
+        yield parse(unfolded, path)
+
+
+def _read_where(where: str | Where | None, names: list[str]) -> Where:
+    if where is None:
+        return lambda configuration: True
+    if isinstance(where, str):
+        return compile_where(where, names)
+    if callable(where):
+        return where
+    raise WhereError(f"must be an expression in a string, or a function in Python, got {where!r}")

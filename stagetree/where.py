@@ -1,0 +1,172 @@
+"""The `where` of a space: an expression over hyper-parameter names that says which combinations are wanted.
+
+>>> wanted = compile_where("bs == 64 or lr.family == 'multistep'", ["bs", "lr"])
+>>> wanted({"bs": Constant(128), "lr": Constant(0.1)})
+False
+
+A name stands for the value of a constant, and for its fields otherwise (`lr.family`, `lr.gamma`, `lr.then.init`). There
+are comparisons, `in`, `and`, `or`, `not`, arithmetic on numbers, lists and indices: no calls, no builtins, no powers.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, did_you_mean
+
+__all__ = ["Where", "WhereError", "compile_where"]
+
+Where = Callable[[Mapping[str, Sequence]], bool]
+
+_LONGEST, _DEEPEST = 2000, 50
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_SIGNS: dict[type[ast.AST], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}
+_SHAPES = (ast.Expression, ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.List, ast.Tuple)
+_LOGIC = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.BinOp, ast.Compare, ast.Load)
+_ALLOWED = (*_SHAPES, *_LOGIC, *_ARITHMETIC, *_SIGNS, *_COMPARISONS)
+_FIELDS: set[str] = {"family", *(field.name for cls in (*FAMILIES.values(), Part) for field in fields(cls))}
+
+
+class WhereError(SequenceError):
+    """A `where` that cannot be: `problem` begins with the column."""
+
+    def __init__(self, problem: str, node: ast.expr | None = None, column: int | None = None) -> None:
+        column = node.col_offset + 1 if node else column
+        super().__init__("where", f"at column {column}, {problem}" if column else problem)
+
+
+def compile_where(text: str, names: Iterable[str]) -> Where:
+    """The test that `text` writes over the hyper-parameters `names`.
+
+    Raises `WhereError`, and so does the test itself where it meets values that it cannot compute with.
+    """
+    text = text.replace("\n", " ").strip()
+    tree = _parse(text)
+    _check(tree, tree, list(names), text)
+    return lambda hp: _truth(tree, hp)
+
+
+def _parse(text: str) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise WhereError(f"must be at most {_LONGEST} characters long, got {len(text)}")
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        example = "bs == 64 and lr.family == 'constant'"
+        raise WhereError(f'must be an expression such as "{example}", got {text!r}', column=error.offset) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise WhereError("must be simpler: this is nested too deeply or not text") from None
+
+
+def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: int = 0) -> None:
+    """What can be refused without knowing any value. `place` is the nearest expression around `node`."""
+    if depth > _DEEPEST:
+        raise WhereError(f"must be simpler: this is nested more than {_DEEPEST} deep", place)
+    if not isinstance(node, _ALLOWED):
+        got = ast.get_source_segment(text, place)
+        raise WhereError(f"only comparisons, and, or, not, arithmetic and fields are allowed, got {got}", place)
+    if isinstance(node, ast.Name) and node.id not in names:
+        known = f"there are {', '.join(names)}{did_you_mean(node.id, names)}"
+        raise WhereError(f"{node.id} is not a hyper-parameter: {known}", node)
+    if isinstance(node, ast.Attribute) and node.attr not in _FIELDS:
+        raise WhereError(f"no family has a field {node.attr}{did_you_mean(node.attr, _FIELDS)}", node)
+    for child in ast.iter_child_nodes(node):
+        _check(child, child if isinstance(child, ast.expr) else place, names, text, depth + 1)
+
+
+def _truth(node: ast.expr, hp: Mapping[str, Sequence]) -> bool:
+    value = _scalar(node, hp)
+    if not isinstance(value, bool):
+        raise WhereError(f"must be true or false, got {value!r}", node)
+    return value
+
+
+def _scalar(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
+    """The value of a node; a constant sequence is the value it holds."""
+    value = _value(node, hp)
+    return value.value if isinstance(value, Constant) else value
+
+
+def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
+    match node:
+        case ast.Name(id=name):
+            return hp[name]
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_scalar(item, hp) for item in items]
+        case ast.Attribute(value=owner, attr=name):
+            return _field(_value(owner, hp), name, node)
+        case ast.Subscript(value=owner, slice=index):
+            return _computed(node, operator.getitem, _value(owner, hp), _scalar(index, hp))
+        case ast.BoolOp(op=op, values=parts):
+            truths = (_truth(part, hp) for part in parts)
+            return all(truths) if isinstance(op, ast.And) else any(truths)
+        case ast.UnaryOp(op=op, operand=operand):
+            if isinstance(op, ast.Not):
+                return not _truth(operand, hp)
+            return _computed(node, _SIGNS[type(op)], _number(operand, hp))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _computed(node, _ARITHMETIC[type(op)], _number(left, hp), _number(right, hp))
+        case ast.Compare():
+            return _compare(node, hp)
+    raise AssertionError(node)
+
+
+def _field(owner: Any, name: str, node: ast.expr) -> Any:
+    if name == "family" and isinstance(owner, Sequence):
+        return owner.family
+    if not isinstance(owner, Sequence | Part) or not hasattr(owner, name):
+        what = owner.family if isinstance(owner, Sequence) else type(owner).__name__.lower()
+        raise WhereError(f"a {what} has no field {name}: ask for the family first, as in x.family == ... and ...", node)
+    return getattr(owner, name)
+
+
+def _number(node: ast.expr, hp: Mapping[str, Sequence]) -> float:
+    value = _scalar(node, hp)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WhereError(f"arithmetic needs numbers, got {_shown(value)}", node)
+    return value
+
+
+def _compare(node: ast.Compare, hp: Mapping[str, Sequence]) -> bool:
+    left = _scalar(node.left, hp)
+    for op, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _scalar(right_node, hp)
+        if not _computed(node, _COMPARISONS[type(op)], left, right):
+            return False
+        left = right
+    return True
+
+
+def _computed(node: ast.expr, function: Callable[..., Any], *values: Any) -> Any:
+    try:
+        return function(*values)
+    except (TypeError, ArithmeticError, LookupError):
+        shown = " and ".join(_shown(value) for value in values)
+        raise WhereError(f"this cannot be computed for {shown}", node) from None
+
+
+def _shown(value: Any) -> str:
+    return f"a {value.family}" if isinstance(value, Sequence) else repr(value)
