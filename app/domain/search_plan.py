@@ -143,6 +143,7 @@ class SearchPlan:
     roots: list[NodeId] = field(default_factory=list)
     studies: dict[StudyId, Study] = field(default_factory=dict)
     chains: dict[ChainId, Chain] = field(default_factory=dict)
+    stages_run: int = 0
     version: int = 0
     touched: set[NodeId] = field(default_factory=set)
 
@@ -172,9 +173,9 @@ class SearchPlan:
             found = self.nodes[name].metrics
             yield from ((step, found[step]) for step in sorted(found) if step <= end)
 
-    def ancestry(self, node: Node) -> list[Node]:
+    def ancestry(self, name: NodeId) -> list[Node]:
         """The node and its ancestors, root first."""
-        path = [node]
+        path = [self.nodes[name]]
         while path[-1].parent is not None:
             path.append(self.nodes[path[-1].parent])
         return path[::-1]
@@ -356,6 +357,7 @@ def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> Non
     study.executed += steps
     study.gpu_seconds += seconds
     node.steps_run += steps
+    plan.stages_run += 1
     node.seconds += seconds if steps else 0.0
 
 
@@ -414,7 +416,7 @@ def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node = plan.nodes[event.node]
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size)
     node.saving.discard(event.step)
-    plan.touched.update((node.id, *node.children))
+    _touch_at(plan, node, event.step)
 
 
 def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
@@ -422,4 +424,10 @@ def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     kept = node.checkpoints.get(event.step)
     if kept is not None and kept.key == event.key:
         del node.checkpoints[event.step]
-        plan.touched.update((node.id, *node.children))
+        _touch_at(plan, node, event.step)
+
+
+def _touch_at(plan: SearchPlan, node: Node, step: int) -> None:
+    """The node, and the children that begin at this step, stand differently now."""
+    plan.touched.add(node.id)
+    plan.touched.update(name for name in node.children if plan.nodes[name].start == step)

@@ -1,0 +1,71 @@
+"""How long a step takes: measured where a node has run, estimated elsewhere by regression on its hyper-parameters.
+
+TreeML §5.2 estimates with linear regression on profiles; ours is on the logarithms, because doubling a batch size
+multiplies a step's time and never makes it negative.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.search_plan import Node, SearchPlan
+
+Features = dict[str, float]
+
+
+class Costs:
+    """Seconds a step for the nodes of one plan. Until anything is measured, every step costs one second.
+
+    The regression is fitted anew each time the number of stages run has doubled, so that keeping it costs little.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._weights: npt.NDArray[np.float64] = np.zeros(1)
+        self._fitted_at = 0
+
+    def refit(self, plan: SearchPlan) -> bool:
+        """Learn from what the plan has measured; False when too little is new to bother."""
+        if plan.stages_run < max(1, 2 * self._fitted_at):
+            return False
+        self._fitted_at = plan.stages_run
+        measured = [node for node in plan.nodes.values() if node.steps_run and node.seconds > 0]
+        if measured:
+            self._fit(measured)
+        return bool(measured)
+
+    def seconds_per_step(self, node: Node) -> float:
+        """The estimate for one node."""
+        if node.steps_run and node.seconds > 0:
+            return node.seconds / node.steps_run
+        features = _features(node)
+        row = [1.0, *(features.get(name, 0.0) for name in self._names)]
+        return float(np.exp(np.clip(self._weights @ row, -20, 20)))
+
+    def _fit(self, nodes: list[Node]) -> None:
+        rows = [_features(node) for node in nodes]
+        self._names = sorted({name for row in rows for name in row})
+        x = np.array([[1.0, *(row.get(name, 0.0) for name in self._names)] for row in rows])
+        y = np.log([node.seconds / node.steps_run for node in nodes])
+        root = np.sqrt([node.steps_run for node in nodes])  # a mean over more steps is surer
+        ridge = 1e-3 * np.eye(x.shape[1])
+        ridge[0, 0] = 0
+        self._weights = np.linalg.lstsq(
+            np.vstack([x * root[:, None], ridge]),
+            np.concatenate([y * root, np.zeros(len(ridge))]),
+            rcond=None,
+        )[0]
+
+
+def _features(node: Node) -> Features:
+    """Logarithms of the numbers in force when the node begins, and 1 for each word ("optimizer=adam")."""
+    found: Features = {}
+    for name, value in node.segment.values(node.start).items():
+        if isinstance(value, str):
+            found[f"{name}={value}"] = 1.0
+        elif value is not None:
+            found[name] = math.log1p(abs(float(value)))
+    return found
