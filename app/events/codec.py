@@ -1,0 +1,89 @@
+"""Event to JSON and back. What was once written can be read for ever: an old shape is upcast, never edited.
+
+To change a shape: raise its number in `VERSIONS` and put a pure function from the old data to the new in `UPCASTERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from math import isfinite
+from typing import Any, get_args
+
+from app.domain.events import ChainAssigned, Evaluated, Event, Stage
+
+Data = dict[str, Any]
+
+TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
+FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in (*TYPES.values(), Stage)}
+
+VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
+"""The schema version in which each type is written today."""
+
+UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {}
+"""(type, version) to the function that turns data of that version into data of the next. Chained, pure."""
+
+
+class UnknownEvent(Exception):
+    """The log holds an event that this version of the software cannot read."""
+
+
+def encode(event: Event) -> tuple[str, int, Data]:
+    """The type name, the schema version and the JSON data of `event`. Raises `UnknownEvent` for anything else."""
+    name = type(event).__name__
+    if TYPES.get(name) is not type(event):
+        raise UnknownEvent(f"{name} is not an event.")
+    return name, VERSIONS[name], _ENCODERS.get(name, _plain)(event)
+
+
+def decode(type: str, version: int, data: Data) -> Event:
+    """The event that was written. Raises `UnknownEvent` where its type, version or fields are not known here."""
+    if type not in TYPES:
+        raise UnknownEvent(f"The log holds an event of type {type!r}, which this version does not know.")
+    data = _upcast(type, version, data)
+    try:
+        return _DECODERS[type](data)
+    except (TypeError, KeyError) as error:
+        raise UnknownEvent(f"The data of a {type} event, version {version}, does not fit: {error}.") from error
+
+
+def _upcast(type: str, version: int, data: Data) -> Data:
+    while version != VERSIONS[type]:
+        if (type, version) not in UPCASTERS:
+            raise UnknownEvent(f"The log holds a {type} event of version {version}, which this version cannot read.")
+        data = UPCASTERS[type, version](data)
+        version += 1
+    return data
+
+
+def _plain(value: Any) -> Data:
+    return {name: getattr(value, name) for name in FIELDS[type(value)]}
+
+
+def _encode_chain(event: ChainAssigned) -> Data:
+    stages = [_plain(stage) | {"evaluate": list(stage.evaluate)} for stage in event.stages]
+    return _plain(event) | {"stages": stages}
+
+
+def _decode_chain(data: Data) -> ChainAssigned:
+    stages = tuple(Stage(**(stage | {"evaluate": tuple(stage["evaluate"])})) for stage in data["stages"])
+    return ChainAssigned(**(data | {"stages": stages}))
+
+
+def _encode_evaluated(event: Evaluated) -> Data:
+    """JSON has no NaN and no infinity: such a metric is written as a string."""
+    metrics = {name: value if isfinite(value) else repr(value) for name, value in event.metrics.items()}
+    return _plain(event) | {"metrics": metrics}
+
+
+def _decode_evaluated(data: Data) -> Evaluated:
+    return Evaluated(**(data | {"metrics": {name: float(value) for name, value in data["metrics"].items()}}))
+
+
+def _decoder(cls: type) -> Callable[[Data], Event]:
+    return lambda data: cls(**data)
+
+
+_ENCODERS: dict[str, Callable[[Any], Data]] = {"ChainAssigned": _encode_chain, "Evaluated": _encode_evaluated}
+_DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, cls in TYPES.items()}
+_DECODERS |= {"ChainAssigned": _decode_chain, "Evaluated": _decode_evaluated}

@@ -1,0 +1,27 @@
+"""Runs migrations on the connection from `Database.create`, or for the command line on STAGETREE_DATABASE_URL."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from alembic import context
+from sqlalchemy.engine import Connection
+
+from app.events.database import Database
+from app.events.tables import metadata
+
+
+@contextmanager
+def connection() -> Iterator[Connection]:
+    given = context.config.attributes.get("connection")
+    if given is not None:
+        yield given
+        return
+    with Database(os.environ["STAGETREE_DATABASE_URL"]).engine.begin() as opened:
+        yield opened
+
+
+with connection() as current:
+    context.configure(connection=current, target_metadata=metadata, render_as_batch=current.dialect.name == "sqlite")
+    with context.begin_transaction():
+        context.run_migrations()

