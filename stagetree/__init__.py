@@ -1,21 +1,86 @@
-"""What users import: sequences, spaces, study specs, trainers and the client."""
+"""What users import: sequences, spaces, study specs, trainers and the client.
+
+Every name is imported when it is first asked for, so that `import stagetree` costs nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stagetree.trainer import Trainer
-
 if TYPE_CHECKING:
+    from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+    from stagetree.sequences import (
+        Constant,
+        Cosine,
+        Cyclic,
+        Exponential,
+        Linear,
+        MultiStep,
+        Part,
+        Piecewise,
+        Polynomial,
+        Sequence,
+        SequenceError,
+        Values,
+        Warmup,
+        Wsd,
+    )
+    from stagetree.space import Space, SpaceError
+    from stagetree.spec import GridTuner, Problem, RandomTuner, SpecError, StudySpec, TrialSpec, TrialsTuner
     from stagetree.torch_trainer import TorchTrainer
+    from stagetree.trainer import Trainer
+    from stagetree.where import WhereError
 
-__all__ = ["TorchTrainer", "Trainer"]
+__all__ = [
+    "Client",
+    "Conflict",
+    "Constant",
+    "Cosine",
+    "Cyclic",
+    "Exponential",
+    "GridTuner",
+    "Invalid",
+    "Linear",
+    "MultiStep",
+    "NotFound",
+    "Part",
+    "Piecewise",
+    "Polynomial",
+    "Problem",
+    "ProblemError",
+    "RandomTuner",
+    "Sequence",
+    "SequenceError",
+    "Space",
+    "SpaceError",
+    "SpecError",
+    "StagetreeError",
+    "StudySpec",
+    "TorchTrainer",
+    "Trainer",
+    "TrialSpec",
+    "TrialsTuner",
+    "Unreachable",
+    "Values",
+    "Warmup",
+    "WhereError",
+    "Wsd",
+]
+
+_HOMES = {
+    "client": ("Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"),
+    "space": ("Space", "SpaceError"),
+    "spec": ("GridTuner", "Problem", "RandomTuner", "SpecError", "StudySpec", "TrialSpec", "TrialsTuner"),
+    "torch_trainer": ("TorchTrainer",),
+    "trainer": ("Trainer",),
+    "where": ("WhereError",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only for those who ask for what needs it."""
-    if name == "TorchTrainer":
-        from stagetree.torch_trainer import TorchTrainer
-
-        return TorchTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """The name from the module it lives in; what is not listed above is a sequence."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'sequences')}"), name)

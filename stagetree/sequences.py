@@ -31,6 +31,7 @@ __all__ = [
     "Held",
     "Linear",
     "MultiStep",
+    "Part",
     "Piece",
     "Piecewise",
     "Polynomial",

@@ -197,13 +197,13 @@ def _random_parts(pattern: Any) -> Iterator[str]:
             yield from chain.from_iterable(map(_random_parts, pattern))
 
 
-def _plain(value: Any) -> Any:
-    """The JSON of an entry that was written in Python."""
+def plain(value: Any) -> Any:
+    """The JSON of what was written in Python: sequences as objects, tuples as lists."""
     if isinstance(value, Sequence):
         return value.to_json()
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 # --------------------------------------------------------------------------------------------------------------- space
@@ -219,8 +219,10 @@ class Space:
     def __init__(self, entries: Mapping[str, Any], where: str | Where | None = None) -> None:
         if not isinstance(entries, Mapping) or not entries:
             raise SpaceError("", f"must map at least one hyper-parameter to its values, got {entries!r}")
-        self._json = {name: _plain(entry) for name, entry in entries.items()}
-        self._patterns = {name: read_entry(name, entry) for name, entry in self._json.items()}
+        if not all(isinstance(name, str) and name for name in entries):
+            raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
+        self._json = {name: plain(entry) for name, entry in entries.items()}
+        self._patterns = {name: read_entry(entry, name) for name, entry in self._json.items()}
         self._is_filtered = where is not None
         self._where = _read_where(where, list(entries))
 
@@ -277,13 +279,11 @@ class Space:
         return {name: parse(_draw(p, Random(f"{key}/{name}")), name) for name, p in self._patterns.items()}
 
 
-def read_entry(name: str, entry: Any) -> Any:
+def read_entry(entry: Any, path: str = "") -> Any:
     """The pattern of one hyper-parameter, after a look at every sequence it can become."""
-    if not isinstance(name, str) or not name:
-        raise SpaceError("", f"must name its hyper-parameters by strings, got {name!r}")
-    pattern = _read_entry(entry, name)
-    for path, unfolded in islice(_unfold_entry(pattern, name), _CHECKED):
-        _check(unfolded, path)
+    pattern = _read_entry(entry, path)
+    for place, unfolded in islice(_unfold_entry(pattern, path), _CHECKED):
+        _check(unfolded, place)
     return pattern
 
 

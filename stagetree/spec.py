@@ -1,0 +1,381 @@
+"""The study file and the body of `POST /studies`: one object, `StudySpec`, checked whole before anything runs.
+
+>>> spec = StudySpec.from_dict({
+...     "name": "demo", "trainer": "digits", "metric": "accuracy", "mode": "max",
+...     "space": {"lr": [0.1, 0.01], "bs": 64}, "tuner": {"kind": "grid", "max_steps": 40},
+... })
+>>> [{name: sequence.at(0) for name, sequence in hp.items()} for hp in spec.configurations()]
+[{'lr': 0.1, 'bs': 64}, {'lr': 0.01, 'bs': 64}]
+
+What is wrong with a study file is one `SpecError`, with a `Problem` for each field that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from reprlib import Repr
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
+from stagetree.space import Space, plain, read_entry
+from stagetree.where import Where, WhereError
+
+__all__ = ["GridTuner", "Problem", "RandomTuner", "SpecError", "StudySpec", "TrialSpec", "TrialsTuner", "Tuner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong at `field`, a path such as `space.lr[1].gamma`, in a sentence that says what would be right."""
+
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}" if self.field else self.problem
+
+
+class SpecError(ValueError):
+    """A study that cannot be, with all its problems; `source` is the file they are in."""
+
+    def __init__(self, problems: list[Problem], source: str = "") -> None:
+        super().__init__("\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems))
+        self.problems, self.source = problems, source
+
+
+# --------------------------------------------------------------------------------------------------------------- types
+# Every field's description completes the sentences "must be ..." and "is missing: ...".
+
+
+def _json(value: Any) -> Any:
+    """The JSON of a value, with whole numbers and strings left as they are."""
+    value = plain(value)
+    _check_json(value, "")
+    return value
+
+
+def _check_json(value: Any, path: str) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise SequenceError(path, f"must have strings for keys, got {name!r}")
+            _check_json(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _check_json(item, f"{path}[{number}]")
+    elif not isinstance(value, bool | int | float | str | None) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise SequenceError(
+            path, f"must be a finite number, a string, true, false, null, a list or an object, got {value!r}"
+        )
+
+
+def _sequence(value: Any) -> Any:
+    """The JSON of a sequence, after a look whether it is one."""
+    value = _json(value)
+    parse(value)
+    return value
+
+
+def _entry(value: Any) -> Any:
+    """The JSON of one entry of a space, after a look whether it is one."""
+    value = _json(value)
+    read_entry(value)
+    return value
+
+
+def _named(value: Any) -> Any:
+    """A mapping by hyper-parameter, which names at least one."""
+    if (isinstance(value, Mapping) and not all(value)) or value == {}:
+        raise SequenceError("", f"must name at least one hyper-parameter, by strings that are not empty, got {value!r}")
+    return value
+
+
+def _where(value: Any) -> Any:
+    """An expression or, in Python, a function."""
+    if value is None or isinstance(value, str) or callable(value):
+        return value
+    raise WhereError(f"must be an expression over the space's hyper-parameters, in a string, got {shown(value)}")
+
+
+Json = Annotated[Any, AfterValidator(_json)]
+Entries = Annotated[dict[str, Annotated[Any, AfterValidator(_entry)]], BeforeValidator(_named)]
+Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(_sequence)]], BeforeValidator(_named)]
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+_OTHER_NAMES = {
+    "max_steps": ("max_t", "max_resource"),
+    "min_steps": ("grace_period", "min_resource"),
+    "reduction_factor": ("eta",),
+    "num_trials": ("num_samples",),
+}
+
+
+def common(name: str, description: str, **options: Any) -> Any:
+    """A field that tuners share, under the names that people know it by from elsewhere."""
+    return Field(description=description, validation_alias=AliasChoices(name, *_OTHER_NAMES[name]), **options)
+
+
+def _max_steps() -> Any:
+    return common("max_steps", "the number of steps to train each trial for, at least 1")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+# -------------------------------------------------------------------------------------------------------------- tuners
+
+
+class TunerSpec(_Model):
+    """What all tuners have in common. A new kind is a subclass with its own `kind`, added to `Tuner` below."""
+
+    needs_space: ClassVar[bool] = True
+
+    def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
+        """The configurations this tuner begins with, in order."""
+        raise NotImplementedError
+
+    def check(self, spec: StudySpec) -> None:
+        """Raise `SequenceError` if the tuner cannot work with the study's space."""
+        next(self.configurations(spec))
+
+
+class GridTuner(TunerSpec):
+    """Trains every combination in the space for `max_steps`."""
+
+    kind: Literal["grid"] = "grid"
+    max_steps: Count = _max_steps()
+
+    def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
+        return spec.search_space.grid()
+
+    def check(self, spec: StudySpec) -> None:
+        if next(self.configurations(spec), None) is None:
+            raise WhereError("must let at least one combination of the space through, got none")
+
+
+class RandomTuner(TunerSpec):
+    """Draws `num_trials` configurations and trains each for `max_steps`."""
+
+    kind: Literal["random"] = "random"
+    num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
+    max_steps: Count = _max_steps()
+    seed: Seed | None = Field(
+        default=None, description="a whole number from 0 to 4294967295; without it, the study's seed draws"
+    )
+
+    def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
+        seed = spec.seed if self.seed is None else self.seed
+        return (spec.search_space.sample(seed, number) for number in range(self.num_trials))
+
+
+class TrialSpec(_Model):
+    """One trial: a configuration, and for how many steps to train it."""
+
+    hp: Sequences = Field(description="an object from hyper-parameter to sequence")
+    steps: Count = Field(description="the number of steps to train for, at least 1")
+
+    def configuration(self) -> dict[str, Sequence]:
+        """The sequences of the trial."""
+        return {name: parse(value) for name, value in self.hp.items()}
+
+
+class TrialsTuner(TunerSpec):
+    """Trains the trials it is given; the study has no space."""
+
+    needs_space: ClassVar[bool] = False
+    kind: Literal["trials"] = "trials"
+    trials: list[TrialSpec] = Field(description="a list of at least one {hp: {...}, steps: n}", min_length=1)
+
+    def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
+        return (trial.configuration() for trial in self.trials)
+
+
+Tuner = Annotated[GridTuner | RandomTuner | TrialsTuner, Field(discriminator="kind")]
+
+KINDS: dict[str, type[TunerSpec]] = {cls.model_fields["kind"].default: cls for cls in get_args(get_args(Tuner)[0])}
+
+
+# --------------------------------------------------------------------------------------------------------------- study
+
+
+class StudySpec(_Model):
+    """One search by one tuner, as its user writes it. Raises `SpecError` with every problem there is.
+
+    In Python, `where` may also be a function of the configuration (a dict of sequences); `to_json` then lists the
+    trials that it lets through, since a function cannot be sent.
+    """
+
+    name: Text = Field(description="a name for the study, of at most 200 characters")
+    trainer: Text = Field(description="the name of a trainer that is registered on the server")
+    trainer_args: dict[str, Json] = Field(default={}, description="an object of JSON values, the trainer's arguments")
+    seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
+    metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
+    mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
+    priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
+    space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
+    where: Annotated[str | Where | None, PlainValidator(_where, json_schema_input_type=str | None)] = Field(
+        default=None, description="an expression over the space's hyper-parameters"
+    )
+    tuner: Tuner = Field(description=f"an object with a kind, which is one of {', '.join(KINDS)}")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SpecError([_problem(detail) for detail in error.errors()]) from None
+
+    @model_validator(mode="after")
+    def _check_space(self) -> StudySpec:
+        if self.tuner.needs_space and self.space is None:
+            raise SequenceError("space", "is missing: an object from hyper-parameter to values")
+        for field in ("space", "where"):
+            if not self.tuner.needs_space and getattr(self, field) is not None:
+                raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
+        try:
+            self.tuner.check(self)
+        except WhereError:
+            raise
+        except SequenceError as error:
+            raise SequenceError(_path("space", error.field), error.problem) from None
+        return self
+
+    @classmethod
+    def from_dict(cls, values: Any) -> StudySpec:
+        """The study that a JSON object writes."""
+        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+            raise SpecError([Problem("", f"must be an object with the fields of a study, got {shown(values)}")])
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> StudySpec:
+        """The study in a YAML file, or in a JSON file if its name ends in `.json`."""
+        from stagetree.study_file import read
+
+        values = read(Path(path))
+        try:
+            return cls.from_dict(values)
+        except SpecError as error:
+            raise SpecError(error.problems, str(path)) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
+        spec = self._listed() if callable(self.where) else self
+        return spec.model_dump(mode="json", exclude_none=True)
+
+    @cached_property
+    def search_space(self) -> Space:
+        """The space with its `where`."""
+        return Space(self.space or {}, self.where)
+
+    def configurations(self) -> Iterator[dict[str, Sequence]]:
+        """The configurations the tuner begins with, in the order of their trials."""
+        return self.tuner.configurations(self)
+
+    def _listed(self) -> StudySpec:
+        """The same trials, listed one by one."""
+        if not isinstance(self.tuner, GridTuner | RandomTuner):
+            raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
+        steps = self.tuner.max_steps
+        tuner = {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp in self.configurations()]}
+        fields = {name: getattr(self, name) for name in StudySpec.model_fields}
+        return StudySpec(**{**fields, "space": None, "where": None, "tuner": tuner})
+
+
+# ------------------------------------------------------------------------------------------------------------ problems
+
+
+def shown(value: Any) -> str:
+    """A value in an error message, cut to a length that can be read."""
+    short = Repr()
+    short.maxstring = short.maxother = 80
+    return short.repr(value)
+
+
+def _problem(detail: ErrorDetails) -> Problem:
+    """What pydantic found, as a path and a sentence."""
+    owner, names = _owner(detail["loc"])
+    path = _path(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))
+    error = detail.get("ctx", {}).get("error")
+    if isinstance(error, SequenceError):
+        return Problem("where" if isinstance(error, WhereError) else _path(path, error.field), error.problem)
+    if detail["type"].startswith("union_tag"):
+        path = f"{path}.kind"
+    return Problem(path, _sentence(detail, owner, str(names[0]) if names else ""))
+
+
+def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
+    got = shown(detail["input"])
+    known = [field for field in owner.model_fields if field != "kind"]
+    match detail["type"]:
+        case "extra_forbidden" if field := next((field for field in known if name in _OTHER_NAMES.get(field, ())), ""):
+            return f"is another name for {field}, which is there already"
+        case "extra_forbidden":
+            return f"is not a field here: there are {', '.join(known)}{did_you_mean(name, known)}"
+        case "missing":
+            return f"is missing: {_description(owner, name)}"
+        case "union_tag_not_found":
+            return f"is missing: one of {', '.join(KINDS)}"
+        case "union_tag_invalid":
+            kind = detail["ctx"]["tag"]
+            return f"must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
+        case "model_type":
+            return f"must be an object with {' and '.join(TrialSpec.model_fields)}, got {got}"
+        case _ if detail["loc"][-1] == "[key]":
+            return f"must be a string, as all keys, got {got}"
+        case _:
+            return f"must be {_description(owner, name)}, got {got}"
+
+
+def _description(owner: type[BaseModel], name: str) -> str:
+    for field, info in owner.model_fields.items():
+        if name in (field, *_OTHER_NAMES.get(field, ())):
+            return str(info.description)
+    raise AssertionError(f"{owner.__name__} has no field {name}")
+
+
+def _owner(loc: tuple[int | str, ...]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
+    """The model that a place belongs to, and the rest of the path in it."""
+    if loc[:1] != ("tuner",) or len(loc) == 1:
+        return StudySpec, loc
+    if loc[1:3] == ("trials", "trials") and len(loc) > 4:
+        return TrialSpec, loc[4:]
+    return KINDS[str(loc[1])], loc[2:]
+
+
+def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
+    """Whether a part of a place is not in the user's object, but pydantic's own: the kind of the tuner."""
+    return (number == 1 and loc[0] == "tuner") or loc[number] == "[key]"
+
+
+def _path(*parts: int | str) -> str:
+    """The parts as one path: `space.lr[1].gamma`."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part:
+            path += part if not path or part.startswith(("[", ".")) else f".{part}"
+    return path

@@ -1,0 +1,109 @@
+"""Reads a study file: YAML 1.2's plain values, and errors with the line they are in.
+
+YAML 1.1, which PyYAML speaks, reads `1e-4` as a string, `no` as false, `1:30` as ninety and `010` as eight. Here they
+are a number, a string, a string and ten. A key that is written twice is an error, and so is NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
+
+from stagetree.spec import Problem, SpecError
+
+__all__ = ["read"]
+
+
+def read(path: Path) -> Any:
+    """What the file holds. Raises `SpecError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError([Problem("", f"cannot be read: {reason}")], str(path)) from None
+    try:
+        return _read_json(text) if path.suffix == ".json" else yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        problem = ": ".join(filter(None, (error.context, error.problem)))
+        raise SpecError([Problem("", problem)], _at_line(path, error.problem_mark)) from None
+    except json.JSONDecodeError as error:
+        raise SpecError([Problem("", f"is not JSON: {error.msg}")], f"{path}:{error.lineno}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError([Problem("", str(error).splitlines()[0])], str(path)) from None
+    except RecursionError:
+        raise SpecError([Problem("", "must not be nested this deeply")], str(path)) from None
+
+
+def _at_line(path: Path, mark: Any) -> str:
+    return f"{path}:{mark.line + 1}" if mark else str(path)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the plain values of the 1.2 core schema."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012, PyYAML's name and type
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if not isinstance(key.value, str) or key.tag != "tag:yaml.org,2002:str":
+                raise ConstructorError(None, None, f"keys must be strings, got {key.value!r}", key.start_mark)
+            if key.value in seen:
+                raise ConstructorError(None, None, f"the key {key.value!r} is written twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _float(loader: _Loader, node: Any) -> float:
+    text = node.value.lower().replace(".inf", "inf").replace(".nan", "nan")
+    if not math.isfinite(float(text)):
+        raise ConstructorError(None, None, f"numbers must be finite, got {node.value}", node.start_mark)
+    return float(text)
+
+
+def _int(loader: _Loader, node: Any) -> int:
+    return int(node.value, {"0x": 16, "0o": 8}.get(node.value[:2], 10))
+
+
+_PLAIN: dict[str, tuple[str, str, Callable[[_Loader, Any], Any] | None]] = {
+    "null": (r"~|null|Null|NULL|", "~nN\0", None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", None),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", _int),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+        _float,
+    ),
+    "merge": (r"<<", "<", None),
+}
+for _name, (_pattern, _first, _construct) in _PLAIN.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [c.strip("\0") for c in _first])
+    if _construct:
+        _Loader.add_constructor(_tag, _construct)
+
+
+def _read_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is written twice")
+        found[key] = value
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"numbers must be finite, got {constant}")
