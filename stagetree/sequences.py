@@ -74,15 +74,28 @@ class Form(Protocol):
         ...
 
 
+def _whole(value: float) -> float:
+    """A float that is a whole number as the integer it equals, so that 64.0 and 64 are one value, as in JSON."""
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _power(base: float, exponent: float) -> float:
+    """`base ** exponent`, infinite where it is too large for a float."""
+    try:
+        return float(float(base) ** exponent)
+    except OverflowError:
+        return math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One value for as long as the piece lasts. A whole float is the integer it equals, as in JSON: 64.0 is 64."""
+    """One value for as long as the piece lasts."""
 
     held: Scalar
 
     def __post_init__(self) -> None:
-        if isinstance(self.held, float) and self.held.is_integer() and abs(self.held) < 2**53:
-            object.__setattr__(self, "held", int(self.held))
+        if isinstance(self.held, float):
+            object.__setattr__(self, "held", _whole(self.held))
 
     @property
     def name(self) -> str:
@@ -110,14 +123,21 @@ class _Curve:
     def is_held(self) -> bool:
         return False
 
+    def at(self, t: int) -> float:
+        return _whole(float(self._value(t - self.origin)))
+
+    def _value(self, u: float) -> float:
+        """The value at offset `u`."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class _Line(_Curve):
     init: float
     slope: float
 
-    def at(self, t: int) -> float:
-        return self.init + self.slope * (t - self.origin)
+    def _value(self, u: float) -> float:
+        return self.init + self.slope * u
 
     @property
     def is_held(self) -> bool:
@@ -129,8 +149,8 @@ class _Power(_Curve):
     init: float
     gamma: float
 
-    def at(self, t: int) -> float:
-        return float(self.init * self.gamma ** (t - self.origin))
+    def _value(self, u: float) -> float:
+        return self.init * _power(self.gamma, u)
 
     @property
     def is_held(self) -> bool:
@@ -145,8 +165,8 @@ class _Ramp(_Curve):
     high: float
     steps: int
 
-    def at(self, t: int) -> float:
-        return self.low + (self.high - self.low) * (t - self.origin + 1) / self.steps
+    def _value(self, u: float) -> float:
+        return self.low + (self.high - self.low) * (u + 1) / self.steps
 
     @property
     def is_held(self) -> bool:
@@ -161,8 +181,8 @@ class _Slide(_Curve):
     last: float
     steps: int
 
-    def at(self, t: int) -> float:
-        return self.first + (self.last - self.first) * (t - self.origin) / self.steps
+    def _value(self, u: float) -> float:
+        return self.first + (self.last - self.first) * u / self.steps
 
     @property
     def is_held(self) -> bool:
@@ -177,8 +197,8 @@ class _HalfCosine(_Curve):
     low: float
     period: float
 
-    def at(self, t: int) -> float:
-        return self.low + (self.init - self.low) * (1 + math.cos(math.pi * (t - self.origin) / self.period)) / 2
+    def _value(self, u: float) -> float:
+        return self.low + (self.init - self.low) * (1 + math.cos(math.pi * u / self.period)) / 2
 
     @property
     def is_held(self) -> bool:
@@ -192,8 +212,8 @@ class _Polynomial(_Curve):
     steps: int
     power: float
 
-    def at(self, t: int) -> float:
-        return float(self.final + (self.init - self.final) * (1 - (t - self.origin) / self.steps) ** self.power)
+    def _value(self, u: float) -> float:
+        return self.final + (self.init - self.final) * _power(1 - u / self.steps, self.power)
 
     @property
     def is_held(self) -> bool:
@@ -208,8 +228,8 @@ class _OneMinusSqrt(_Curve):
     final: float
     steps: int
 
-    def at(self, t: int) -> float:
-        return self.final + (self.peak - self.final) * (1 - math.sqrt((t - self.origin) / self.steps))
+    def _value(self, u: float) -> float:
+        return self.final + (self.peak - self.final) * (1 - math.sqrt(u / self.steps))
 
     @property
     def is_held(self) -> bool:
@@ -391,7 +411,7 @@ class MultiStep(Sequence):
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
         for passed, start in enumerate((0, *self.milestones)):
-            yield Piece(origin + start, Held(self.init * self.gamma**passed))
+            yield Piece(origin + start, Held(self.init * _power(self.gamma, passed)))
 
 
 @dataclass(frozen=True, slots=True)
