@@ -1,0 +1,52 @@
+"""The study files of the examples are valid, and merge as much as they claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stagetree.sequences import Sequence, parse
+from stagetree.space import Space
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Trials = Iterable[tuple[dict[str, Sequence], int]]
+
+
+@pytest.mark.parametrize(
+    ("file", "trials", "requested", "unique"),
+    [
+        ("digits/study.yaml", 32, 1280, 608),
+        ("charlm/study.yaml", 9, 820, 252),
+        ("cifar10/resnet56.yaml", 448, 53760, 21752),
+        ("cifar10/mobilenetv2.yaml", 240, 28800, 9035),
+    ],
+)
+def test_merge_rates(file: str, trials: int, requested: int, unique: int) -> None:
+    asked = list(trials_of(EXAMPLES / file))
+    assert (len(asked), *counted(asked)) == (trials, requested, unique)
+
+
+def trials_of(file: Path) -> Trials:
+    """As a grid, also where the tuner would stop most of them early."""
+    study = yaml.safe_load(file.read_text())
+    if study["tuner"]["kind"] == "trials":
+        for trial in study["tuner"]["trials"]:
+            yield {name: parse(value) for name, value in trial["hp"].items()}, trial["steps"]
+    else:
+        for hp in Space(study["space"], where=study.get("where")).grid():
+            yield hp, study["tuner"]["max_steps"]
+
+
+def counted(trials: Trials) -> tuple[int, int]:
+    """The steps in all, and the different beginnings among them, by brute force."""
+    requested, beginnings = 0, set()
+    for hp, steps in trials:
+        beginning: int = 0
+        for step in range(steps):
+            beginning = hash((beginning, *(hp[name].at(step) for name in sorted(hp))))
+            beginnings.add((step, beginning))
+        requested += steps
+    return requested, len(beginnings)
