@@ -1,0 +1,215 @@
+"""What `TorchTrainer` promises: the place in the data is two integers, and nothing else is lost or disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from resuming import Case, assert_equal, check_resumes
+from torch import Generator, Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.optim import SGD, Adam, Optimizer
+from torch.utils.data import TensorDataset
+
+from stagetree import TorchTrainer
+
+
+class Tiny(TorchTrainer):
+    """Twenty-three samples; dropout and noise make every batch matter."""
+
+    name = "tiny"
+
+    def __init__(self, *, seed: int, device: str, batches_per_step: int | None = None, in_memory: bool = True) -> None:
+        numbers = torch.arange(23.0).unsqueeze(1)
+        data: Any = TensorDataset(numbers, numbers / 10)
+        if not in_memory:
+            data = [(x, y) for x, y in data]
+        super().__init__(
+            seed=seed,
+            device=device,
+            model=nn.Sequential(nn.Linear(1, 8), nn.LayerNorm(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)),
+            train_data=data,
+            valid_data=data,
+            batches_per_step=batches_per_step,
+        )
+        self.seen: list[list[int]] = []
+        self.noise: dict[tuple[int, int], float] = {}
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        kind = Adam if hp.get("optimizer") == "adam" else SGD
+        return kind(self.model.parameters(), lr=hp["lr"])
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return mse_loss(self.model(batch[0]), batch[1])
+
+    def transform(self, sample: Any, generator: Generator) -> Any:
+        noise = torch.randn(1, generator=generator)
+        self.noise[self.epoch, int(sample[0])] = float(noise)
+        return sample[0], sample[1] + noise / 100
+
+    def transform_batch(self, batch: list[Tensor], generator: Generator) -> list[Tensor]:
+        self.seen.append([int(x) for x in batch[0]])
+        return [batch[0], batch[1] + torch.randn(1, generator=generator) / 100]
+
+
+def tiny(**args: Any) -> Tiny:
+    torch.manual_seed(0)
+    trainer = Tiny(seed=0, device="cpu", **args)
+    trainer.setup({"lr": 0.1, "bs": 4})
+    return trainer
+
+
+# Going on ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_break_changes_nothing(tmp_path: Path, in_memory: bool) -> None:
+    hp = {
+        "lr": {"family": "warmup", "steps": 4, "then": {"family": "cosine", "init": 0.1, "min": 0.01, "period": 4}},
+        "batch_size": {"family": "values", "values": [4, 7, 2], "milestones": [2, 5]},
+        "momentum": {"family": "values", "values": [0.9, 0.8], "milestones": [3]},
+        "optimizer": {"family": "values", "values": ["sgd", "adam"], "milestones": [5]},
+    }
+    case = Case(__file__, "Tiny", {"batches_per_step": 4, "in_memory": in_memory}, hp, broken=4, steps=8)
+    check_resumes(case, tmp_path)
+
+
+@pytest.mark.parametrize("broken", range(1, 6))
+def test_a_break_anywhere_changes_nothing(broken: int) -> None:
+    def train(trainer: Tiny, steps: range) -> Tiny:
+        for step in steps:
+            trainer.setup({"bs": [4, 4, 9, 9, 3, 3][step]})
+            trainer.train()
+        return trainer
+
+    whole = train(tiny(batches_per_step=3), range(6))
+    before = train(tiny(batches_per_step=3), range(broken))
+    after = tiny(batches_per_step=3)
+    after.load_state_dict(before.state_dict())
+    train(after, range(broken, 6))
+    assert before.seen + after.seen == whole.seen
+    assert (after.epoch, after.offset) == (whole.epoch, whole.offset)
+
+
+def test_the_state_is_a_copy_both_ways() -> None:
+    trainer = tiny()
+    trainer.setup({"momentum": 0.9})
+    trainer.train()
+    state = trainer.state_dict()
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        trainer.load_state_dict(state)
+        trainer.train()
+        ends.append(trainer.model[0].weight.detach().clone())
+    assert torch.equal(*ends)
+
+
+# The order of the data -----------------------------------------------------------------------------------------------
+
+
+def test_every_sample_is_seen_once_an_epoch_whatever_the_batch_sizes() -> None:
+    trainer, plain = tiny(batches_per_step=1), tiny()
+    for batch_size in [4, 4, 7, 1, 100, 5, 100]:
+        trainer.setup({"bs": batch_size})
+        trainer.train()
+    assert [len(batch) for batch in trainer.seen] == [4, 4, 7, 1, 7, 5, 18]
+    assert (trainer.epoch, trainer.offset) == (2, 0)
+    plain.train()
+    plain.train()
+    order = [[sample for batch in seen for sample in batch] for seen in (trainer.seen, plain.seen)]
+    assert order[0] == order[1]
+    assert sorted(order[0][:23]) == sorted(order[0][23:]) == list(range(23))
+    assert order[0][:23] != order[0][23:]
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    one, same, other = tiny(), tiny(), Tiny(seed=1, device="cpu")
+    other.setup({"lr": 0.1, "bs": 4})
+    torch.manual_seed(99)
+    for trainer in (one, same, other):
+        trainer.train()
+    assert one.seen == same.seen != other.seen
+
+
+def test_a_step_is_one_pass_unless_it_is_some_batches() -> None:
+    whole, part = tiny(), tiny(batches_per_step=2)
+    whole.train()
+    part.train()
+    assert (len(whole.seen), whole.epoch, whole.offset) == (6, 1, 0)
+    assert (len(part.seen), part.epoch, part.offset) == (2, 0, 8)
+
+
+def test_a_samples_noise_is_its_own_whatever_the_batch_size() -> None:
+    small, large = tiny(in_memory=False), tiny(in_memory=False)
+    large.setup({"bs": 11})
+    for trainer in (small, large):
+        trainer.train()
+        trainer.train()
+    assert small.noise == large.noise
+    assert len(set(small.noise.values())) == 46
+
+
+# Hyper-parameters ----------------------------------------------------------------------------------------------------
+
+
+def test_values_reach_the_optimizer() -> None:
+    trainer = tiny()
+    trainer.setup({"lr": 0.5, "weight_decay": 0.01, "momentum": 0.9})
+    trainer.setup({"momentum": 0.8})
+    group = trainer.optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"], group["momentum"]) == (0.5, 0.01, 0.8)
+
+
+def test_a_new_optimizer_has_all_values_and_no_memory() -> None:
+    trainer = tiny()
+    trainer.setup({"optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.7})
+    trainer.train()
+    trainer.setup({"optimizer": "adam"})
+    group = trainer.optimizer.param_groups[0]
+    assert isinstance(trainer.optimizer, Adam) and not trainer.optimizer.state
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.1, 0.01, (0.7, 0.999))
+
+
+def test_the_same_optimizer_again_stays() -> None:
+    trainer = tiny()
+    trainer.setup({"optimizer": "adam"})
+    optimizer = trainer.optimizer
+    trainer.setup({"optimizer": "adam", "lr": 0.2})
+    assert trainer.optimizer is optimizer
+
+
+@pytest.mark.parametrize("hp", [{"bs": 0}, {"bs": 2.5}, {"batch_size": -1}, {"lrr": 0.1}, {"params": 1}])
+def test_what_makes_no_sense_is_refused(hp: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(hp))):
+        tiny().setup(hp)
+
+
+# Evaluation ----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_does_not_depend_on_batches() -> None:
+    trainer = tiny()
+    trainer.eval_batch_size = 5
+    assert trainer.evaluate()["val_loss"] == pytest.approx(tiny().evaluate()["val_loss"])
+
+
+def test_evaluation_leaves_no_trace() -> None:
+    trainer = tiny()
+    trainer.model[1].eval()  # a part that its owner froze
+    before, chance = trainer.state_dict(), torch.get_rng_state()
+    trainer.evaluate()
+    assert [module.training for module in trainer.model] == [True, False, True, True, True]
+    assert_equal(trainer.state_dict(), before)
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert not trainer.seen and all(p.grad is None for p in trainer.model.parameters())
+
+
+def test_evaluation_that_fails_leaves_no_trace_either() -> None:
+    trainer = tiny()
+    trainer.measure = lambda batch: 1 / 0  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError):
+        trainer.evaluate()
+    assert trainer.model.training and torch.is_grad_enabled()

@@ -1,0 +1,55 @@
+"""The contract of a trainer, and that stating it costs no import of torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import stagetree
+from stagetree import Trainer
+
+
+class Counter(Trainer):
+    """Trains by counting."""
+
+    name = "counter"
+
+    def setup(self, hp: dict[str, Any]) -> None: ...
+    def train(self) -> None: ...
+    def evaluate(self) -> dict[str, float]:
+        return {"count": 0.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def test_a_trainer_keeps_what_it_is_made_of() -> None:
+    trainer = Counter(seed=3, device="cuda:1", width=32)
+    assert (trainer.seed, trainer.device, trainer.trainer_args) == (3, "cuda:1", {"width": 32})
+
+
+@pytest.mark.parametrize("method", ["setup", "train", "evaluate", "state_dict", "load_state_dict"])
+def test_a_trainer_without_a_method_cannot_be_made(method: str) -> None:
+    partial = type("Partial", (Counter,), {method: getattr(Trainer, method)})
+    with pytest.raises(TypeError, match=method):
+        partial(seed=0, device="cpu")
+
+
+@pytest.mark.parametrize("module", ["stagetree", "stagetree.trainer"])
+def test_torch_is_not_imported(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_torch_trainer_is_there_for_who_asks() -> None:
+    from stagetree.torch_trainer import TorchTrainer
+
+    assert stagetree.TorchTrainer is TorchTrainer
+    assert "TorchTrainer" in stagetree.__all__
+    with pytest.raises(AttributeError, match="TorchTrainers"):
+        _ = stagetree.TorchTrainers
