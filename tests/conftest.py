@@ -78,6 +78,17 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of the test's own in which there is nothing yet, on each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    admin, name = request.getfixturevalue("postgres_admin"), f"stagetree_{uuid4().hex[:12]}"
+    yield make_database(admin, name)
+    drop_database(admin, name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The test runs once on each kind of database."""
     return request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param])

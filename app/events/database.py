@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 SAFE_WAL = (3, 51, 3)
@@ -60,8 +60,9 @@ class Database:
                 if self.engine.dialect.name == "postgresql":
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
                 command.upgrade(migration_config(connection), "head")
-        except OperationalError as error:
-            raise self._unavailable(error) from error
+        except DBAPIError as error:
+            self._explain(error)
+            raise
 
     def dispose(self) -> None:
         """Close all connections that are not in use."""
@@ -74,15 +75,17 @@ class Database:
                 session.connection()
                 yield session
                 session.commit()
-        except OperationalError as error:
-            if is_retryable(error):
-                raise
-            raise self._unavailable(error) from error
+        except DBAPIError as error:
+            self._explain(error)
+            raise
 
-    def _unavailable(self, error: OperationalError) -> DatabaseUnavailable:
-        where = self.url.render_as_string(hide_password=True)
-        why = str(error.orig).strip().splitlines()[0].rstrip(".")
-        return DatabaseUnavailable(f"The database {where} cannot be used: {why}.")
+    def _explain(self, error: DBAPIError) -> None:
+        """Raise `DatabaseUnavailable` if it is the database that failed, and not the statement or a race."""
+        broken = isinstance(error, OperationalError) or type(error) is DatabaseError  # the latter: a damaged file
+        if broken and not is_retryable(error):
+            where = self.url.render_as_string(hide_password=True)
+            why = str(error.orig).strip().splitlines()[0].rstrip(".")
+            raise DatabaseUnavailable(f"The database {where} cannot be used: {why}.") from error
 
 
 def is_retryable(error: DBAPIError) -> bool:

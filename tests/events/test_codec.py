@@ -1,0 +1,89 @@
+"""What was once written can be read for ever."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from app.domain.events import ChainAssigned, Evaluated, Event, Stage, StudyPaused
+from app.events import codec
+from app.events.codec import UnknownEvent, decode, encode
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "events.jsonl"
+"""One event of each type and version, as it was written, and what it means. Lines are added, never changed."""
+
+LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+
+
+def name(line: dict) -> str:
+    return f"{line['type']}-{line['version']}"
+
+
+@pytest.mark.parametrize("line", LINES, ids=name)
+def test_what_was_written_still_means_the_same(line: dict) -> None:
+    assert repr(decode(line["type"], line["version"], line["data"])) == line["event"]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line["version"] == codec.VERSIONS[line["type"]]], ids=name)
+def test_it_is_written_the_same_way(line: dict) -> None:
+    again = encode(decode(line["type"], line["version"], line["data"]))
+    assert json.loads(json.dumps(again, allow_nan=False)) == [line["type"], line["version"], line["data"]]
+
+
+def test_every_type_and_version_has_a_line() -> None:
+    wanted = {(type, version) for type, newest in codec.VERSIONS.items() for version in range(1, newest + 1)}
+    assert {(line["type"], line["version"]) for line in LINES} == wanted
+    assert {type for type, _ in wanted} == {cls.__name__ for cls in get_args(Event)}
+
+
+def test_stages_come_back_as_tuples() -> None:
+    stages = (Stage(node="n", start=0, end=4, study="s", evaluate=(2, 4)),)
+    event = ChainAssigned(chain="c", slot="gpu0", stages=stages, at=1.0)
+    assert decode(*json.loads(json.dumps(encode(event)))) == event
+
+
+def test_a_metric_may_be_no_number() -> None:
+    event = Evaluated(node="n", step=1, metrics={"a": math.nan, "b": -math.inf, "c": 1})
+    back = decode(*json.loads(json.dumps(encode(event), allow_nan=False)))
+    assert math.isnan(back.metrics["a"])
+    assert (back.metrics["b"], back.metrics["c"]) == (-math.inf, 1.0)
+
+
+def test_encoding_leaves_the_event_alone() -> None:
+    event = Evaluated(node="n", step=1, metrics={"a": math.inf})
+    encode(event)
+    assert event.metrics == {"a": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("type", "version", "data"),
+    [
+        ("StudyVanished", 1, {}),
+        ("StudyPaused", 2, {"study": "s"}),
+        ("StudyPaused", 0, {"study": "s"}),
+        ("StudyPaused", 1, {}),
+        ("StudyPaused", 1, {"study": "s", "more": 1}),
+        ("ChainAssigned", 1, {"chain": "c"}),
+    ],
+)
+def test_what_is_not_known_is_refused(type: str, version: int, data: dict) -> None:
+    with pytest.raises(UnknownEvent, match=type):
+        decode(type, version, data)
+
+
+def test_what_is_no_event_is_not_written() -> None:
+    with pytest.raises(UnknownEvent):
+        encode(Stage(node="n", start=0, end=1, study="s"))
+
+
+def test_upcasters_are_chained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 1 called the study `name`, version 2 wrapped it in a list."""
+    monkeypatch.setitem(codec.VERSIONS, "StudyPaused", 3)
+    monkeypatch.setitem(codec.UPCASTERS, ("StudyPaused", 1), lambda data: {"study": [data["name"]]})
+    monkeypatch.setitem(codec.UPCASTERS, ("StudyPaused", 2), lambda data: {"study": data["study"][0]})
+    for version, data in ((1, {"name": "s"}), (2, {"study": ["s"]}), (3, {"study": "s"})):
+        assert decode("StudyPaused", version, data) == StudyPaused(study="s")

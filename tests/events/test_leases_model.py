@@ -1,0 +1,183 @@
+"""Workers that come, go silent and come back late, ticks and clocks in any order, over a real SQLite file.
+
+At most one worker owns a slot, and nothing that a fenced-off worker writes ever lands.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+
+from app.domain.events import ChainEnded, StageCompleted
+from app.events import leases
+from app.events.database import Database
+from app.events.leases import Fenced, Lease, Refused, SlotTaken
+from app.events.log import SqlLog
+
+TTL = 10.0
+SLOTS = ["gpu0", "gpu1"]
+
+
+class Leases(RuleBasedStateMachine):
+    """`owner` is the model: for each chain that is under way, the fence that may write for it."""
+
+    template: Path
+    chains = Bundle("chains")
+    workers = Bundle("workers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0.0
+        self.folder = tempfile.mkdtemp()
+        shutil.copy(self.template, self.folder)
+        self.database = Database(f"sqlite:///{self.folder}/{self.template.name}", clock=lambda: self.at)
+        self.log = SqlLog(self.database)
+        self.slot_of: dict[str, str] = {}
+        self.owner: dict[str, int] = {}
+        self.lease_until: dict[str, float] = {}
+        self.done: set[str] = set()
+        self.facts: list[tuple[str, str]] = []
+        for slot in SLOTS:
+            self.run(leases.register_slot, slot, "cpu", "host", 1)
+
+    def teardown(self) -> None:
+        self.database.dispose()
+        shutil.rmtree(self.folder)
+
+    def run(self, function, *args):
+        with self.database.write() as session:
+            return function(session, *args)
+
+    def state(self, fact, alongside) -> None:
+        """A fact is recorded only if its right to be written is proven."""
+        self.log.append("plan", [fact], expected=None, at=self.at, alongside=alongside)
+
+    def over(self, chain: str) -> None:
+        del self.owner[chain], self.lease_until[chain]
+
+    @rule(target=chains, slot=st.sampled_from(SLOTS))
+    def assign(self, slot: str) -> str:
+        chain = f"c{len(self.slot_of)}"
+        busy = any(self.slot_of[other] == slot for other in self.owner)
+        try:
+            self.run(leases.assign, chain, "plan", slot, {}, TTL)
+        except SlotTaken:
+            assert busy
+            return ""
+        assert not busy
+        self.slot_of[chain], self.owner[chain], self.lease_until[chain] = slot, 0, self.at + TTL
+        return chain
+
+    @rule(target=workers, chain=chains)
+    def claim(self, chain: str) -> Lease | None:
+        """A message arrives: perhaps late, perhaps twice."""
+        try:
+            lease = self.run(leases.claim, chain, "worker", TTL)
+        except Refused:
+            assert self.owner.get(chain) != 0
+            return None
+        assert self.owner[chain] == 0
+        self.owner[chain], self.lease_until[chain] = lease.fence, self.at + TTL
+        return lease
+
+    def owns(self, lease: Lease) -> bool:
+        return self.owner.get(lease.chain) == lease.fence
+
+    @rule(lease=workers, step=st.integers(0, 9))
+    def heartbeat(self, lease: Lease | None, step: int) -> None:
+        if lease is None:
+            return
+        try:
+            self.run(leases.heartbeat, lease.chain, lease.fence, TTL, 0, step)
+        except Fenced:
+            assert not self.owns(lease)
+            return
+        assert self.owns(lease)
+        self.lease_until[lease.chain] = self.at + TTL
+
+    @rule(lease=workers, how=st.sampled_from(["stage", "finish", "late"]))
+    def write(self, lease: Lease | None, how: str) -> None:
+        """A stage is done, or the last one, or a checkpoint is safe only now: the worker may long be a zombie."""
+        if lease is None:
+            return
+        fact = StageCompleted(chain=lease.chain, index=0, seconds=0.0)
+        proofs = {
+            "stage": lambda s: leases.advance(s, lease.chain, lease.fence, 1),
+            "finish": lambda s: leases.finish(s, lease.chain, lease.fence, None),
+            "late": lambda s: leases.guard(s, lease.chain, lease.fence),
+        }
+        allowed = self.owns(lease) or (how == "late" and lease.chain in self.done)
+        try:
+            self.state(fact, proofs[how])
+        except Fenced:
+            assert not allowed
+            return
+        assert allowed
+        self.facts.append(("StageCompleted", lease.chain))
+        if how == "finish":
+            self.over(lease.chain)
+            self.done.add(lease.chain)
+
+    @rule(lease=consumes(workers))
+    def die(self, lease: Lease | None) -> None:
+        """Nothing more comes from this worker."""
+
+    @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.at += seconds
+
+    @rule(late=st.booleans())
+    def tick(self, late: bool) -> None:
+        """Two ticks at once: the second has seen the same expired chains, and ends none of them again."""
+        seen = [row.chain for row in self.run(leases.expired)]
+        assert sorted(seen) == sorted(chain for chain, until in self.lease_until.items() if until < self.at)
+        for chain in seen * 2 if late else seen:
+            ended = ChainEnded(chain=chain, outcome="lost", steps=0, seconds=0.0)
+            try:
+                self.state(ended, lambda s, chain=chain: leases.end_expired(s, chain))
+            except Fenced:
+                assert chain not in self.owner
+                continue
+            self.facts.append(("ChainEnded", chain))
+            self.over(chain)
+
+    @rule(chain=chains)
+    def stop(self, chain: str) -> None:
+        """Nobody wants the chain any more."""
+        ended = ChainEnded(chain=chain, outcome="stopped", steps=0, seconds=0.0)
+        try:
+            self.state(ended, lambda s: leases.end(s, chain))
+        except Fenced:
+            assert chain not in self.owner
+            return
+        self.facts.append(("ChainEnded", chain))
+        self.over(chain)
+
+    @invariant()
+    def a_slot_has_one_owner_at_most(self) -> None:
+        live = self.run(leases.live)
+        assert {row.chain: row.fence for row in live} == self.owner
+        assert len({row.slot for row in live}) == len(live)
+        taken = {row.name: row.chain for row in self.run(leases.slots) if row.chain}
+        assert taken == {row.slot: row.chain for row in live}
+
+    @invariant()
+    def the_log_holds_what_was_allowed(self) -> None:
+        assert [(type(r.event).__name__, r.event.chain) for r in self.log.tail()] == self.facts
+
+
+def test_leases_under_any_order_of_things(sqlite_template: Path) -> None:
+    Leases.template = sqlite_template
+    calm = settings(
+        max_examples=120,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Leases, settings=calm)

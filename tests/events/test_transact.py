@@ -1,0 +1,246 @@
+"""The only way to write: what is decided holds for the version it was decided on, and what is folded was committed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from app.domain.events import Event, StudyPaused, StudySubmitted
+from app.domain.search_plan import SearchPlan, fold
+from app.events import snapshots
+from app.events import transact as module
+from app.events.codec import decode
+from app.events.database import Database, DatabaseUnavailable
+from app.events.freeze import NotAPlan, code_version, freeze, thaw
+from app.events.leases import Fenced
+from app.events.log import Conflict, EventLog, MemoryLog, SqlLog
+from app.events.transact import Plans, record, transact
+
+HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"
+"""A short life of a plan, in the form it is stored in: two studies, a lost chain, a failure, a promotion."""
+
+
+def history() -> list[Event]:
+    return [decode(*json.loads(line)) for line in HISTORY.read_text().splitlines()]
+
+
+def submitted(study: str) -> StudySubmitted:
+    return StudySubmitted(study=study, spec={}, at=1.0)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def log(request: pytest.FixtureRequest) -> Iterator[EventLog]:
+    if request.param == "memory":
+        yield MemoryLog()
+        return
+    database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
+    yield SqlLog(database)
+    database.dispose()
+
+
+def test_what_was_decided_is_recorded_and_folded(log: EventLog) -> None:
+    plans = Plans(log)
+    recorded = transact(log, plans, "p", lambda plan: [submitted("s1"), submitted("s2")], at=5.0)
+    assert recorded == log.read("p")
+    assert [r.at for r in recorded] == [5.0, 5.0]
+    assert plans.get("p") == fold([submitted("s1"), submitted("s2")])
+    assert plans.get("p").version == 2
+
+
+def test_where_another_was_faster_it_is_decided_again(log: EventLog) -> None:
+    plans, seen = Plans(log), []
+
+    def decide(plan: SearchPlan) -> list[Event]:
+        if not seen:
+            log.append("p", [submitted("other")], expected=None, at=1.0)
+        seen.append(list(plan.studies))
+        return [submitted("mine")]
+
+    transact(log, plans, "p", decide, at=1.0)
+    assert seen == [[], ["other"]]
+    assert list(plans.get("p").studies) == ["other", "mine"]
+
+
+def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
+    plans = Plans(log)
+
+    def decide(plan: SearchPlan) -> list[Event]:
+        log.append("p", [submitted(f"s{plan.version}")], expected=None, at=1.0)
+        return [submitted("mine")]
+
+    with pytest.raises(Conflict):
+        transact(log, plans, "p", decide, at=1.0, attempts=3)
+    assert list(plans.get("p").studies) == ["s0", "s1", "s2"]
+
+
+def test_many_at_once_lose_nothing(log: EventLog) -> None:
+    """Each adds a study that is named after how many there are: two decided on the same plan would share a name."""
+    shared = Plans(log)
+
+    def add(n: int) -> None:
+        plans = shared if n % 2 else Plans(log)
+        for _ in range(5):
+            transact(log, plans, "p", lambda plan: [submitted(f"s{len(plan.studies)}")], at=1.0, attempts=1000)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    assert list(shared.get("p").studies) == [f"s{n}" for n in range(20)]
+    assert shared.get("p") == Plans(log).get("p")
+
+
+def test_nothing_decided_is_nothing_written(log: EventLog) -> None:
+    ran = []
+    assert transact(log, Plans(log), "p", lambda plan: [], at=1.0) == []
+    assert transact(log, Plans(log), "p", lambda plan: [], at=1.0, alongside=ran.append) == []
+    assert (log.head(), len(ran)) == (0, 1)
+
+
+def test_what_decide_or_alongside_raises_comes_through(log: EventLog) -> None:
+    plans = Plans(log)
+
+    def refuse(_: object) -> list[Event]:
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        transact(log, plans, "p", refuse, at=1.0)
+    with pytest.raises(PermissionError):
+        transact(log, plans, "p", lambda plan: [submitted("s")], at=1.0, alongside=refuse)
+    assert (log.head(), plans.get("p")) == (0, SearchPlan())
+
+
+def test_a_key_is_decided_once(log: EventLog) -> None:
+    plans = Plans(log)
+    first = transact(log, plans, "p", lambda plan: [submitted("s")], at=1.0, key="k")
+    again = transact(log, plans, "p", lambda plan: pytest.fail("decided again"), at=2.0, key="k")
+    assert again == first
+    assert transact(log, plans, "p", lambda plan: [], at=1.0, key="nothing") == []
+    assert transact(log, plans, "p", lambda plan: [submitted("t")], at=1.0, key="nothing") == []
+
+
+def test_a_key_sent_twice_at_once_is_decided_once(log: EventLog) -> None:
+    def send(n: int) -> object:
+        return transact(log, Plans(log), "p", lambda plan: [submitted(f"s{plan.version}")], at=1.0, key="k")
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(send, range(4)))
+    assert results == [log.read("p")] * 4
+    assert log.head() == 1
+
+
+def test_a_fact_is_recorded_with_its_proof(log: EventLog) -> None:
+    def refuse(_: object) -> None:
+        raise Fenced
+
+    with pytest.raises(Fenced):
+        record(log, "p", [submitted("s")], at=1.0, alongside=refuse)
+    record(log, "p", [submitted("s")], at=1.0, alongside=lambda _: None)
+    assert list(Plans(log).get("p").studies) == ["s"]
+
+
+def test_plans_see_what_others_wrote(log: EventLog) -> None:
+    plans = Plans(log)
+    plans.get("p")
+    log.append("p", [submitted("s"), StudyPaused(study="s")], expected=None, at=1.0)
+    log.append("q", [submitted("t")], expected=None, at=1.0)
+    assert plans.get("p").studies["s"].state == "paused"
+    assert (plans.get("p").version, plans.get("q").version) == (2, 1)
+
+
+def test_a_plan_that_broke_half_way_is_folded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog()
+    log.append("p", [submitted("s"), submitted("t")], expected=0, at=1.0)
+    plans = Plans(log)
+    evolve = module.evolve
+
+    def broken(plan: SearchPlan, event: Event) -> None:
+        evolve(plan, event)
+        if event.study == "t":
+            raise MemoryError
+
+    monkeypatch.setattr(module, "evolve", broken)
+    with pytest.raises(MemoryError):
+        plans.get("p")
+    monkeypatch.undo()
+    assert plans.get("p") == Plans(log).get("p")
+
+
+def test_a_commit_whose_answer_was_lost_is_found_by_its_key(database: Database, monkeypatch) -> None:
+    log = SqlLog(database)
+    lose_answers(database, monkeypatch)
+    assert log.append("p", [submitted("s")], expected=0, at=1.0, key="k") == log.read("p")
+    with pytest.raises(DatabaseUnavailable):  # without a key nobody can tell
+        log.append("p", [submitted("t")], expected=1, at=1.0)
+    assert log.head() == 2
+
+
+def lose_answers(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = database.write
+
+    class Lossy:
+        def __enter__(self):
+            self.inner = write()
+            return self.inner.__enter__()
+
+        def __exit__(self, *raised):
+            self.inner.__exit__(*raised)
+            raise DatabaseUnavailable("The connection was lost.")
+
+    monkeypatch.setattr(database, "write", Lossy)
+
+
+# Snapshots
+
+
+def test_a_long_stream_is_folded_from_its_snapshot(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
+    log, events = SqlLog(database), history()
+    log.append("p", events[:-2], expected=0, at=1.0)
+    Plans(log, database).get("p")
+    assert snapshots.load(database, "p", code_version())[0] == len(events) - 2
+    log.append("p", events[-2:], expected=None, at=1.0)
+    with database.write() as session:  # only what comes after the snapshot is read
+        session.execute(text("DELETE FROM events WHERE version <= :v"), {"v": len(events) - 2})
+    assert Plans(log, database).get("p") == fold(events)
+
+
+def test_a_snapshot_that_cannot_be_thawed_is_not_used(database: Database) -> None:
+    log = SqlLog(database)
+    log.append("p", [submitted("s")], expected=0, at=1.0)
+    snapshots.save(database, "p", 1, pickle.dumps(print), code_version())
+    assert list(Plans(log, database).get("p").studies) == ["s"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_snapshot_and_tail_are_the_whole(data: st.DataObject) -> None:
+    events = history()
+    cut = data.draw(st.integers(0, len(events)))
+    assert fold(events[cut:], thaw(freeze(fold(events[:cut])))) == fold(events)
+
+
+@pytest.mark.parametrize("strange", [print, Path("x"), pickle.Unpickler, fold, json.loads])
+def test_nothing_strange_is_thawed(strange: object) -> None:
+    with pytest.raises(NotAPlan):
+        thaw(pickle.dumps(strange))
+
+
+def test_what_the_domain_imports_is_not_thawed() -> None:
+    """`app.domain.ids` imports `json`: naming it through there must not reach it."""
+    for name in (b"json", b"json.loads", b"hashlib.sha256"):
+        with pytest.raises(NotAPlan):
+            thaw(b"\x80\x04\x8c\x0eapp.domain.ids\x8c" + bytes([len(name)]) + name + b"\x93.")
+
+
+def test_cut_off_bytes_are_not_thawed() -> None:
+    state = freeze(fold(history()))
+    for length in (0, 1, len(state) // 2, len(state) - 1):
+        with pytest.raises(NotAPlan):
+            thaw(state[:length])
