@@ -1,0 +1,1 @@
+"""The service: domain and scheduling are pure; events, workers and api are the shells around them."""

@@ -109,9 +109,13 @@ class AssignChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseChain:
-    """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them."""
+    """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them.
+
+    claimed: a worker had begun it; otherwise its message never arrived, and nothing is to be blamed on the stage.
+    """
 
     chain: ChainId
+    claimed: bool = True
     steps: int = 0
     seconds: float = 0.0
 

@@ -144,6 +144,9 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     chain = plan.chains.get(command.chain)
     if chain is None:
         return
+    if not command.claimed:
+        yield e.ChainEnded(chain=chain.id, outcome="undelivered")
+        return
     if not chain.is_trained:
         stage = chain.stages[chain.index]
         lost = plan.nodes[stage.node].lost.get(stage.start, 0) + 1

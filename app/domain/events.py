@@ -13,6 +13,8 @@ from typing import Any
 from app.domain.ids import ChainId, NodeId, StudyId
 
 Json = dict[str, Any]
+Metrics = dict[str, float | None]
+"""Named numbers; None for one that was not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +144,9 @@ class StageCompleted:
 class ChainEnded:
     """Nothing more comes from this chain.
 
-    `outcome` is "done" (all is trained and saved), "lost" (its lease ran out) or "stopped" (nobody wants it any more).
-    `steps` of the stage under way had been run by then, as far as is known, and `seconds` were spent on them.
+    `outcome` is "done" (all is trained and saved), "lost" (its lease ran out), "undelivered" (it was never begun) or
+    "stopped" (nobody wants it any more). `steps` of the stage under way had been run by then, as far as is known, and
+    `seconds` were spent on them.
     """
 
     chain: ChainId
@@ -156,8 +159,7 @@ class ChainEnded:
 class StageFailed:
     """The user's code failed while training past `step`: the trials that wait for more fail, the chain is over.
 
-    `kind` is "exception", "nan", "out_of_memory", "metric" or "poison" (its workers died too often); `error` is the
-    traceback.
+    `kind` is "exception", "out_of_memory" or "poison" (its workers died too often); `error` is the traceback.
     """
 
     chain: ChainId
@@ -174,23 +176,27 @@ class Evaluated:
 
     node: NodeId
     step: int
-    metrics: dict[str, float]
+    metrics: Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointKept:
-    """The state at a step is safe under `key`; `sha256` is that of its manifest. What no event names does not exist."""
+    """The state at a step is safe under `key`; what no event names does not exist.
+
+    `spare`: it was kept inside a stage in case somebody branches there or the worker dies, not because anyone asked.
+    """
 
     node: NodeId
     step: int
     key: str
     sha256: str
     size: int
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDropped:
-    """The state at a step is gone or could not be read; `reason` says which."""
+    """The state at a step is gone, could not be read, or could not be written; `reason` says which."""
 
     node: NodeId
     step: int

@@ -16,6 +16,9 @@ from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey, node_id
 from app.domain.schedule import Segment, segments
 
+MAX_UNSAVED = 3
+"""A checkpoint that could not be written this often fails the trials that need it."""
+
 FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -34,6 +37,7 @@ class Node:
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written.
     lost: at each step, how often a stage that began there lost its worker.
+    unsaved: at each step, how often its checkpoint could not be written.
     """
 
     id: NodeId
@@ -41,11 +45,12 @@ class Node:
     segment: Segment
     children: list[NodeId] = field(default_factory=list)
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    metrics: dict[int, e.Metrics] = field(default_factory=dict)
     waiting: dict[int, set[TrialKey]] = field(default_factory=dict)
     running: dict[tuple[ChainId, int], tuple[int, int]] = field(default_factory=dict)
     saving: set[int] = field(default_factory=set)
     lost: dict[int, int] = field(default_factory=dict)
+    unsaved: dict[int, int] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
 
@@ -144,6 +149,7 @@ class SearchPlan:
     studies: dict[StudyId, Study] = field(default_factory=dict)
     chains: dict[ChainId, Chain] = field(default_factory=dict)
     stages_run: int = 0
+    spare_bytes: int = 0
     version: int = 0
     touched: set[NodeId] = field(default_factory=set)
 
@@ -161,11 +167,11 @@ class SearchPlan:
         starts = [self.nodes[node].start for node in trial.path]
         return self.nodes[trial.path[bisect_right(starts, step - 1) - 1]]
 
-    def metrics(self, trial: Trial, step: int) -> Mapping[str, float] | None:
+    def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
         """What is known of the trial after `step` steps."""
         return self.node_of(trial, step).metrics.get(step)
 
-    def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float]]]:
+    def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
         """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
         for number, name in enumerate(trial.path):
             last = number + 1 == len(trial.path)
@@ -295,13 +301,29 @@ def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
 def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The result that the trial waited for at `step` is there."""
     study = plan.studies[trial.study]
+    if (problem := _problem(study, plan.metrics(trial, step) or {}, step)) is not None:
+        _end(plan, trial, "failed", problem)
+        return
     study.results.append((trial.number, step))
     if step == trial.steps and trial.state == "active":
         trial.state, study.active = "completed", study.active - 1
 
 
-def _end(plan: SearchPlan, trial: Trial, state: str) -> None:
+def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
+    """Why these metrics are no result for the study, if they are not."""
+    name = study.spec.get("metric", "")
+    if name not in metrics:
+        reported = ", ".join(sorted(metrics)) or "nothing"
+        text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
+        return {"kind": "metric", "step": step, "error": text}
+    if metrics[name] is None:
+        return {"kind": "nan", "step": step, "error": f"{name} is not a finite number after step {step}"}
+    return None
+
+
+def _end(plan: SearchPlan, trial: Trial, state: str, error: dict[str, Any] | None = None) -> None:
     """The trial is over before it has what it was asked for."""
+    trial.error = error
     if trial.state == "active":
         plan.studies[trial.study].active -= 1
     trial.state = state
@@ -388,9 +410,7 @@ def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
     error = {"kind": event.kind, "step": event.step, "error": event.error}
     for key in list(waiting_beyond(plan, plan.nodes[stage.node], event.step)):
-        trial = plan.trial(key)
-        _end(plan, trial, "failed")
-        trial.error = error
+        _end(plan, plan.trial(key), "failed", error)
     _release(plan, chain)
 
 
@@ -409,12 +429,23 @@ def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
     node.metrics[event.step] = event.metrics
     for key in sorted(node.waiting.pop(event.step, ())):
         _answer(plan, plan.trial(key), event.step)
+    if None in event.metrics.values():
+        _give_up(plan, node, event)
     plan.touched.add(node.id)
+
+
+def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:
+    """A metric is no finite number: the trials whose metric it is, and which would train on from there, have failed."""
+    for key in list(waiting_beyond(plan, node, event.step - 1)):
+        study = plan.studies[key[0]]
+        if event.metrics.get(study.spec["metric"], 0) is None:
+            _end(plan, plan.trial(key), "failed", _problem(study, event.metrics, event.step))
 
 
 def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node = plan.nodes[event.node]
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size)
+    plan.spare_bytes += event.size * event.spare
     node.saving.discard(event.step)
     _touch_at(plan, node, event.step)
 
@@ -424,7 +455,18 @@ def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     kept = node.checkpoints.get(event.step)
     if kept is not None and kept.key == event.key:
         del node.checkpoints[event.step]
-        _touch_at(plan, node, event.step)
+    if event.step in node.saving:
+        _unsaved(plan, node, event)
+    _touch_at(plan, node, event.step)
+
+
+def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
+    """A checkpoint could not be written: it is tried again with the training, but not for ever."""
+    node.saving.discard(event.step)
+    node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
+    if node.unsaved[event.step] >= MAX_UNSAVED:
+        for key in list(waiting_beyond(plan, node, event.step)):
+            _end(plan, plan.trial(key), "failed", {"kind": "storage", "step": event.step, "error": event.reason})
 
 
 def _touch_at(plan: SearchPlan, node: Node, step: int) -> None:

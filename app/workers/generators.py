@@ -1,0 +1,39 @@
+"""The global random generators: Python's, NumPy's and torch's on the CPU and on one device, as one state."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed(value: int) -> None:
+    """Put every generator where a study with this seed begins."""
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.manual_seed(value)
+
+
+def state(device: str) -> dict[str, Any]:
+    """Where the generators are, as tensors and JSON values; of the GPUs, only that of `device`."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.startswith("cuda") else None,
+    }
+
+
+def restore(saved: dict[str, Any], device: str) -> None:
+    """Put the generators back where `state` found them."""
+    version, numbers, gauss = saved["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, *rest = saved["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(saved["torch"])
+    if device.startswith("cuda") and saved["cuda"] is not None:
+        torch.cuda.set_rng_state(saved["cuda"], device)

@@ -1,0 +1,101 @@
+"""What one worker process holds: made from the settings when it is first needed, in the process that needs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from functools import cache
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from app.events.database import Database
+from app.events.log import SqlLog
+from app.events.transact import Plans
+from app.registry import describe, load
+from app.scheduling.policies import POLICIES
+from app.settings import settings
+from app.workers.celery_app import nudge, publish
+from app.workers.tick import Ticker
+
+if TYPE_CHECKING:
+    from app.workers.slot import Slot
+
+SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
+"""Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
+
+
+@cache
+def database() -> Database:
+    return Database(settings().database_url)
+
+
+@cache
+def ticker() -> Ticker:
+    """The scheduler of this process."""
+    log = SqlLog(database())
+    return Ticker(
+        database=database(),
+        log=log,
+        plans=Plans(log, database()),
+        policy=POLICIES[settings().policy],
+        publish=publish,
+        new_id=lambda: uuid4().hex,
+        lease_seconds=settings().lease_seconds,
+        spare_bytes=settings().spare_bytes,
+    )
+
+
+_slot: Slot | None = None
+
+
+def slot() -> Slot:
+    """The slot that this process is. Raises RuntimeError when its worker listens to no slot's queue."""
+    if _slot is None:
+        raise RuntimeError("this worker listens to no slot's queue: start it with -Q gpu0 (or gpu1, ...)")
+    return _slot
+
+
+def open_slot(name: str) -> None:
+    """Become the slot of a queue: put it on record, and be ready for stages."""
+    global _slot
+    from app.workers.checkpoints import Checkpoints
+    from app.workers.slot import Slot
+
+    device = _device(name)
+    _slot = Slot(
+        name,
+        device=device,
+        owner=f"{socket.gethostname()}:{os.getpid()}",
+        database=database(),
+        log=SqlLog(database()),
+        checkpoints=Checkpoints(settings().checkpoints, memory=settings().memory_bytes),
+        trainers=cache(lambda: load(settings().trainer_files)),
+        versions=cache(lambda: describe(settings().trainer_files)),
+        nudge=nudge,
+        lease_seconds=settings().lease_seconds,
+        heartbeat_seconds=settings().heartbeat_seconds,
+        spare_overhead=settings().spare_overhead,
+    )
+    _slot.register()
+
+
+def close_slot() -> None:
+    """Before the process ends."""
+    if _slot is not None:
+        _slot.close()
+
+
+def _device(name: str) -> str:
+    """The device of a slot: `gpu1` is CUDA device 1 where there is one, else its threads of the CPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before CUDA starts, for equal results
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    number = int(re.search(r"\d+$", name)[0])  # type: ignore[index]
+    if "gpu" in name and number < torch.cuda.device_count():
+        torch.cuda.set_device(number)
+        return f"cuda:{number}"
+    torch.set_num_threads(settings().threads)
+    return "cpu"

@@ -1,0 +1,75 @@
+"""How a Celery worker becomes a slot: its queues are checked when it starts, and each of its processes opens the slot."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown
+
+from app.events import leases
+from app.events.database import Database, DatabaseUnavailable
+from app.events.tables import SlotRow
+from app.settings import settings
+from app.workers import process
+from app.workers.celery_app import celery
+
+
+@celeryd_after_setup.connect
+def check_queues(instance: Any, **_: Any) -> None:
+    """End the worker, with one sentence, if it cannot be the slot that its queue names."""
+    names = _slots()
+    if len(names) > 1:
+        raise SystemExit(
+            f"one worker is one slot, but the queues {', '.join(names)} were given; start a worker for each"
+        )
+    if names:
+        _check_slot(names[0])
+
+
+@worker_process_init.connect
+def open_slot(**_: Any) -> None:
+    for name in _slots():
+        process.open_slot(name)
+
+
+@worker_process_shutdown.connect
+def close_slot(**_: Any) -> None:
+    process.close_slot()
+
+
+def _slots() -> list[str]:
+    """The slots among the queues that this worker listens to."""
+    return sorted(name for name in celery.amqp.queues.consume_from if process.SLOT_QUEUE.fullmatch(name))
+
+
+def _check_slot(name: str) -> None:
+    database = Database(settings().database_url)
+    try:
+        with database.read() as session:
+            now, held = leases.now(session), [slot for slot in leases.slots(session) if slot.name == name]
+    except DatabaseUnavailable as problem:
+        raise SystemExit(str(problem)) from None
+    finally:
+        database.dispose()  # connections must not be shared with the processes to come
+    if held and _is_alive(held[0], now):
+        raise SystemExit(
+            f"slot {name} is taken by process {held[0].pid} on {held[0].host}; "
+            f"give this worker another queue, such as {socket.gethostname()}-{name}"
+        )
+
+
+def _is_alive(slot: SlotRow, now: float) -> bool:
+    """Whether the process that last had the slot may still be at work."""
+    if now - slot.seen_at > settings().lease_seconds:
+        return False
+    if slot.host != socket.gethostname():
+        return True
+    try:
+        os.kill(slot.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

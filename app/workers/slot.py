@@ -1,0 +1,431 @@
+"""A slot at work: claims a chain, trains its stages in a row on one model in memory, and puts facts on record.
+
+The message that starts a stage is a hint; the chain's row is the truth. Every fact is written together with the proof
+that the chain is still ours, and who has lost it falls silent at the next step.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from threading import Thread
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.domain import events as e
+from app.domain.ids import ChainId
+from app.events import leases
+from app.events.database import Database, DatabaseUnavailable
+from app.events.leases import Beat, Fenced, Refused
+from app.events.log import Alongside, Conflict, EventLog
+from app.events.transact import record
+from app.workers.checkpoints import CheckpointLost, Checkpoints, Stored
+from app.workers.model import Model, Timeline, TrainerFailed
+from app.workers.saver import Saver
+from stagetree.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+PEEK_SECONDS = 0.01
+"""A running stage looks for new wishes after each step, but not more often than this."""
+
+WRITES = 20
+"""How often a fact is tried again when other transactions are faster."""
+
+MOST_SPARES = 64
+"""How many spare checkpoints one stage may keep."""
+
+
+class Stopped(Exception):
+    """The tick asked for the chain to stop."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What a chain's row says there is to do."""
+
+    plan: str
+    trainer: str
+    trainer_version: str
+    trainer_args: dict[str, Any]
+    seed: int
+    hp: dict[str, Any]
+    stages: tuple[e.Stage, ...]
+    resume: dict[str, Any] | None
+    spare_bytes: int
+
+    @classmethod
+    def read(cls, work: dict[str, Any]) -> Work:
+        stages = tuple(e.Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in work["stages"])
+        return cls(**{**work, "stages": stages})
+
+
+@dataclass(slots=True)
+class Run:
+    """A chain that this slot holds: its fence, how far it is, and what it was told at the last heartbeat.
+
+    step: the last one trained. sound: the last one after which nothing has failed.
+    """
+
+    chain: str
+    stream: str
+    fence: int
+    work: Work
+    timeline: Timeline
+    beat: Beat
+    index: int = 0
+    step: int = 0
+    sound: int = 0
+    looked_at: float = 0.0
+    begun_at: float = field(default_factory=time.monotonic)
+    lost: bool = False
+    spares: list[e.CheckpointKept] = field(default_factory=list)
+    spare_seconds: float = 0.0
+    spare_size: int = 0
+
+    @property
+    def stage(self) -> e.Stage:
+        return self.work.stages[self.index]
+
+    def take_spares(self) -> list[e.CheckpointKept]:
+        """The spare checkpoints that are stored and not on record yet; whoever takes them records them."""
+        taken, self.spares = self.spares, []
+        return taken
+
+
+class Slot:
+    """One GPU, or a share of the CPU: at most one chain in training, and those whose last checkpoints are on their way.
+
+    nudge: tells the scheduler that something happened. trainers: classes by name; versions: of their files.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: str,
+        owner: str,
+        database: Database,
+        log: EventLog,
+        checkpoints: Checkpoints,
+        trainers: Callable[[], dict[str, type[Trainer]]],
+        versions: Callable[[], dict[str, str]],
+        nudge: Callable[[], None],
+        lease_seconds: float,
+        heartbeat_seconds: float,
+        spare_overhead: float,
+    ) -> None:
+        self.name, self.device = name, device
+        self._owner, self._database, self._log = owner, database, log
+        self._checkpoints, self._saver = checkpoints, Saver(checkpoints)
+        self._trainers, self._versions, self._nudge = trainers, versions, nudge
+        self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
+        self._spare_overhead = spare_overhead
+        self._run: Run | None = None
+        self._held: list[Run] = []
+        self._model: Model | None = None
+        self._model_is: tuple[str, str, int] | None = None  # plan, node, step
+        self._stopped = Flag()
+        self._heart = Thread(target=self._beat_for_ever, name="heartbeat", daemon=True)
+
+    def register(self) -> None:
+        """Put the slot on record, free for work, and keep it alive."""
+        with self._database.write() as session:
+            leases.register_slot(session, self.name, self.device, socket.gethostname(), os.getpid())
+        self._heart.start()
+        self._nudge()
+
+    def close(self) -> None:
+        """Finish what is being saved and fall silent."""
+        self._saver.wait()
+        self._stopped.set()
+        self._heart.join()
+
+    # ------------------------------------------------------------------------------------------------ one stage
+
+    def run_stage(self, chain: str, index: int) -> bool:
+        """Train one stage of a chain; False if the message is stale or a copy, or the chain ended early.
+
+        On False the next message of the chain must not be sent.
+        """
+        try:
+            run = self._claim(chain) if index == 0 else self._run
+        except Refused as refused:
+            logger.info("%s", refused)
+            return False
+        if run is None or (run.chain, run.index) != (chain, index):
+            logger.info("stage %s of chain %s is not ours to run", index, chain)
+            return False
+        try:
+            self._train(run)
+        except Fenced:
+            self._abandon(run, "was lost to another worker")
+        except Stopped:
+            self._stop(run)
+        except TrainerFailed as failed:
+            self._fail(run, failed)
+        except CheckpointLost as lost:
+            self._report_lost_checkpoint(run, lost)
+        else:
+            return True
+        self._nudge()
+        return False
+
+    def _claim(self, chain: str) -> Run:
+        with self._database.write() as session:
+            lease = leases.claim(session, chain, self._owner, self._lease_seconds)
+        work = Work.read(lease.work)
+        timeline = Timeline(work.hp, work.stages[-1].end)
+        run = Run(chain, lease.stream, lease.fence, work, timeline, Beat(lease.marks, False), step=work.stages[0].start)
+        self._run, self._held = run, [*self._held, run]
+        return run
+
+    def _train(self, run: Run) -> None:
+        stage = run.stage
+        run.begun_at, run.spare_seconds = time.monotonic(), 0.0
+        run.sound = stage.start if stage.start < stage.end else stage.start - 1
+        model = self._model_at(run)
+        found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
+        while model.step < stage.end:
+            self._record(run, found)
+            found = self._step(run, model)
+        if stage.start < stage.end:
+            self._keep(run, model)
+        self._model_is = (run.work.plan, stage.node, stage.end)
+        self._complete(run, found)
+
+    def _step(self, run: Run, model: Model) -> list[e.Event]:
+        """Train one step and do what someone wants done after it; the facts that follow. Raises `Stopped`."""
+        model.advance(run.timeline)
+        run.step = model.step
+        self._peek(run)
+        found = self._look(run, model)
+        run.sound = model.step
+        if run.beat.stop and model.step < run.stage.end:
+            self._record(run, found)
+            raise Stopped
+        self._keep_spare(run, model)
+        return found
+
+    def _look(self, run: Run, model: Model) -> list[e.Event]:
+        """Evaluate, and keep the state inside a stage, where someone wants that."""
+        stage, step, marked = run.stage, model.step, model.step in run.beat.marks
+        if marked and step < stage.end:
+            self._keep(run, model)
+        if not marked and step not in stage.evaluate:
+            return []
+        return [e.Evaluated(node=stage.node, step=step, metrics=model.evaluate())]
+
+    def _complete(self, run: Run, found: Sequence[e.Event]) -> None:
+        """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
+        last = run.index + 1 == len(run.work.stages)
+        warm = {"plan": run.work.plan, "node": run.stage.node, "step": run.stage.end}
+        seconds = time.monotonic() - run.begun_at
+        done = e.StageCompleted(chain=ChainId(run.chain), index=run.index, seconds=seconds)
+
+        def mine(session: Session) -> None:
+            if last:
+                leases.release(session, run.chain, run.fence, warm)
+            else:
+                leases.advance(session, run.chain, run.fence, run.index + 1)
+
+        self._write(run, [*found, *run.take_spares(), done], mine)
+        run.index += 1
+        if last:
+            self._run = None
+            self._saver.submit(lambda: self._finish(run))
+        self._nudge()
+
+    # ------------------------------------------------------------------------------------------------ the model
+
+    def _model_at(self, run: Run) -> Model:
+        """The model where the stage begins: the one in memory if it is there already."""
+        work, resume, held = run.work, run.work.resume, self._model_is
+        if self._model is not None and (run.index > 0 or (resume and held == _place(work.plan, resume))):
+            return self._model
+        self._model_is = None
+        if resume is None:
+            self._model = self._build(work)
+            return self._model
+        data = self._checkpoints.read(resume["key"], resume["sha256"])
+        if self._model is None or held is None or held[0] != work.plan:
+            self._model = self._build(work)
+        self._model.load(data, run.timeline, resume["step"])
+        return self._model
+
+    def _build(self, work: Work) -> Model:
+        self._model = None  # frees the memory of the one before
+        kind = self._trainers().get(work.trainer)
+        if kind is None:
+            raise TrainerFailed("exception", f"this worker has no trainer {work.trainer!r}")
+        if self._versions().get(work.trainer) != work.trainer_version:
+            text = (
+                f"this worker has another version of trainer {work.trainer!r} than the one the study was submitted with"
+            )
+            raise TrainerFailed("exception", text)
+        return Model.build(kind, work.trainer_args, work.seed, self.device)
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _keep(self, run: Run, model: Model) -> None:
+        """Save the state in the background; it exists when the fact that names it is on record."""
+        node, step = run.stage.node, model.step
+
+        def kept(stored: Stored, _: float) -> None:
+            self._note(run, e.CheckpointKept(node=node, step=step, **_fields(stored)))
+
+        def failed(reason: str) -> None:
+            self._note(run, e.CheckpointDropped(node=node, step=step, key="", reason=reason))
+
+        self._saver.save(f"{run.work.plan}/{node}/{step}", model.save(), kept, failed)
+
+    def _keep_spare(self, run: Run, model: Model) -> None:
+        """Save the state inside a stage as well, if that is cheap."""
+        if not self._may_spare(run, model.step):
+            return
+        node, step, begun = run.stage.node, model.step, time.monotonic()
+        state = model.save()
+        run.spare_seconds += time.monotonic() - begun
+
+        def kept(stored: Stored, seconds: float) -> None:
+            run.spare_seconds += seconds
+            run.spare_size += stored.size
+            run.spares.append(e.CheckpointKept(node=node, step=step, **_fields(stored), spare=True))
+
+        self._saver.save(f"{run.work.plan}/{node}/{step}", state, kept, lambda reason: None)
+
+    def _may_spare(self, run: Run, step: int) -> bool:
+        stage = run.stage
+        spacing = max(1, (stage.end - stage.start) // MOST_SPARES)
+        is_due = step < stage.end and (step - stage.start) % spacing == 0 and step not in run.beat.marks
+        is_cheap = run.spare_seconds <= self._spare_overhead * (time.monotonic() - run.begun_at)
+        return is_due and is_cheap and run.spare_size < run.work.spare_bytes and self._saver.is_idle()
+
+    def _finish(self, run: Run) -> None:
+        """All is trained and saved."""
+        ended = e.ChainEnded(chain=ChainId(run.chain), outcome="done")
+        try:
+            self._write(run, [*run.take_spares(), ended], lambda session: leases.finish(session, run.chain, run.fence))
+        except Fenced:
+            logger.warning("chain %s was over before its last checkpoint was saved", run.chain)
+        self._let_go(run)
+        self._nudge()
+
+    # ------------------------------------------------------------------------------------------------ facts and leases
+
+    def _record(self, run: Run, facts: Sequence[e.Event]) -> None:
+        """Put facts on record if the chain is still ours. Raises `Fenced`."""
+        if facts:
+            self._write(run, facts, lambda session: leases.guard(session, run.chain, run.fence))
+            self._nudge()
+
+    def _write(self, run: Run, facts: Sequence[e.Event], proof: Alongside) -> None:
+        """Append facts with the proof of the right to state them; again when another transaction was faster."""
+        for _ in range(WRITES):
+            try:
+                record(self._log, run.stream, facts, at=time.time(), alongside=proof)
+                return
+            except Conflict:
+                continue
+        raise DatabaseUnavailable(f"The facts of chain {run.chain} could not be written in {WRITES} attempts.")
+
+    def _note(self, run: Run, fact: e.Event) -> None:
+        """As `_record`, from the saver's thread: the training finds out by itself that the chain is lost."""
+        try:
+            self._record(run, [fact])
+        except Fenced:
+            run.lost = True
+
+    def _peek(self, run: Run) -> None:
+        """What the tick wants of the chain by now. Raises `Fenced`."""
+        if run.lost:
+            raise Fenced(run.chain)
+        if time.monotonic() - run.looked_at >= PEEK_SECONDS:
+            with self._database.read() as session:
+                run.beat = leases.peek(session, run.chain, run.fence)
+            run.looked_at = time.monotonic()
+
+    def _stop(self, run: Run) -> None:
+        """Nobody wants the chain any more: keep what is there, so that nothing is lost, and free the slot."""
+        assert self._model is not None
+        self._model_is = (run.work.plan, run.stage.node, run.step)
+        self._keep(run, self._model)
+        self._saver.wait()
+        self._end(run, "stopped")
+
+    def _fail(self, run: Run, failed: TrainerFailed) -> None:
+        logger.warning("stage %s of chain %s failed after step %s:\n%s", run.index, run.chain, run.sound, failed.trace)
+        self._model, self._model_is = None, None
+        self._saver.wait()
+        fact = e.StageFailed(
+            chain=ChainId(run.chain),
+            index=run.index,
+            step=run.sound,
+            kind=failed.kind,
+            error=failed.trace,
+            seconds=time.monotonic() - run.begun_at,
+        )
+        self._give_back(run, [*run.take_spares(), fact])
+
+    def _report_lost_checkpoint(self, run: Run, lost: CheckpointLost) -> None:
+        """The checkpoint to resume from is gone: it is struck from the plan, and its steps are trained again."""
+        resume = run.work.resume
+        assert resume is not None
+        logger.warning("%s", lost)
+        fact = e.CheckpointDropped(node=resume["node"], step=resume["step"], key=resume["key"], reason=str(lost))
+        self._end(run, "stopped", fact)
+
+    def _end(self, run: Run, outcome: str, *facts: e.Event) -> None:
+        steps, seconds = run.step - run.stage.start, time.monotonic() - run.begun_at
+        ended = e.ChainEnded(chain=ChainId(run.chain), outcome=outcome, steps=steps, seconds=seconds)
+        self._give_back(run, [*run.take_spares(), *facts, ended])
+
+    def _give_back(self, run: Run, facts: Sequence[e.Event]) -> None:
+        """Last words about a chain that ends early."""
+        try:
+            self._write(run, facts, lambda session: leases.end(session, run.chain, run.fence))
+        except Fenced:
+            self._abandon(run, "was over already")
+        self._let_go(run)
+
+    def _abandon(self, run: Run, why: str) -> None:
+        logger.warning("chain %s %s", run.chain, why)
+        self._model_is = None
+        self._let_go(run)
+
+    def _let_go(self, run: Run) -> None:
+        self._held = [held for held in self._held if held is not run]
+        if self._run is run:
+            self._run = None
+
+    def _beat_for_ever(self) -> None:
+        while not self._stopped.wait(self._heartbeat_seconds):
+            try:
+                with self._database.write() as session:
+                    leases.touch_slot(session, self.name)
+                for run in self._held:
+                    self._beat(run)
+            except DatabaseUnavailable as problem:
+                logger.warning("no heartbeat: %s", problem)
+
+    def _beat(self, run: Run) -> None:
+        try:
+            with self._database.write() as session:
+                leases.heartbeat(session, run.chain, run.fence, self._lease_seconds, run.index, run.step)
+            self._record(run, run.take_spares())
+        except Fenced:
+            run.lost = True
+
+
+def _place(plan: str, resume: dict[str, Any]) -> tuple[str, str, int]:
+    return (plan, resume["node"], resume["step"])
+
+
+def _fields(stored: Stored) -> dict[str, Any]:
+    return {"key": stored.key, "sha256": stored.sha256, "size": stored.size}

@@ -1,0 +1,271 @@
+"""The scheduler: looks at what happened, lets tuners wish, gives chains to slots. It remembers nothing that matters.
+
+A tick may run twice at once without harm: what it decides goes through `transact`, and a slot is taken in the same
+transaction. What was recorded and never reached the broker is sent again: the log is the outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from time import time
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.errors import Refused
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.search_plan import Chain, SearchPlan, Study, waiting_beyond
+from app.events import leases, studies
+from app.events.database import Database
+from app.events.leases import Fenced, SlotTaken
+from app.events.log import EventLog
+from app.events.tables import ChainRow, SlotRow
+from app.events.transact import Plans, transact
+from app.scheduling.chains import lead_trial, stages_of
+from app.scheduling.frontier import Frontier
+from app.scheduling.policies import Choice, Policy
+from app.scheduling.tuners import Tuner, tuner_of
+
+logger = logging.getLogger(__name__)
+
+DISPATCH_AGAIN_SECONDS = 15.0
+"""A chain that nobody claimed is sent again after so long; a second message does no harm."""
+
+
+class Ticker:
+    """One pair of eyes on the log. publish: sends a chain (id, number of stages, slot) to the broker."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        log: EventLog,
+        plans: Plans,
+        policy: Policy,
+        publish: Callable[[str, int, str], None],
+        new_id: Callable[[], str],
+        lease_seconds: float,
+        spare_bytes: int,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self._database, self._log, self._plans = database, log, plans
+        self._policy, self._publish, self._new_id, self._clock = policy, publish, new_id, clock
+        self._lease_seconds, self._spare_bytes = lease_seconds, spare_bytes
+        self._frontiers: dict[str, Frontier] = {}
+        self._tuners: dict[StudyId, Tuner] = {}
+
+    def tick(self) -> None:
+        """Look once. Raises `DatabaseUnavailable`; whatever was done until then stands."""
+        with self._database.read() as session:
+            streams = studies.active_streams(session)
+            expired = leases.expired(session)
+            stale = leases.stale(session, DISPATCH_AGAIN_SECONDS)
+        for row in expired:
+            self._lose(row)
+        for stream in streams:
+            self._tune(stream)
+        self._assign(streams)
+        self._tell_workers()
+        for row in stale:
+            self._send(row.chain, len(row.work["stages"]), row.slot)
+
+    # ------------------------------------------------------------------------------------------------ leases
+
+    def _lose(self, row: ChainRow) -> None:
+        """A chain that was not heard of in time is over."""
+
+        def lost(plan: SearchPlan) -> Sequence[e.Event]:
+            chain = plan.chains.get(ChainId(row.chain))
+            steps = 0 if chain is None or chain.is_trained else max(0, row.step - chain.stages[chain.index].start)
+            return decide(plan, c.LoseChain(chain=ChainId(row.chain), steps=steps, claimed=row.state != "ready"))
+
+        logger.warning("chain %s on %s was not heard of in time and is over", row.chain, row.slot)
+        try:
+            self._transact(row.stream, lost, lambda session: leases.end_expired(session, row.chain))
+        except Fenced:
+            logger.info("chain %s was heard of after all", row.chain)
+
+    def _tell_workers(self) -> None:
+        """Running chains learn of new requests on their way, and that nobody wants them any more."""
+        with self._database.read() as session:
+            rows = [row for row in leases.live(session) if row.state != "saving"]
+        for row in rows:
+            frontier = self._frontiers.get(row.stream)
+            chain = frontier.plan.chains.get(ChainId(row.chain)) if frontier else None
+            if frontier is not None and chain is not None and not chain.is_trained:
+                self._tell(row, frontier, chain)
+
+    def _tell(self, row: ChainRow, frontier: Frontier, chain: Chain) -> None:
+        marks = set(_marks(frontier, chain)) - set(row.marks)
+        unwanted = not row.stop and not _is_wanted(frontier.plan, chain)
+        if marks or unwanted:
+            with self._database.write() as session:
+                if marks:
+                    leases.add_marks(session, row.chain, marks)
+                if unwanted:
+                    leases.request_stop(session, row.chain)
+
+    # ------------------------------------------------------------------------------------------------ tuners
+
+    def _tune(self, stream: str) -> None:
+        for study in list(self._plans.get(stream).studies.values()):
+            if study.state == "running":
+                try:
+                    self._tune_study(stream, study)
+                except Exception as error:
+                    logger.exception("the tuner of study %s failed", study.id)
+                    self._close(
+                        stream, c.FailStudy(study=study.id, error=f"the tuner failed: {error}", at=self._clock())
+                    )
+
+    def _tune_study(self, stream: str, study: Study) -> None:
+        tuner = self._tuner(study)
+        if tuner.wishes(study):
+            self._transact(stream, lambda plan: decide(plan, _wishes(tuner, plan.studies[study.id])))
+        if study.active == 0 and tuner.is_done(study):
+            self._close(stream, c.CloseStudy(study=study.id, at=self._clock()))
+
+    def _tuner(self, study: Study) -> Tuner:
+        if study.id not in self._tuners:
+            self._tuners[study.id] = tuner_of(study.spec)
+        return self._tuners[study.id]
+
+    def _close(self, stream: str, command: c.CloseStudy | c.FailStudy) -> None:
+        decided: list[e.Event] = []
+
+        def closing(plan: SearchPlan) -> Sequence[e.Event]:
+            decided[:] = decide(plan, command)
+            return decided
+
+        def show(session: Session) -> None:
+            for event in decided:
+                state = "failed" if isinstance(event, e.StudyFailed) else "completed"
+                studies.set_state(session, command.study, state)
+
+        self._transact(stream, closing, show)
+        self._tuners.pop(command.study, None)
+
+    # ------------------------------------------------------------------------------------------------ chains
+
+    def _assign(self, streams: Sequence[str]) -> None:
+        """Give the most urgent work to free slots, until one of both runs out."""
+        with self._database.read() as session:
+            free = leases.free_slots(session, self._lease_seconds)
+        frontiers = [self._frontier(stream) for stream in streams] if free else []
+        while free and (choice := self._policy(frontiers)):
+            if not self._give(choice, free):
+                return
+            choice[0].refresh()
+
+    def _frontier(self, stream: str) -> Frontier:
+        plan = self._plans.get(stream)
+        if stream not in self._frontiers or self._frontiers[stream].plan is not plan:
+            self._frontiers[stream] = Frontier(plan)
+        self._frontiers[stream].refresh()
+        return self._frontiers[stream]
+
+    def _give(self, choice: Choice, free: list[SlotRow]) -> bool:
+        """Record that a slot has a chain, and send it. False when something else happened first: a tick will see it."""
+        frontier, spans = choice
+        plan = frontier.plan
+        stream = next(stream for stream, known in self._frontiers.items() if known is frontier)
+        stages, resume = stages_of(plan, spans), _resume(plan, spans[0].node, spans[0].start)
+        slot = _pick(free, stream, resume)
+        chain, at = self._new_id(), self._clock()
+        work = self._work(plan, stream, stages, resume, lead_trial(plan, spans[-1]), len(free))
+        command = c.AssignChain(chain=ChainId(chain), slot=slot.name, stages=stages, at=at)
+        free.remove(slot)
+        try:
+            self._transact(
+                stream,
+                lambda plan: decide(plan, command),
+                lambda session: leases.assign(session, chain, stream, slot.name, work, self._lease_seconds),
+            )
+        except SlotTaken:
+            return True
+        except Refused as refused:
+            logger.info("not assigned: %s", refused)
+            return False
+        self._send(chain, len(stages), slot.name)
+        return True
+
+    def _work(
+        self,
+        plan: SearchPlan,
+        stream: str,
+        stages: tuple[e.Stage, ...],
+        resume: dict[str, Any] | None,
+        lead: tuple[StudyId, int],
+        sharers: int,
+    ) -> dict[str, Any]:
+        """What a worker must know; it reads nothing else."""
+        assert plan.opened is not None
+        return {
+            "plan": stream,
+            **asdict(plan.opened),
+            "hp": plan.trial(lead).hp,
+            "stages": [asdict(stage) for stage in stages],
+            "resume": resume,
+            "spare_bytes": max(0, self._spare_bytes - plan.spare_bytes) // sharers,
+        }
+
+    def _send(self, chain: str, stages: int, slot: str) -> None:
+        try:
+            self._publish(chain, stages, slot)
+        except Exception as error:  # whatever the broker's library raises: it is sent again later
+            logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error)
+            return
+        with self._database.write() as session:
+            leases.mark_dispatched(session, chain)
+
+    def _transact(
+        self,
+        stream: str,
+        deciding: Callable[[SearchPlan], Sequence[e.Event]],
+        alongside: Callable[[Session], None] | None = None,
+    ) -> None:
+        transact(self._log, self._plans, stream, deciding, at=self._clock(), alongside=alongside)
+
+
+def _wishes(tuner: Tuner, study: Study) -> c.Tune:
+    return c.Tune(study=study.id, wishes=tuple(tuner.wishes(study)))
+
+
+def _resume(plan: SearchPlan, name: NodeId, step: int) -> dict[str, Any] | None:
+    """The checkpoint at which a chain begins; None for step 0."""
+    node = plan.nodes[name]
+    if step not in node.checkpoints:
+        if node.parent is None:
+            return None
+        node = plan.nodes[node.parent]
+    kept = node.checkpoints[step]
+    return {"node": node.id, "step": step, "key": kept.key, "sha256": kept.sha256}
+
+
+def _pick(free: Sequence[SlotRow], stream: str, resume: dict[str, Any] | None) -> SlotRow:
+    """The slot that has the model in memory, if there is one."""
+    warm = resume and {"plan": stream, "node": resume["node"], "step": resume["step"]}
+    return next((slot for slot in free if warm and slot.warm == warm), free[0])
+
+
+def _marks(frontier: Frontier, chain: Chain) -> list[int]:
+    """The steps inside the stages of a chain at which someone needs more than was known when it was assigned."""
+    found: list[int] = []
+    for stage in chain.stages[chain.index :]:
+        needed = frontier.covered(frontier.plan.nodes[stage.node])
+        found += [step for step in needed if stage.start < step < stage.end]
+        if stage.end in frontier.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
+            found.append(stage.end)
+    return found
+
+
+def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
+    stage = chain.stages[chain.index]
+    beyond = stage.start if stage.end > stage.start else stage.start - 1
+    waiting = waiting_beyond(plan, plan.nodes[stage.node], beyond)
+    return any(plan.studies[study].state == "running" for study, _ in waiting)
