@@ -1,0 +1,43 @@
+"""What a study would cost and save, before anything runs: the study is run on virtual slots, a second a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node, SearchPlan
+from app.domain.stage_tree import build_stage_tree, critical_path_steps
+from app.scheduling.simulator import Simulator
+from stagetree.spec import StudySpec
+
+
+def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
+    """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps."""
+    plan, study = SearchPlan(), StudyId("preview")
+    simulator = Simulator(plan, slots=slots, measure=_measuring(spec.metric))
+    opened = e.PlanOpened(
+        trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
+    )
+    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=0.0))
+    simulator.let_tuners_wish()
+    longest = critical_path_steps(build_stage_tree(plan))
+    makespan = simulator.run()
+    found = plan.studies[study]
+    return {
+        "trials": len(found.trials),
+        "requested": found.requested,
+        "unique": found.unique,
+        "merge_rate": round(found.requested / found.unique, 3),
+        "critical_path_steps": longest,
+        "makespan_steps": round(makespan),
+        "slots": slots,
+    }
+
+
+def _measuring(metric: str) -> Any:
+    def measure(node: Node, step: int) -> e.Metrics:
+        return {metric: 0.0}
+
+    return measure
