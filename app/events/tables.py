@@ -13,8 +13,8 @@ ROWID = BigInteger().with_variant(Integer, "sqlite")
 ACTIVE = "state NOT IN ('completed', 'failed', 'cancelled')"
 """A study that may still want something. Written out, so that the partial index serves the query."""
 
-LIVE = "state IN ('ready', 'running')"
-"""A chain that holds its slot."""
+LIVE = "state IN ('ready', 'running', 'saving')"
+"""A chain that somebody must hear of before its lease runs out."""
 
 
 class EventRow(SQLModel, table=True):
@@ -100,7 +100,7 @@ class SlotRow(SQLModel, table=True):
 
 
 class ChainRow(SQLModel, table=True):
-    """A chain and who may write for it. State: ready, then running, then done (all of it) or ended (before that).
+    """A chain and who may write for it. State: ready, running, saving (trained, its slot free), done; or ended early.
 
     `index` is the stage under way, `step` the last step done, `marks` further steps at which to evaluate and keep.
     """

@@ -10,7 +10,7 @@ depends_on = None
 
 ROWID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 ACTIVE = sa.text("state NOT IN ('completed', 'failed', 'cancelled')")
-LIVE = sa.text("state IN ('ready', 'running')")
+LIVE = sa.text("state IN ('ready', 'running', 'saving')")
 
 
 def required(name: str, kind: sa.types.TypeEngine, **more: object) -> sa.Column:

@@ -183,7 +183,38 @@ def test_marks_added_at_once_are_all_kept(run: Callable, lease: Lease) -> None:
     assert run(leases.peek, "c", lease.fence).marks == tuple(range(12))
 
 
+def test_a_slot_is_free_while_its_last_chain_is_being_saved(run: Callable, lease: Lease, clock: Clock) -> None:
+    run(leases.release, "c", lease.fence, {"node": "n"})
+    run(leases.assign, "d", "plan", "gpu0", {}, TTL)
+    run(leases.heartbeat, "c", lease.fence, TTL, 1, 9)
+    run(leases.guard, "c", lease.fence)
+    assert run(leases.peek, "c", lease.fence) == Beat((), False)
+    assert ([row.chain for row in run(leases.live)], slot(run, "gpu0").warm) == (["c", "d"], {"node": "n"})
+    with pytest.raises(Refused):
+        run(leases.claim, "c", "other", TTL)
+    run(leases.finish, "c", lease.fence)
+    assert (run(leases.get, "c").state, slot(run, "gpu0").chain) == ("done", "d")
+    assert slot(run, "gpu0").warm == {"node": "n"}
+
+
+def test_a_chain_that_is_being_saved_may_be_lost(run: Callable, lease: Lease, clock: Clock) -> None:
+    run(leases.release, "c", lease.fence, None)
+    run(leases.assign, "d", "plan", "gpu0", {}, 3 * TTL)
+    clock.at += TTL + 1
+    assert [row.chain for row in run(leases.expired)] == ["c"]
+    run(leases.end_expired, "c")
+    assert (run(leases.get, "c").state, slot(run, "gpu0").chain) == ("ended", "d")
+    with pytest.raises(Fenced):
+        run(leases.guard, "c", lease.fence)
+
+
 # Time runs out
+
+
+def test_what_a_dead_process_left_on_its_slot_expires_at_once(run: Callable, lease: Lease) -> None:
+    run(leases.assign, "d", "plan", "gpu1", {}, TTL)
+    run(leases.expire_slot, "gpu0")
+    assert [row.chain for row in run(leases.expired)] == ["c"]
 
 
 def test_a_chain_expires_unless_it_is_heard_of(run: Callable, lease: Lease, clock: Clock) -> None:
@@ -251,6 +282,7 @@ WRITES = {
     "heartbeat": lambda s, fence: leases.heartbeat(s, "c", fence, TTL, 9, 99),
     "peek": lambda s, fence: leases.peek(s, "c", fence),
     "advance": lambda s, fence: leases.advance(s, "c", fence, 9),
+    "release": lambda s, fence: leases.release(s, "c", fence, {"late": True}),
     "finish": lambda s, fence: leases.finish(s, "c", fence, {"late": True}),
     "guard": lambda s, fence: leases.guard(s, "c", fence),
     "end": lambda s, fence: leases.end(s, "c", fence),
