@@ -465,19 +465,22 @@ class Cosine(Sequence):
     def __post_init__(self) -> None:
         for name in ("init", "min", "period", "gamma"):
             _check_number(name, getattr(self, name))
-        if self.period < 1:
-            raise SequenceError("period", f"must be at least 1 step, got {self.period!r}")
+        if self.period < 2:
+            raise SequenceError(
+                "period", f"must be at least 2 steps, the first and one that differs, got {self.period!r}"
+            )
         if self.gamma < 1:
             raise SequenceError(
                 "gamma", f"must be at least 1, so that no period is shorter than the first, got {self.gamma!r}"
             )
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
+        if self.init == self.min:
+            yield Piece(origin, Held(self.init))
+            return
         start, period = float(origin), float(self.period)
-        while True:
+        while math.isfinite(start):
             yield Piece(math.ceil(start), _HalfCosine(start, self.init, self.min, period))
-            if self.init == self.min:
-                return
             start, period = start + period, period * self.gamma
 
 
@@ -498,10 +501,11 @@ class Cyclic(Sequence):
         _check_count("down", self.down)
 
     def _pieces(self, origin: int) -> Iterator[Piece]:
+        if self.init == self.max:
+            yield Piece(origin, Held(self.init))
+            return
         for start in count(origin, self.up + self.down):
             yield Piece(start, _Slide(start, self.init, self.max, self.up))
-            if self.init == self.max:
-                return
             yield Piece(start + self.up, _Slide(start + self.up, self.max, self.init, self.down))
 
 

@@ -1,0 +1,95 @@
+"""Hypothesis strategies that tests share."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from stagetree.sequences import (
+    Constant,
+    Cosine,
+    Cyclic,
+    Exponential,
+    Linear,
+    MultiStep,
+    Part,
+    Piecewise,
+    Polynomial,
+    Sequence,
+    Values,
+    Warmup,
+    Wsd,
+)
+
+LEAVES = ["constant", "values", "multistep", "linear", "exponential", "cosine", "cyclic", "polynomial", "wsd"]
+SOON = st.integers(1, 12)
+"""A number of steps that a test can wait for."""
+
+
+@st.composite
+def sequences(draw: st.DrawFn, depth: int = 2, families: tuple[str, ...] = ()) -> Sequence:
+    """A sequence of any family, or of `families`. Its numbers are random, so that pieces are not equal by accident."""
+    nested = ["warmup", "piecewise"] if depth else []
+    family = draw(st.sampled_from(families or [*LEAVES, *nested]))
+    number = Random(draw(st.integers(0, 2**32))).random
+    return globals()[f"_{family}"](draw, number, depth)
+
+
+def configurations(names: str = "abc", **options: Any) -> st.SearchStrategy[dict[str, Sequence]]:
+    """One sequence for each of the one-letter `names`."""
+    return st.fixed_dictionaries({name: sequences(**options) for name in names})
+
+
+def _steps_in_order(draw: st.DrawFn, most: int = 4) -> list[int]:
+    return sorted(draw(st.sets(st.integers(0, 30), max_size=most)))
+
+
+def _constant(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Constant(number())
+
+
+def _values(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    milestones = _steps_in_order(draw)
+    return Values([number() for _ in range(len(milestones) + 1)], milestones)
+
+
+def _multistep(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return MultiStep(number(), _steps_in_order(draw), number())
+
+
+def _linear(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Linear(number(), draw(st.sampled_from([number(), 0])))
+
+
+def _exponential(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Exponential(number(), draw(st.sampled_from([number(), 1, 0])))
+
+
+def _cosine(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    period, gamma = draw(st.integers(4, 24)) / 2, draw(st.sampled_from([1, 1.5, 2]))
+    return Cosine(number(), number(), period, gamma)
+
+
+def _cyclic(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Cyclic(number(), number(), draw(SOON), draw(SOON))
+
+
+def _polynomial(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Polynomial(number(), number(), draw(SOON), draw(st.sampled_from([0, 0.5, 1, 2])))
+
+
+def _wsd(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    warmup = draw(st.integers(0, 6))
+    shape = draw(st.sampled_from(["linear", "cosine", "sqrt"]))
+    return Wsd(number(), warmup, warmup + draw(st.integers(0, 12)), draw(SOON), number(), shape)
+
+
+def _warmup(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    return Warmup(draw(st.integers(0, 8)), draw(sequences(depth - 1)), number())
+
+
+def _piecewise(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
+    parts = draw(st.lists(st.tuples(sequences(depth - 1), SOON), min_size=0, max_size=3))
+    return Piecewise([*(Part(part, steps) for part, steps in parts), Part(draw(sequences(depth - 1)))])
