@@ -61,8 +61,8 @@ def nudge() -> None:
 
 def publish(chain_id: str, stages: int, slot: str) -> None:
     """Send a chain of stage tasks to the queue of a slot."""
-    signatures = [
-        celery.signature("stagetree.stage", (chain_id, index), task_id=f"{chain_id}:{index}", immutable=True)
+    links = [
+        celery.signature("stagetree.stage", (chain_id, index), immutable=True, queue=slot, task_id=f"{chain_id}:{index}")
         for index in range(stages)
     ]
-    chain(*signatures).apply_async(queue=slot)
+    chain(*links).apply_async()

@@ -1,4 +1,4 @@
-"""How a Celery worker becomes a slot: its queues are checked when it starts, and each of its processes opens the slot."""
+"""How a Celery worker becomes a slot: its queues are checked when it starts, then its process opens the slot."""
 
 from __future__ import annotations
 

