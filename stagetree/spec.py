@@ -246,6 +246,8 @@ class StudySpec(_Model):
             super().__init__(**values)
         except ValidationError as error:
             raise SpecError([_problem(detail) for detail in error.errors()]) from None
+        except RecursionError:
+            raise SpecError([Problem("", "must not be nested this deeply")]) from None
 
     @model_validator(mode="after")
     def _check_space(self) -> StudySpec:

@@ -1,0 +1,317 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stagetree
+from stagetree.sequences import Constant, MultiStep
+from stagetree.spec import GridTuner, Problem, RandomTuner, SpecError, StudySpec, TrialsTuner
+from tests.strategies import configurations
+
+STEPPED = {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}
+GRID = {
+    "name": "digits-grid",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "metric": "val_accuracy",
+    "mode": "max",
+    "space": {"lr": [STEPPED, 0.1], "bs": [64, 128]},
+    "tuner": {"kind": "grid", "max_steps": 40},
+}
+RANDOM = {"kind": "random", "num_trials": 3, "max_steps": 40}
+
+
+def trials(*listed: Any) -> dict[str, Any]:
+    study = GRID | {"tuner": {"kind": "trials", "trials": list(listed)}}
+    del study["space"]
+    return study
+
+
+def without(name: str) -> dict[str, Any]:
+    return {field: value for field, value in GRID.items() if field != name}
+
+
+def test_a_study_has_its_defaults() -> None:
+    spec = StudySpec.from_dict(GRID)
+    assert (spec.seed, spec.eval_every, spec.priority, spec.merge, spec.where) == (0, None, 1, True, None)
+    assert spec.tuner == GridTuner(max_steps=40)
+
+
+def test_json_is_canonical_and_read_back() -> None:
+    spec = StudySpec.from_dict(GRID | {"where": "bs == 64", "eval_every": 10})
+    assert list(spec.to_json()) == [name for name in StudySpec.model_fields if name in spec.to_json()]
+    assert StudySpec.from_dict(json.loads(json.dumps(spec.to_json()))) == spec
+    assert StudySpec.from_dict(spec.to_json()).to_json() == spec.to_json()
+    assert spec.to_json()["merge"] is True
+
+
+@given(st.lists(st.tuples(configurations("ab"), st.integers(1, 99)), min_size=1, max_size=3))
+def test_trials_of_any_family_are_read_back(listed: list[Any]) -> None:
+    spec = StudySpec.from_dict(trials(*({"hp": hp, "steps": steps} for hp, steps in listed)))
+    assert list(spec.configurations()) == [hp for hp, _ in listed]
+    assert StudySpec.from_dict(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_configurations_of_each_kind() -> None:
+    grid = StudySpec.from_dict(GRID | {"where": "bs == 64"})
+    assert list(grid.configurations()) == [
+        {"lr": MultiStep(0.1, [20, 30], 0.1), "bs": Constant(64)},
+        {"lr": Constant(0.1), "bs": Constant(64)},
+    ]
+    drawn = StudySpec.from_dict(GRID | {"tuner": RANDOM, "seed": 5})
+    assert list(drawn.configurations()) == [drawn.search_space.sample(5, number) for number in range(3)]
+    other = StudySpec.from_dict(GRID | {"tuner": RANDOM | {"seed": 6}, "seed": 5})
+    assert list(other.configurations()) == [drawn.search_space.sample(6, number) for number in range(3)]
+
+
+def test_a_study_in_python() -> None:
+    spec = StudySpec(
+        **without("space")
+        | {"tuner": RandomTuner(num_trials=2, max_steps=3), "space": {"lr": MultiStep(1, (2, 3), 0.5)}}
+    )
+    assert StudySpec.from_dict(spec.to_json()) == spec
+    with pytest.raises(Exception, match="frozen"):
+        spec.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("tuner", [{"kind": "grid", "max_steps": 40}, RANDOM])
+def test_a_function_for_where_is_sent_as_the_trials_it_lets_through(tuner: Any) -> None:
+    spec = StudySpec.from_dict(GRID | {"where": lambda hp: hp["bs"].at(0) == 64, "tuner": tuner})
+    sent = StudySpec.from_dict(spec.to_json())
+    assert isinstance(sent.tuner, TrialsTuner)
+    assert list(sent.configurations()) == list(spec.configurations())
+    assert {trial.steps for trial in sent.tuner.trials} == {40}
+
+
+@pytest.mark.parametrize("other", ["max_t", "max_resource"])
+def test_other_names_are_accepted(other: str) -> None:
+    spec = StudySpec.from_dict(GRID | {"tuner": {"kind": "random", "num_samples": 3, other: 40}})
+    assert spec.tuner == RandomTuner(num_trials=3, max_steps=40)
+    assert spec.to_json()["tuner"] == RANDOM
+
+
+LR = {"lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("study", "field", "problem"),
+    [
+        (without("name"), "name", "is missing: a name for the study, of at most 200 characters"),
+        (without("tuner"), "tuner", "is missing: an object with a kind, which is one of grid, random, trials"),
+        (without("space"), "space", "is missing: an object from hyper-parameter to values"),
+        (GRID | {"name": ""}, "name", "must be a name for the study, of at most 200 characters, got ''"),
+        (GRID | {"trainer": 3}, "trainer", "must be the name of a trainer that is registered on the server, got 3"),
+        (
+            GRID | {"trainer_args": [1]},
+            "trainer_args",
+            "must be an object of JSON values, the trainer's arguments, got [1]",
+        ),
+        (GRID | {"trainer_args": {"a": [float("nan")]}}, "trainer_args.a[0]", "must be a finite number, a string"),
+        (GRID | {"trainer_args": {"a": {1: 2}}}, "trainer_args.a", "must have strings for keys, got 1"),
+        (GRID | {"trainer_args": {1: 2}}, "trainer_args[1]", "must be a string, as all keys, got 1"),
+        (GRID | {"seed": "0"}, "seed", "must be a whole number from 0 to 4294967295, got '0'"),
+        (GRID | {"seed": 1.5}, "seed", "must be a whole number from 0 to 4294967295, got 1.5"),
+        (GRID | {"seed": True}, "seed", "must be a whole number from 0 to 4294967295, got True"),
+        (GRID | {"seed": -1}, "seed", "must be a whole number from 0 to 4294967295, got -1"),
+        (
+            GRID | {"metric": None},
+            "metric",
+            "must be the name of a metric that the trainer's evaluate returns, got None",
+        ),
+        (GRID | {"mode": "maximum"}, "mode", "must be max or min: whether more or less of the metric is better, got"),
+        (GRID | {"eval_every": 0}, "eval_every", "must be the number of steps between evaluations, at least 1, got 0"),
+        (GRID | {"priority": -1}, "priority", "must be a number, 0 or more, got -1"),
+        (GRID | {"priority": float("inf")}, "priority", "must be a number, 0 or more, got inf"),
+        (GRID | {"merge": "no"}, "merge", "must be true, or false to train every trial alone from step 0, got 'no'"),
+        (GRID | {"metrics": "x"}, "metrics", "did you mean metric?"),
+        (GRID | {"space": []}, "space", "must be an object from hyper-parameter to values, got []"),
+        (GRID | {"space": {}}, "space", "must name at least one hyper-parameter"),
+        (GRID | {"space": {3: 4}}, "space[3]", "must be a string, as all keys, got 3"),
+        (GRID | {"space": {"lr": []}}, "space.lr", "must be a list of at least one option, got []"),
+        (GRID | {"space": {"lr": {"uniform": [0, 1]}}}, "space.lr", "must be listed for a grid: uniform has no list"),
+        (GRID | {"space": {"lr": [1, {"family": "multi"}]}}, "space.lr[1].family", "did you mean multistep?"),
+        (
+            GRID | {"space": {"lr": STEPPED | {"milestones": [9, 8]}}},
+            "space.lr.milestones",
+            "must rise from one to the next",
+        ),
+        (GRID | {"space": {"lr": STEPPED | {"gamma": "x"}}}, "space.lr.gamma", "must be a finite number, got 'x'"),
+        (GRID | {"space": {"lr": object()}}, "space.lr", "must be a finite number, a string, true, false, null"),
+        (GRID | {"where": 3}, "where", "must be an expression over the space's hyper-parameters, in a string, got 3"),
+        (
+            GRID | {"where": "b == 64"},
+            "where",
+            "at column 1, b is not a hyper-parameter: there are lr, bs; did you mean bs?",
+        ),
+        (GRID | {"where": "bs == 32"}, "where", "must let at least one combination of the space through, got none"),
+        (
+            GRID | {"where": "bs == 32", "tuner": RANDOM},
+            "space",
+            "must hold configurations that can be found: 1000 were",
+        ),
+        (GRID | {"tuner": "grid"}, "tuner", "must be an object with a kind, which is one of grid, random, trials"),
+        (GRID | {"tuner": {}}, "tuner.kind", "is missing: one of grid, random, trials"),
+        (
+            GRID | {"tuner": {"kind": "gird"}},
+            "tuner.kind",
+            "must be one of grid, random, trials, got 'gird'; did you mean grid?",
+        ),
+        (
+            GRID | {"tuner": {"kind": "unheard-of"}},
+            "tuner.kind",
+            "must be one of grid, random, trials, got 'unheard-of'",
+        ),
+        (
+            GRID | {"tuner": {"kind": "grid"}},
+            "tuner.max_steps",
+            "is missing: the number of steps to train each trial for",
+        ),
+        (GRID | {"tuner": {"kind": "grid", "max_steps": 0}}, "tuner.max_steps", "at least 1, got 0"),
+        (GRID | {"tuner": {"kind": "grid", "max_t": -3}}, "tuner.max_t", "at least 1, got -3"),
+        (GRID | {"tuner": {"kind": "grid", "max_steps": 4.5}}, "tuner.max_steps", "at least 1, got 4.5"),
+        (
+            GRID | {"tuner": RANDOM | {"max_t": 3}},
+            "tuner.max_t",
+            "is another name for max_steps, which is there already",
+        ),
+        (GRID | {"tuner": RANDOM | {"num_trial": 3}}, "tuner.num_trial", "did you mean num_trials?"),
+        (trials(), "tuner.trials", "must be a list of at least one {hp: {...}, steps: n}, got []"),
+        (trials(3), "tuner.trials[0]", "must be an object with hp and steps, got 3"),
+        (
+            trials({"hp": LR, "steps": 0}),
+            "tuner.trials[0].steps",
+            "must be the number of steps to train for, at least 1, got 0",
+        ),
+        (trials({"hp": {}, "steps": 1}), "tuner.trials[0].hp", "must name at least one hyper-parameter"),
+        (
+            trials({"hp": 3, "steps": 1}),
+            "tuner.trials[0].hp",
+            "must be an object from hyper-parameter to sequence, got 3",
+        ),
+        (trials({"hp": {"lr": [1]}, "steps": 1}), "tuner.trials[0].hp.lr", "must be a number, a string"),
+        (trials({"hp": {"lr": {"family": "cos"}}, "steps": 1}), "tuner.trials[0].hp.lr.family", "did you mean cosine?"),
+        (trials({"hp": LR, "steps": 1, "stps": 1}), "tuner.trials[0].stps", "did you mean steps?"),
+        (trials({"hp": LR, "steps": 1}) | {"space": LR}, "space", "must be left out: the tuner trials has no space"),
+        (
+            trials({"hp": LR, "steps": 1}) | {"where": "lr == 1"},
+            "where",
+            "must be left out: the tuner trials has no space",
+        ),
+        ([GRID], "", "must be an object with the fields of a study, got [{"),
+        (None, "", "must be an object with the fields of a study, got None"),
+    ],
+)
+def test_errors_name_the_field_and_say_what_would_be_right(study: Any, field: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        StudySpec.from_dict(study)
+    [found] = caught.value.problems
+    assert found.field == field
+    assert problem in found.problem
+    assert "\n" not in found.problem
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        StudySpec.from_dict(GRID | {"seed": -1, "space": {"lr": [], "bs": {"family": "x"}}, "tuner": {"kind": "grid"}})
+    assert [problem.field for problem in caught.value.problems] == [
+        "seed",
+        "space.lr",
+        "space.bs.family",
+        "tuner.max_steps",
+    ]
+    assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
+
+
+YAML = """
+name: no
+trainer: digits
+metric: val_accuracy
+mode: max
+space:
+  lr: [1e-4, 2E-3, .5, -1.5e+2, 010, 0x10]
+  other: [yes, true, ~, 1:30, 2024-01-01, "1e-4"]
+tuner: &t {kind: grid, max_steps: 40}
+"""
+
+
+def write(folder: Path, text: str, name: str = "study.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_plain_yaml_values_mean_what_they_look_like(tmp_path: Path) -> None:
+    spec = StudySpec.from_file(write(tmp_path, YAML))
+    assert spec.name == "no"
+    assert spec.space == {
+        "lr": [1e-4, 2e-3, 0.5, -150.0, 10, 16],
+        "other": ["yes", True, None, "1:30", "2024-01-01", "1e-4"],
+    }
+
+
+def test_a_file_in_json(tmp_path: Path) -> None:
+    path = write(tmp_path, json.dumps(GRID, indent="\t"), "study.json")
+    assert StudySpec.from_file(str(path)) == StudySpec.from_dict(GRID)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line", "problem"),
+    [
+        ("a: 1\nname: [b", "s.yaml", ":2", "while parsing a flow sequence: expected ',' or ']'"),
+        ("a: 1\nb: @", "s.yaml", ":2", "found character '@' that cannot start any token"),
+        (YAML + "name: again\n", "s.yaml", ":10", "the key 'name' is written twice"),
+        (YAML + "seed: .nan\n", "s.yaml", ":10", "numbers must be finite, got .nan"),
+        (YAML + "priority: -.inf\n", "s.yaml", ":10", "numbers must be finite, got -.inf"),
+        (YAML + "3: 4\n", "s.yaml", ":10", "keys must be strings, got '3'"),
+        ("a: !!python/object/apply:os.getcwd []", "s.yaml", ":1", "could not determine a constructor for the tag"),
+        ("a: \0", "s.yaml", "", "unacceptable character #x0000"),
+        (YAML + "trainer_args: &a {a: *a}", "s.yaml", "", "must not be nested this deeply"),
+        ("[" * 5000, "s.yaml", "", "must not be nested this deeply"),
+        ("- a\n- b", "s.yaml", "", "must be an object with the fields of a study, got ['a', 'b']"),
+        ("", "s.yaml", "", "must be an object with the fields of a study, got None"),
+        ('{"name": 3,\n "x" 3}', "s.json", ":2", "is not JSON: Expecting ':' delimiter"),
+        ('{"name": 3, "name": 3}', "s.json", "", "the key 'name' is written twice"),
+        ('{"name": NaN}', "s.json", "", "numbers must be finite, got NaN"),
+    ],
+)
+def test_wrong_files_say_where(tmp_path: Path, text: str, name: str, line: str, problem: str) -> None:
+    path = write(tmp_path, text, name)
+    with pytest.raises(SpecError) as caught:
+        StudySpec.from_file(path)
+    assert str(caught.value).startswith(f"{path}{line}: ")
+    assert problem in caught.value.problems[0].problem
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for path, problem in [
+        (tmp_path / "none.yaml", "cannot be read: No such file or directory"),
+        (tmp_path, "cannot be read: Is a directory"),
+    ]:
+        with pytest.raises(SpecError) as caught:
+            StudySpec.from_file(path)
+        assert caught.value.problems == [Problem("", problem)]
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")
+    with pytest.raises(SpecError, match="cannot be read: it is not UTF-8 text"):
+        StudySpec.from_file(tmp_path / "latin.yaml")
+
+
+def test_problems_in_a_file_name_the_file_once_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path, YAML.replace("max_steps: 40", "max_steps: 0"))
+    with pytest.raises(SpecError) as caught:
+        StudySpec.from_file(path)
+    assert str(caught.value).startswith(f"{path}: tuner.max_steps: must be the number of steps")
+
+
+def test_every_public_name_is_there_and_importing_costs_nothing() -> None:
+    assert stagetree.__all__ == sorted(stagetree.__all__)
+    for name in stagetree.__all__:
+        assert getattr(stagetree, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = stagetree.Nothing  # type: ignore[attr-defined]
+    code = "import sys, stagetree; print([name for name in ('torch', 'pydantic', 'httpx2') if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
