@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, Row, Select, select, text, update
+from sqlalchemy import Row, Select, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.domain.events import Event
+from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
 from app.events.database import Database, DatabaseUnavailable, insert, is_retryable
 from app.events.tables import EventRow, HeadRow, KeyRow, StreamRow
@@ -28,23 +29,6 @@ EVENTS = EventRow.__table__
 STREAMS = StreamRow.__table__
 HEAD = HeadRow.__table__
 KEYS = KeyRow.__table__
-
-# The statements of every append, written out once: building them anew each time would halve the appends a second.
-MOVE_STREAM = text(
-    "INSERT INTO streams (stream, version) VALUES (:stream, :count)"
-    " ON CONFLICT (stream) DO UPDATE SET version = streams.version + :count RETURNING version"
-)
-MOVE_STREAM_FROM = text(
-    "UPDATE streams SET version = version + :count WHERE stream = :stream AND version = :expected RETURNING version"
-)
-NEW_STREAM = text(
-    "INSERT INTO streams (stream, version) VALUES (:stream, :count) ON CONFLICT (stream) DO NOTHING RETURNING version"
-)
-MOVE_HEAD = text("UPDATE log_head SET position = position + :count WHERE id = 1 RETURNING position")
-INSERT_EVENTS = text(
-    "INSERT INTO events (position, stream, version, type, schema_version, data, at)"
-    " VALUES (:position, :stream, :version, :type, :schema_version, :data, :at)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,18 +247,17 @@ def _append(
 ) -> list[Recorded]:
     if not events:
         return []
-    connection, count = session.connection(), len(events)  # by the connection: the session adds to each statement
     encoded = [_as_stored(event) for event in events]
-    version = _move_stream(connection, stream, expected, count)
+    placed = put(session.connection(), stream, expected, encoded, at)
+    if placed is None:
+        raise Conflict(f"Stream {stream} is not at version {expected}.")
+    (position, version), count = placed, len(events)
     if key is not None:
-        connection.execute(update(KEYS).where(KEYS.c.key == key).values(version=version))
-    position = connection.scalar(MOVE_HEAD, {"count": count})
-    recorded = _placed(stream, [_as_read(*parts) for parts in encoded], position - count, version - count, at)
-    connection.execute(INSERT_EVENTS, [_as_row(*pair) for pair in zip(recorded, encoded, strict=True)])
-    return recorded
+        session.execute(update(KEYS).where(KEYS.c.key == key).values(version=version))
+    return _placed(stream, [_as_read(*parts) for parts in encoded], position - count, version - count, at)
 
 
-def _as_stored(event: Event) -> tuple[str, int, str]:
+def _as_stored(event: Event) -> Encoded:
     type, version, data = encode(event)
     return type, version, json.dumps(data, allow_nan=False)
 
@@ -282,21 +265,6 @@ def _as_stored(event: Event) -> tuple[str, int, str]:
 def _as_read(type: str, schema_version: int, data: str) -> Event:
     """A fact looks the same to the one who appends it and to all who read it: both see what came back from JSON."""
     return decode(type, schema_version, json.loads(data))
-
-
-def _as_row(recorded: Recorded, encoded: tuple[str, int, str]) -> dict[str, Any]:
-    type, schema_version, data = encoded
-    place = {"position": recorded.position, "stream": recorded.stream, "version": recorded.version, "at": recorded.at}
-    return place | {"type": type, "schema_version": schema_version, "data": data}
-
-
-def _move_stream(connection: Connection, stream: str, expected: int | None, count: int) -> int:
-    """The stream's new version. Its row stays locked until the commit. Raises `Conflict`."""
-    move = MOVE_STREAM if expected is None else MOVE_STREAM_FROM if expected else NEW_STREAM
-    version = connection.scalar(move, {"stream": stream, "count": count, "expected": expected})
-    if version is None:
-        raise Conflict(f"Stream {stream} is not at version {expected}.")
-    return version
 
 
 def _take_key(session: Session, key: str, used: _Used, at: float) -> bool:
