@@ -1,4 +1,4 @@
-"""The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as child processes of this one.
+"""The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as children of this process.
 
 Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
 this process, however it ends.
@@ -148,7 +148,7 @@ class Embedded:
         from stagetree.client import Client, StagetreeError
 
         deadline = time.monotonic() + START_SECONDS
-        with Client(self.url, max_retries=0) as client:
+        with Client(self.url, retries=0) as client:
             while time.monotonic() < deadline:
                 self.check()
                 with contextlib.suppress(StagetreeError):

@@ -96,7 +96,7 @@ class Client:
         import httpx2
 
         self.url = (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
-        self._retries = retries
+        self._timeout, self._retries = timeout, retries
         try:
             self._http = httpx2.Client(base_url=self.url, timeout=timeout, headers={"Accept": "application/json"})
         except httpx2.InvalidURL as error:
@@ -118,17 +118,17 @@ class Client:
         """Submit a study. The same `idempotency_key` twice is one study."""
         return self._post("/studies", _body(spec), idempotency_key)
 
-    def preview(self, spec: StudySpec | Mapping[str, Any]) -> Json:
-        """What a study would cost; runs nothing."""
-        return self._post("/studies:preview", _body(spec))
+    def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> Json:
+        """What a study would cost on so many slots; runs nothing."""
+        return self._post(f"/studies:preview?slots={slots}", _body(spec))
 
     def studies(self, *, limit: int = 100) -> Iterator[Json]:
         """All studies, `limit` to a request."""
         return self._pages("/studies", limit)
 
-    def study(self, study: str) -> Json:
-        """One study with its results so far."""
-        return self._get(_study(study))
+    def study(self, study: str, *, trials: bool = True) -> Json:
+        """One study with its results so far; without its trials for less to carry."""
+        return self._get(_study(study), trials=str(trials).lower())
 
     def pause(self, study: str) -> Json:
         """Start nothing new for the study until it is resumed."""
@@ -172,7 +172,7 @@ class Client:
 
     def cancel_trial(self, study: str, number: int) -> None:
         """Want no more of a trial."""
-        self._send("DELETE", f"{_study(study)}/trials/{number}")
+        self._send("DELETE", f"{_API}{_study(study)}/trials/{number}")
 
     # Events
 
@@ -186,11 +186,12 @@ class Client:
         A broken connection is made again after the last event received; when that fails too often in a row, the error
         is raised. The stream is over when the server sends the event "end", or answers 204.
         """
-        failures = 0
+        connections = failures = 0  # since the last event
         while True:
+            connections += 1
             try:
                 for event in self._stream(study, after):
-                    failures = 0
+                    connections = failures = 0
                     if event.event == "end":
                         return
                     after = int(event.id or after)
@@ -202,14 +203,14 @@ class Client:
                     raise
             except _StreamOver:
                 return
-            time.sleep(_pause(failures))
+            time.sleep(_pause(connections))
 
     def _stream(self, study: str, after: int) -> Iterator[httpx2.ServerSentEvent]:
         """One connection's events. It may end, or break, at any time."""
         import httpx2
 
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-        timeout = httpx2.Timeout(self._http.timeout, read=_SILENCE)
+        timeout = httpx2.Timeout(self._timeout, read=_SILENCE)
         url = f"{_API}{_study(study)}/events"
         try:
             with self._http.stream("GET", url, params={"after": after}, headers=headers, timeout=timeout) as response:

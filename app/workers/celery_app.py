@@ -62,7 +62,9 @@ def nudge() -> None:
 def publish(chain_id: str, stages: int, slot: str) -> None:
     """Send a chain of stage tasks to the queue of a slot."""
     links = [
-        celery.signature("stagetree.stage", (chain_id, index), immutable=True, queue=slot, task_id=f"{chain_id}:{index}")
+        celery.signature(
+            "stagetree.stage", (chain_id, index), immutable=True, queue=slot, task_id=f"{chain_id}:{index}"
+        )
         for index in range(stages)
     ]
     chain(*links).apply_async()
