@@ -1,0 +1,298 @@
+"""The client against a small real server: each test says what the server answers, and looks at what it was asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from stagetree import client as client_module
+from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+from stagetree.sequences import MultiStep
+from stagetree.spec import StudySpec
+
+SPEC = {
+    "name": "demo",
+    "trainer": "digits",
+    "metric": "accuracy",
+    "mode": "max",
+    "space": {"lr": [0.1, 0.2]},
+    "tuner": {"kind": "grid", "max_steps": 4},
+}
+
+
+@dataclass
+class Asked:
+    """A request, as the server saw it."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Answer:
+    """What the server says: a status and JSON, or raw text; or nothing, with the connection cut."""
+
+    status: int = 200
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: bool = False
+
+
+@dataclass
+class Server:
+    """Gives its answers in turn, the last one again and again."""
+
+    answers: list[Answer] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    url: str = ""
+
+    def will(self, *answers: Answer) -> None:
+        """Replace the answers."""
+        self.answers[:] = answers
+
+    def answer(self, asked: Asked) -> Answer:
+        """The answer to the next request."""
+        self.asked.append(asked)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def _do(self) -> None:
+            parts = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked = Asked(
+                self.command,
+                parts.path,
+                dict(parse_qsl(parts.query)),
+                {name.lower(): value for name, value in self.headers.items()},
+                json.loads(body) if body else None,
+            )
+            self._say(server.answer(asked))
+
+        def _say(self, answer: Answer) -> None:
+            self.close_connection = True
+            if answer.cut and answer.body is None:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+            content = b"" if answer.body is None else text.encode()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content) + answer.cut))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_DELETE = _do
+
+    return Handler
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server([Answer(body={})])
+    http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(made))
+    made.url = f"http://127.0.0.1:{http.server_port}"
+    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+@pytest.fixture
+def client(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setattr(client_module, "_FIRST_PAUSE", 0.001)
+    with Client(server.url, timeout=5, retries=3) as made:
+        yield made
+
+
+def problem(status: int, title: str, **more: Any) -> Answer:
+    body = {"type": "about:blank", "title": title, "status": status, **more}
+    return Answer(status, body, {"Content-Type": "application/problem+json"})
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "path", "query", "body"),
+    [
+        (lambda c: c.submit(SPEC), "POST", "/api/v1/studies", {}, SPEC),
+        (lambda c: c.preview(SPEC, slots=4), "POST", "/api/v1/studies:preview", {"slots": "4"}, SPEC),
+        (lambda c: c.study("s1"), "GET", "/api/v1/studies/s1", {"trials": "true"}, None),
+        (lambda c: c.study("a/b c", trials=False), "GET", "/api/v1/studies/a%2Fb%20c", {"trials": "false"}, None),
+        (lambda c: c.pause("s1"), "POST", "/api/v1/studies/s1:pause", {}, None),
+        (lambda c: c.resume("s1"), "POST", "/api/v1/studies/s1:resume", {}, None),
+        (lambda c: c.cancel("s1"), "POST", "/api/v1/studies/s1:cancel", {}, None),
+        (lambda c: c.replay("s1"), "POST", "/api/v1/studies/s1:replay", {}, None),
+        (lambda c: c.plan("s1"), "GET", "/api/v1/studies/s1/plan", {}, None),
+        (lambda c: c.stage_tree("s1"), "GET", "/api/v1/studies/s1/stage-tree", {}, None),
+        (lambda c: c.trial("s1", 3), "GET", "/api/v1/studies/s1/trials/3", {}, None),
+        (
+            lambda c: c.add_trial("s1", {"lr": MultiStep(1, [2], 0.5), "bs": 64}, 9),
+            "POST",
+            "/api/v1/studies/s1/trials",
+            {},
+            {"hp": {"lr": {"family": "multistep", "init": 1, "milestones": [2], "gamma": 0.5}, "bs": 64}, "steps": 9},
+        ),
+        (lambda c: c.health(), "GET", "/healthz", {}, None),
+    ],
+)
+def test_calls_ask_their_routes(
+    server: Server, client: Client, call: Callable[[Client], Any], method: str, path: str, query: Any, body: Any
+) -> None:
+    server.will(Answer(body={"ok": True}))
+    assert call(client) == {"ok": True}
+    [asked] = server.asked
+    assert (asked.method, asked.path, asked.query, asked.body) == (method, path, query, body)
+    assert ("idempotency-key" in asked.headers) == (method == "POST")
+
+
+def test_a_trial_is_cancelled(server: Server, client: Client) -> None:
+    server.will(Answer(204))
+    client.cancel_trial("s1", 3)
+    assert (server.asked[0].method, server.asked[0].path) == ("DELETE", "/api/v1/studies/s1/trials/3")
+
+
+def test_a_study_spec_is_sent_as_its_json(server: Server, client: Client) -> None:
+    spec = StudySpec.from_dict(SPEC)
+    client.submit(spec, idempotency_key="mine")
+    assert server.asked[0].body == spec.to_json()
+    assert server.asked[0].headers["idempotency-key"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("call", "path", "query"),
+    [
+        (lambda c: c.studies(limit=2), "/api/v1/studies", {"limit": "2"}),
+        (lambda c: c.trials("s1", limit=2), "/api/v1/studies/s1/trials", {"limit": "2"}),
+        (lambda c: c.events("s1", after=7, limit=2), "/api/v1/studies/s1/events", {"limit": "2", "after": "7"}),
+        (lambda c: c.slots(), "/api/v1/slots", {"limit": "1000"}),
+    ],
+)
+def test_lists_are_read_page_by_page(server: Server, client: Client, call: Any, path: str, query: Any) -> None:
+    server.will(
+        Answer(body={"items": [{"n": 1}, {"n": 2}], "next_cursor": "x y"}),
+        Answer(body={"items": [{"n": 3}], "next_cursor": None}),
+    )
+    assert list(call(client)) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [asked.path for asked in server.asked] == [path, path]
+    assert [asked.query for asked in server.asked] == [query, query | {"cursor": "x y"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, Invalid), (404, NotFound), (409, Conflict), (412, Conflict), (422, Invalid), (401, ProblemError)],
+)
+def test_refusals_are_typed_and_not_tried_again(
+    server: Server, client: Client, status: int, kind: type[ProblemError]
+) -> None:
+    errors = [{"field": "tuner.max_steps", "problem": "must be at least 1"}]
+    server.will(problem(status, "Not so", detail="Because.", errors=errors))
+    with pytest.raises(ProblemError) as caught:
+        client.submit(SPEC)
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.title, caught.value.detail) == (status, "Not so", "Because.")
+    assert caught.value.errors == errors
+    assert str(caught.value) == "Not so: Because.\ntuner.max_steps: must be at least 1"
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "failure", [problem(503, "Busy"), Answer(429, "slow"), Answer(502, "<html>"), Answer(cut=True)]
+)
+def test_what_fails_on_the_way_is_tried_again_under_the_same_key(
+    server: Server, client: Client, failure: Answer
+) -> None:
+    server.will(failure, failure, Answer(201, {"id": "s1"}))
+    assert client.submit(SPEC) == {"id": "s1"}
+    assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 1
+    assert len(server.asked) == 3
+    client.submit(SPEC)
+    assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 2
+
+
+def test_trying_again_has_an_end(server: Server, client: Client) -> None:
+    server.will(Answer(503, "no"))
+    with pytest.raises(ProblemError, match="HTTP 503 Service Unavailable: no"):
+        client.study("s1")
+    assert len(server.asked) == 4
+    server.will(Answer(cut=True))
+    with pytest.raises(Unreachable, match=f"no stagetree server answers at {server.url}"):
+        client.study("s1")
+    assert len(server.asked) == 8
+
+
+def test_nobody_is_there() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with Client(f"http://127.0.0.1:{unused.getsockname()[1]}", retries=0) as client, pytest.raises(Unreachable):
+            client.health()
+    with pytest.raises(Unreachable), Client("http://[", retries=0) as client:
+        client.health()
+
+
+def test_the_url_comes_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGETREE_URL", server.url + "/")
+    with Client() as client:
+        assert client.health() == {}
+    monkeypatch.delenv("STAGETREE_URL")
+    with Client() as client:
+        assert client.url == "http://127.0.0.1:8000"
+
+
+def test_something_else_than_a_stagetree_server(server: Server, client: Client) -> None:
+    server.will(Answer(200, "<html>hello"))
+    with pytest.raises(StagetreeError, match="this is not a stagetree server: it answered '<html>hello'"):
+        client.study("s1")
+
+
+def stream(*numbers: int, more: str = "", cut: bool = False) -> Answer:
+    events = "".join(f'id: {n}\nevent: Evaluated\ndata: {{"id": {n}}}\n\n' for n in numbers)
+    return Answer(200, ": hello\n\nretry: 2000\n\n" + events + more, {"Content-Type": "text/event-stream"}, cut)
+
+
+def test_events_are_followed_across_broken_connections(server: Server, client: Client) -> None:
+    server.will(
+        stream(3, 4, cut=True),
+        stream(5, more='id: 6\ndata: {"id"'),
+        Answer(503, "restarting"),
+        Answer(cut=True),
+        stream(6, 7, more="event: end\ndata: {}\n\n"),
+    )
+    assert [event["id"] for event in client.follow("s1", after=2)] == [3, 4, 5, 6, 7]
+    assert [asked.headers["last-event-id"] for asked in server.asked] == ["2", "4", "5", "5", "5"]
+    assert [asked.query["after"] for asked in server.asked] == ["2", "4", "5", "5", "5"]
+    assert server.asked[0].headers["accept"] == "text/event-stream"
+
+
+def test_a_stream_is_over_with_204(server: Server, client: Client) -> None:
+    server.will(stream(1), Answer(204))
+    assert [event["id"] for event in client.follow("s1")] == [1]
+
+
+def test_following_gives_up_in_the_end(server: Server, client: Client) -> None:
+    server.will(Answer(cut=True))
+    with pytest.raises(Unreachable):
+        list(client.follow("s1"))
+    assert len(server.asked) == 4
+    server.will(problem(404, "No such study"))
+    with pytest.raises(NotFound):
+        list(client.follow("s2"))
+    assert len(server.asked) == 5
+    server.will(Answer(200, "<html>", {"Content-Type": "text/html"}))
+    with pytest.raises(Unreachable, match="text/event-stream"):
+        list(client.follow("s1"))
