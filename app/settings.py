@@ -44,7 +44,8 @@ class Settings(BaseSettings):
 
     @property
     def heartbeat_seconds(self) -> float:
-        return min(10.0, self.lease_seconds / 6)
+        """How often a slot shows that it is alive, and how far it is."""
+        return min(2.0, self.lease_seconds / 6)
 
     @property
     def trainer_files(self) -> list[str]:

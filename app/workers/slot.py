@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event as Flag
@@ -26,8 +27,8 @@ from app.events.leases import Beat, Fenced, Refused
 from app.events.log import Alongside, Conflict, EventLog
 from app.events.transact import record
 from app.workers.checkpoints import CheckpointLost, Checkpoints, Stored
-from app.workers.model import Model, Timeline, TrainerFailed
-from app.workers.saver import Saver
+from app.workers.model import Model, Timeline, TrainerFailed, user_code
+from app.workers.saver import RETRY_SECONDS, Saver
 from stagetree.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -131,6 +132,7 @@ class Slot:
         self._held: list[Run] = []
         self._model: Model | None = None
         self._model_is: tuple[str, str, int] | None = None  # plan, node, step
+        self._model_takes: set[str] = set()  # the hyper-parameters it was set up with: one cannot be taken back
         self._stopped = Flag()
         self._heart = Thread(target=self._beat_for_ever, name="heartbeat", daemon=True)
 
@@ -173,6 +175,10 @@ class Slot:
             self._fail(run, failed)
         except CheckpointLost as lost:
             self._report_lost_checkpoint(run, lost)
+        except DatabaseUnavailable as problem:
+            self._abandon(run, f"is given up: {problem}")
+        except Exception:
+            self._fail(run, TrainerFailed("internal", traceback.format_exc()))
         else:
             return True
         self._nudge()
@@ -247,29 +253,52 @@ class Slot:
 
     def _model_at(self, run: Run) -> Model:
         """The model where the stage begins: the one in memory if it is there already."""
-        work, resume, held = run.work, run.work.resume, self._model_is
-        if self._model is not None and (run.index > 0 or (resume and held == _place(work.plan, resume))):
+        work, resume = run.work, run.work.resume
+        held, self._model_is = self._model_is, None
+        fits = self._model is not None and held is not None and held[0] == work.plan and self._model_takes == {*work.hp}
+        if fits and held == self._beginning(run):
             return self._model
-        self._model_is = None
         if resume is None:
             self._model = self._build(work)
             return self._model
-        data = self._checkpoints.read(resume["key"], resume["sha256"])
-        if self._model is None or held is None or held[0] != work.plan:
+        data = self._read(resume)
+        if not fits:
             self._model = self._build(work)
         self._model.load(data, run.timeline, resume["step"])
         return self._model
 
+    def _beginning(self, run: Run) -> tuple[str, str, int] | None:
+        """Where the stage begins, as `_model_is` would name it; None for step 0."""
+        resume = run.work.resume
+        if run.index > 0:
+            return (run.work.plan, run.work.stages[run.index - 1].node, run.stage.start)
+        return (run.work.plan, resume["node"], resume["step"]) if resume else None
+
+    def _read(self, resume: dict[str, Any]) -> bytes:
+        """The bytes of a checkpoint; a storage that is away is waited for a little. Raises `CheckpointLost`."""
+        for pause in RETRY_SECONDS:
+            try:
+                return self._checkpoints.read(resume["key"], resume["sha256"])
+            except OSError as error:
+                logger.warning("checkpoint %s cannot be read yet: %s", resume["key"], error)
+                time.sleep(pause)
+        try:
+            return self._checkpoints.read(resume["key"], resume["sha256"])
+        except OSError as error:
+            raise TrainerFailed("storage", f"checkpoint {resume['key']} cannot be read: {error}") from error
+
     def _build(self, work: Work) -> Model:
+        """A new model. Raises `TrainerFailed`."""
         self._model = None  # frees the memory of the one before
-        kind = self._trainers().get(work.trainer)
-        if kind is None:
-            raise TrainerFailed("exception", f"this worker has no trainer {work.trainer!r}")
-        if self._versions().get(work.trainer) != work.trainer_version:
-            text = (
-                f"this worker has another version of trainer {work.trainer!r} than the one the study was submitted with"
+        with user_code():
+            kind = self._trainers().get(work.trainer)
+            version = self._versions().get(work.trainer)
+        if kind is None or version != work.trainer_version:
+            what = f"no trainer {work.trainer!r}" if kind is None else f"another version of trainer {work.trainer!r}"
+            raise TrainerFailed(
+                "exception", f"the worker of slot {self.name} has {what}: give all workers the same files"
             )
-            raise TrainerFailed("exception", text)
+        self._model_takes = {*work.hp}
         return Model.build(kind, work.trainer_args, work.seed, self.device)
 
     # ------------------------------------------------------------------------------------------------ checkpoints
@@ -422,10 +451,6 @@ class Slot:
             self._record(run, run.take_spares())
         except Fenced:
             run.lost = True
-
-
-def _place(plan: str, resume: dict[str, Any]) -> tuple[str, str, int]:
-    return (plan, resume["node"], resume["step"])
 
 
 def _fields(stored: Stored) -> dict[str, Any]:
