@@ -1,0 +1,119 @@
+"""Every refusal as `application/problem+json` (RFC 9457): what happened, in one sentence for whoever asked.
+
+Problem             anything a route refuses by itself
+└── Invalid         422, with what is wrong at which field
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from app.domain import errors as domain
+from app.events import log
+from app.events.database import DatabaseUnavailable
+from stagetree.spec import SpecError
+
+MEDIA_TYPE = "application/problem+json"
+TRY_AGAIN = {"Retry-After": "1"}
+
+
+class Problem(Exception):
+    """A refusal with its HTTP status; the message is its detail."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+class Invalid(Problem):
+    """The request is well-formed, and wrong at some field."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(422, f"{field} {problem}")
+        self.errors = [{"field": field, "problem": problem}]
+
+
+def install(app: FastAPI) -> None:
+    """Have everything that goes wrong answered as a problem."""
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+
+
+def answer(
+    request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> Response:
+    """The problem document. `more` are members of its own, such as `errors`."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    body |= {"instance": request.url.path, **more}
+    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def _problem(request: Request, error: Problem) -> Response:
+    return answer(request, error.status, error.detail)
+
+
+def _invalid(request: Request, error: Invalid) -> Response:
+    return _fields(request, error.errors)
+
+
+def _spec(request: Request, error: SpecError) -> Response:
+    return _fields(request, [{"field": problem.field, "problem": problem.problem} for problem in error.problems])
+
+
+def _validation(request: Request, error: RequestValidationError) -> Response:
+    return _fields(request, [{"field": str(each["loc"][-1]), "problem": each["msg"]} for each in error.errors()])
+
+
+def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
+    where = "one field" if len(errors) == 1 else f"{len(errors)} fields"
+    return answer(request, 422, f"Something is wrong in {where}.", errors=errors)
+
+
+def _http(request: Request, error: HTTPException) -> Response:
+    sentences = {
+        404: f"There is nothing at {request.url.path}.",
+        405: f"{request.method} is not possible at {request.url.path}.",
+    }
+    return answer(request, error.status_code, sentences.get(error.status_code, error.detail), error.headers)
+
+
+def _refused(request: Request, error: domain.Refused) -> Response:
+    status = {domain.Unknown: 404, domain.Conflict: 409}.get(type(error), 422)
+    return answer(request, status, str(error))
+
+
+def _key_reused(request: Request, error: log.KeyReused) -> Response:
+    return answer(request, 422, str(error))
+
+
+def _crowded(request: Request, _: log.Conflict) -> Response:
+    return answer(request, 503, "Too many others are writing to this plan; try again.", TRY_AGAIN)
+
+
+def _unavailable(request: Request, error: DatabaseUnavailable) -> Response:
+    return answer(request, 503, str(error), TRY_AGAIN)
+
+
+def _unexpected(request: Request, _: Exception) -> Response:
+    return answer(request, 500, "The server made a mistake; its log says which.")
+
+
+HANDLERS: dict[type[Exception], Any] = {
+    Problem: _problem,
+    Invalid: _invalid,
+    SpecError: _spec,
+    RequestValidationError: _validation,
+    HTTPException: _http,
+    domain.Refused: _refused,
+    log.KeyReused: _key_reused,
+    log.Conflict: _crowded,
+    DatabaseUnavailable: _unavailable,
+    Exception: _unexpected,
+}

@@ -1,0 +1,112 @@
+"""The events of one study: those of its plan's stream that are about it, its nodes, or chains that train them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from time import monotonic
+
+from anyio import sleep
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.concurrency import run_in_threadpool
+
+from app.api import views
+from app.api.services import Services
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Study
+from app.events import leases
+from app.events.database import DatabaseUnavailable
+from app.events.log import EventLog, Recorded
+from app.events.tables import StudyRow
+
+BATCH = 500
+POLL_SECONDS = 0.2
+HEARTBEAT_SECONDS = 15.0
+RECONNECT_MILLISECONDS = 2000
+
+Trained = Sequence[tuple[str, str]]
+"""(study that is charged, node) for each stage of a chain."""
+
+
+def version_at(log: EventLog, stream: str, position: int) -> int:
+    """How many events of the stream stand at or before a position of the log."""
+    low, high = 0, min(position, log.version(stream))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if log.read(stream, after=middle - 1, limit=1)[0].position <= position:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class Feed:
+    """Reads a stream from `version` on and gives what concerns the study. `is_over`: it is final, and all was given."""
+
+    def __init__(self, use: Services, row: StudyRow, version: int) -> None:
+        self.version, self.is_over, self.state = version, False, ""
+        self._use, self._stream, self._study = use, row.stream, StudyId(row.id)
+        self._chains: dict[str, Trained] = {}
+        self._is_final = False
+
+    def read(self, limit: int) -> list[Recorded]:
+        """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`."""
+        batch = self._use.log.read(self._stream, after=self.version, limit=limit)
+        if batch or not self.state:
+            for recorded in batch:
+                self._follow_chain(recorded.event)
+            batch = self._concerning(batch)
+        else:
+            self.is_over = self._is_final
+        return batch
+
+    def _concerning(self, batch: list[Recorded]) -> list[Recorded]:
+        self.version = batch[-1].version if batch else self.version
+        with self._use.plans.holding(self._stream) as plan:
+            study = plan.studies[self._study]
+            self.state, self._is_final = study.state, study.is_final
+            return [recorded for recorded in batch if self._concerns(recorded.event, study)]
+
+    def _concerns(self, event: e.Event, study: Study) -> bool:
+        if isinstance(event, e.PlanOpened):
+            return True
+        if (node := getattr(event, "node", None)) is not None:
+            return node in study.deepest
+        if (chain := getattr(event, "chain", None)) is not None:
+            return any(charged == study.id or node in study.deepest for charged, node in self._chains[chain])
+        return event.study == study.id
+
+    def _follow_chain(self, event: e.Event) -> None:
+        """Know what each chain trains: from its assignment or, when that was before we began, from its row."""
+        if isinstance(event, e.ChainAssigned):
+            self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
+        elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
+            with self._use.database.read() as session:
+                row = leases.get(session, chain)
+            stages = row.work["stages"] if row else ()
+            self._chains[chain] = [(stage["study"], stage["node"]) for stage in stages]
+
+
+async def server_sent(feed: Feed, use: Services) -> AsyncIterator[bytes]:
+    """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops."""
+    yield format_sse_event(retry=RECONNECT_MILLISECONDS)
+    spoken = monotonic()
+    while not use.stopping.is_set():
+        try:
+            before, found = feed.version, await run_in_threadpool(feed.read, BATCH)
+        except DatabaseUnavailable:
+            return  # whoever follows comes back, and is told why
+        if found or monotonic() - spoken > HEARTBEAT_SECONDS:
+            yield b"".join(map(_sse, found)) or KEEPALIVE_COMMENT
+            spoken = monotonic()
+        if feed.is_over:
+            yield format_sse_event(event="end", data_str=json.dumps({"state": feed.state}))
+            return
+        if feed.version == before:
+            await sleep(POLL_SECONDS)
+
+
+def _sse(recorded: Recorded) -> bytes:
+    text = json.dumps(views.event(recorded), allow_nan=False)
+    return format_sse_event(data_str=text, id=str(recorded.position))

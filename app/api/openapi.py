@@ -1,0 +1,69 @@
+"""What the OpenAPI document says beyond what FastAPI sees: bodies that are read by hand, and how refusals look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from app.api import schemas
+from app.api.errors import MEDIA_TYPE
+from stagetree.spec import StudySpec, TrialSpec
+
+Json = dict[str, Any]
+
+REF = "#/components/schemas/"
+DESCRIPTION = "Hyper-parameter search that trains what trials share only once."
+REFUSALS = {
+    400: "The body is not JSON.",
+    404: "There is no such study or trial.",
+    409: "Its state does not allow this.",
+    413: "The body is too large.",
+    415: "The body is not said to be JSON.",
+    422: "Something in the request is wrong; `errors` says what, and where.",
+    503: "The database cannot be used now.",
+}
+
+
+def refusals(*statuses: int) -> dict[int | str, Json]:
+    """The `responses` of a route that may refuse with these; 422 and 503 always may."""
+    return {status: _refusal(status) for status in sorted({*statuses, 422, 503})}
+
+
+def _refusal(status: int) -> Json:
+    return {"description": REFUSALS[status], "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}}}
+
+
+def body(model: str, example: Json) -> Json:
+    """The `openapi_extra` of a route that reads its body itself."""
+    content = {"schema": {"$ref": REF + model}, "example": example}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def operation_id(route: APIRoute) -> str:
+    """The function's name: stable, and what a generated client calls it."""
+    return route.name
+
+
+def install(app: FastAPI) -> None:
+    """Complete the document when it is first asked for."""
+
+    def document() -> Json:
+        if app.openapi_schema is None:
+            app.openapi_schema = get_openapi(
+                title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
+            )
+            app.openapi_schema["components"]["schemas"].update(_by_hand())
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _by_hand() -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for model in (schemas.Problem, StudySpec, TrialSpec):
+        schema = model.model_json_schema(ref_template=REF + "{model}")
+        found |= schema.pop("$defs", {}) | {model.__name__: schema}
+    return found

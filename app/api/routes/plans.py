@@ -1,0 +1,80 @@
+"""What lies behind a study: its search plan, its stage tree, its events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.sse import EventSourceResponse
+
+from app.api import paging, schemas, views
+from app.api.feed import Feed, server_sent, version_at
+from app.api.openapi import refusals
+from app.api.services import Services, StudyPath, Use
+from app.domain.ids import StudyId
+
+router = APIRouter(prefix="/studies/{study}", tags=["plans"])
+
+Json = dict[str, Any]
+POSITION = 2**63 - 1
+After = Annotated[int, Query(ge=0, le=POSITION, description="leave out the events up to this position")]
+LastEventId = Annotated[
+    int | None, Header(alias="Last-Event-ID", ge=0, le=POSITION, description="the same, for a stream that broke")
+]
+STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.", "content": {"text/event-stream": {}}}
+
+
+@router.get(
+    "/plan", summary="The search plan that a study is part of", response_model=schemas.Plan, responses=refusals(404)
+)
+def get_plan(study: StudyPath, use: Use) -> Json:
+    """All its nodes, with those of the other studies on it."""
+    stream = use.find(study).stream
+    with use.looking_at(study) as (plan, _):
+        return views.plan(plan, stream)
+
+
+@router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
+def get_stage_tree(study: StudyPath, use: Use) -> Json:
+    """The stages that no slot is training yet. Empty for a study that is paused or over."""
+    with use.looking_at(study) as (plan, found):
+        return views.stage_tree(plan, found)
+
+
+@router.get(
+    "/events",
+    summary="What has happened, or what happens",
+    response_model=schemas.EventPage,
+    responses={200: STREAM, 204: {"description": "The study is over, and the stream holds no more."}, **refusals(404)},
+)
+def list_events(
+    request: Request,
+    study: StudyPath,
+    use: Use,
+    after: After = 0,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = None,
+    last: LastEventId = None,
+) -> Any:
+    """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
+
+    The stream goes on until the study is over, which it says with the event "end". After a break, come back with
+    `Last-Event-ID`.
+    """
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return _stream(use, study, after if last is None else last)
+    row = use.find(study)
+    feed = Feed(use, row, paging.number(cursor) or version_at(use.log, row.stream, after))
+    before, items = feed.version, feed.read(limit)
+    more = str(feed.version) if feed.version - before == limit else None
+    return {"items": [views.event(recorded) for recorded in items], "next_cursor": more}
+
+
+def _stream(use: Services, study: str, after: int) -> Response:
+    row = use.find(study)
+    feed = Feed(use, row, version_at(use.log, row.stream, after))
+    with use.plans.holding(row.stream) as plan:
+        if plan.studies[StudyId(study)].is_final and feed.version >= plan.version:
+            return Response(status_code=204)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return EventSourceResponse(server_sent(feed, use), headers=headers)

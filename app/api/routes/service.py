@@ -1,0 +1,68 @@
+"""The service itself: its slots, whether it is there, whether it is ready, and its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
+
+from app.api import metrics, schemas, views
+from app.api.errors import MEDIA_TYPE, answer
+from app.api.health import failures
+from app.api.openapi import REF, refusals
+from app.api.services import Use
+from app.events import leases
+
+slots = APIRouter(tags=["service"])
+router = APIRouter(tags=["service"])
+
+NOT_READY = {
+    "description": "Something it needs is not there; `checks` says what.",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}},
+}
+NUMBERS = {
+    "description": "The numbers.",
+    "content": {"text/plain": {"example": 'stagetree_studies{state="running"} 1\n'}},
+}
+
+
+@slots.get("/slots", summary="The slots, and what they do", response_model=schemas.SlotPage, responses=refusals())
+def list_slots(use: Use) -> dict[str, Any]:
+    """All of them, by name."""
+    with use.database.read() as session:
+        chains = {row.chain: row for row in leases.live(session)}
+        rows = leases.slots(session)
+    return {"items": [views.slot(row, chains.get(row.chain or "")) for row in rows], "next_cursor": None}
+
+
+@router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)
+async def healthz() -> dict[str, str]:
+    """Looks at nothing else."""
+    return {"status": "ok"}
+
+
+@router.get(
+    "/readyz",
+    summary="Whether the server can work",
+    response_model=schemas.Readiness,
+    responses={503: NOT_READY},
+)
+def readyz(request: Request, use: Use) -> Any:
+    """Looks at the database, its schema and the broker, for a second at most."""
+    failed = failures(use.checks)
+    checks = {name: failed.get(name, "ok") for name in use.checks}
+    if failed:
+        return answer(request, 503, f"Not ready: {', '.join(failed)}.", checks=checks)
+    return {"status": "ok", "checks": checks}
+
+
+@router.get(
+    "/metrics",
+    summary="Numbers for Prometheus",
+    response_class=PlainTextResponse,
+    responses={200: NUMBERS, **refusals()},
+)
+def get_metrics(use: Use) -> Response:
+    """Studies by state, slots, steps, and the head of the log."""
+    return PlainTextResponse(metrics.text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

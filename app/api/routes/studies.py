@@ -1,0 +1,165 @@
+"""Studies: submit, list, look at, pause, resume, cancel, preview."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy.orm import Session
+
+from app.api import paging, schemas, views
+from app.api.bodies import Body, study_of
+from app.api.openapi import body, refusals
+from app.api.services import ID, Services, StudyPath, Use
+from app.api.writing import Write, Writing
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import StudyId, plan_id
+from app.domain.search_plan import SearchPlan, fold
+from app.events import studies
+from app.events.log import Recorded
+from stagetree.spec import StudySpec
+
+router = APIRouter(tags=["studies"])
+
+STATES: dict[type, str] = {e.StudyPaused: "paused", e.StudyResumed: "running", e.StudyCancelled: "cancelled"}
+Json = dict[str, Any]
+WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
+
+
+@router.post(
+    "/studies",
+    status_code=201,
+    summary="Submit a study",
+    response_model=schemas.Study,
+    response_description="The study as it was submitted; `Location` says where to find it.",
+    responses=refusals(400, 413, 415),
+    openapi_extra=body("StudySpec", schemas.STUDY_FILE),
+)
+def submit_study(request: Request, response: Response, given: Body, use: Use, write: Writing) -> Json:
+    """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
+    recorded = _submit(use, write, study_of(given, dict(use.trainers)))
+    submitted = recorded[-1].event
+    assert isinstance(submitted, e.StudySubmitted)
+    response.headers["Location"] = f"{request.url.path}/{submitted.study}"
+    return views.study(fold([submitted]), submitted.study, now=submitted.at)
+
+
+def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
+    version, args, at = use.trainers[spec.trainer], dict(spec.trainer_args), use.clock()
+    opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, trainer_args=args, seed=spec.seed)
+    stream, study = plan_id(spec.trainer, version, args, spec.seed), _new_id(use, spec.name)
+    command = c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=at)
+    return write(
+        stream,
+        lambda plan: decide(plan, command),
+        lambda session: studies.add(session, study, stream, spec.name, "running", at),
+    )
+
+
+def _new_id(use: Services, name: str) -> StudyId:
+    """The name made fit for a URL, and six characters of chance so that it is nobody else's."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain)[:56].strip("-") or "study"
+    while True:
+        study = f"{slug}-{use.new_id()[:6]}"
+        with use.database.read() as session:
+            if studies.find(session, study) is None:
+                return StudyId(study)
+
+
+@router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
+def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
+    """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
+    with use.database.read() as session:
+        if cursor is not None and not (ID.fullmatch(cursor) and studies.find(session, cursor)):
+            raise paging.wrong(cursor)
+        rows = studies.page(session, after=cursor, limit=limit + 1)
+    more = rows[limit - 1].id if len(rows) > limit else None
+    return {"items": [views.listed(row) for row in rows[:limit]], "next_cursor": more}
+
+
+@router.get(
+    "/studies/{study}",
+    summary="Look at a study",
+    response_model=schemas.Study,
+    response_model_exclude_unset=True,
+    response_description="The study; `ETag` is the version of its plan.",
+    responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
+)
+def get_study(request: Request, response: Response, study: StudyPath, use: Use, trials: WithTrials = True) -> Any:
+    """Its best trial, its trials, its costs, and what slots are doing for it now."""
+    shown, version = _shown(use, study, with_trials=trials)
+    response.headers["ETag"] = f'W/"{version}"'
+    if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=response.headers)
+    return shown
+
+
+def _shown(use: Services, name: str, *, with_trials: bool = False) -> tuple[Json, int]:
+    """The study, and the version of its plan."""
+    reached = use.reached(use.find(name).stream)
+    with use.looking_at(name) as (plan, study):
+        return views.study(plan, study.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
+
+
+def _command(name: str, summary: str) -> Json:
+    return {
+        "path": f"/studies/{{study}}:{name}",
+        "summary": summary,
+        "response_model": schemas.Study,
+        "response_model_exclude_unset": True,
+        "response_description": "The study, without its trials.",
+        "responses": refusals(404, 409),
+    }
+
+
+@router.post(**_command("pause", "Pause a study"))
+def pause_study(study: StudyPath, use: Use, write: Writing) -> Json:
+    """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
+    return _change(use, write, study, c.PauseStudy(study=StudyId(study)))
+
+
+@router.post(**_command("resume", "Resume a paused study"))
+def resume_study(study: StudyPath, use: Use, write: Writing) -> Json:
+    """It goes on where it was."""
+    return _change(use, write, study, c.ResumeStudy(study=StudyId(study)))
+
+
+@router.post(**_command("cancel", "Cancel a study for good"))
+def cancel_study(study: StudyPath, use: Use, write: Writing) -> Json:
+    """What it has so far remains."""
+    return _change(use, write, study, c.CancelStudy(study=StudyId(study), at=use.clock()))
+
+
+def _change(use: Services, write: Write, name: str, command: c.Command) -> Json:
+    """Decide, and keep the list of studies in step with what was decided."""
+    decided: list[e.Event] = []
+
+    def deciding(plan: SearchPlan) -> list[e.Event]:
+        decided[:] = decide(plan, command)
+        return decided
+
+    def show(session: Session) -> None:
+        for event in decided:
+            studies.set_state(session, name, STATES[type(event)])
+
+    write(use.find(name).stream, deciding, show)
+    return _shown(use, name)[0]
+
+
+@router.post(
+    "/studies:preview",
+    summary="What a study would cost; runs nothing",
+    response_model=schemas.Preview,
+    responses=refusals(400, 413, 415),
+    openapi_extra=body("StudySpec", schemas.STUDY_FILE),
+)
+def preview_study(given: Body, use: Use, slots: Annotated[int, Query(ge=1, le=10_000)] = 1) -> Json:
+    """The body is that of a submission. `slots` is how many slots it would have for itself."""
+    from app.scheduling.preview import preview
+
+    return preview(study_of(given, dict(use.trainers)), slots=slots)

@@ -1,0 +1,105 @@
+"""Trials: list, look at, add one, cancel one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api import paging, schemas, views
+from app.api.bodies import Body, trial_of
+from app.api.errors import Invalid
+from app.api.openapi import body, refusals
+from app.api.services import StudyPath, TrialPath, Use
+from app.api.writing import Writing
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.errors import Unknown
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan, Study
+
+router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"])
+
+Json = dict[str, Any]
+
+
+@router.get(
+    "",
+    summary="List the trials of a study",
+    response_model=schemas.TrialPage,
+    response_model_exclude_unset=True,
+    responses=refusals(404),
+)
+def list_trials(study: StudyPath, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
+    """In the order of their numbers."""
+    after = paging.number(cursor)
+    with use.looking_at(study) as (plan, found):
+        more = str(after + limit) if after + limit < len(found.trials) else None
+        return {"items": views.trials(plan, found, after, limit), "next_cursor": more}
+
+
+@router.get(
+    "/{number}",
+    summary="Look at a trial",
+    response_model=schemas.TrialDetail,
+    response_model_exclude_unset=True,
+    responses=refusals(404),
+)
+def get_trial(study: StudyPath, number: TrialPath, use: Use) -> Json:
+    """With its learning curve and, if it failed, the traceback."""
+    with use.looking_at(study) as (plan, found):
+        if not 0 <= number < len(found.trials):
+            raise Unknown(f"study {study} has no trial {number}: it has {len(found.trials)}, counted from 0")
+        return views.trial(plan, found.trials[number])
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Add a trial of your own",
+    response_model=schemas.TrialDetail,
+    response_model_exclude_unset=True,
+    response_description="The trial; `Location` says where to find it.",
+    responses=refusals(400, 404, 409, 413, 415),
+    openapi_extra=body("TrialSpec", {"hp": schemas.HP, "steps": 40}),
+)
+def add_trial(request: Request, response: Response, study: StudyPath, given: Body, use: Use, write: Writing) -> Json:
+    """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
+    trial = trial_of(given)
+    hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
+    command = c.AddTrial(study=StudyId(study), hp=hp, steps=trial.steps)
+    added = write(use.find(study).stream, lambda plan: _decide_added(plan, command))[0].event
+    assert isinstance(added, e.TrialAdded)
+    response.headers["Location"] = f"{request.url.path}/{added.trial}"
+    return get_trial(study, added.trial, use)
+
+
+def _decide_added(plan: SearchPlan, command: c.AddTrial) -> tuple[e.Event, ...]:
+    """Raises `Invalid` where the hyper-parameters are not those of the study."""
+    events = decide(plan, command)
+    wanted, given = _hyper_parameters(plan.studies[command.study]), set(command.hp)
+    if wanted and wanted != given:
+        raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {', '.join(sorted(given))}")
+    return events
+
+
+def _hyper_parameters(study: Study) -> set[str]:
+    """The names that all trials of the study have; empty where that is not known yet."""
+    if study.trials:
+        return set(study.trials[0].hp)
+    listed = study.spec["tuner"].get("trials")
+    return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
+
+
+@router.delete(
+    "/{number}",
+    status_code=204,
+    summary="Cancel a trial",
+    response_description="Nobody trains it any further for this study.",
+    responses=refusals(404, 409),
+)
+def cancel_trial(study: StudyPath, number: TrialPath, use: Use, write: Writing) -> None:
+    """What it shares with others goes on."""
+    command = c.CancelTrial(study=StudyId(study), trial=number)
+    write(use.find(study).stream, lambda plan: decide(plan, command))

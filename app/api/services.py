@@ -1,0 +1,71 @@
+"""What a route may use, made once by the composition root, and how it finds a study."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from app.domain.errors import Unknown
+from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import SearchPlan, Study
+from app.events import leases, studies
+from app.events.database import Database
+from app.events.log import EventLog
+from app.events.tables import StudyRow
+from app.events.transact import Plans
+
+ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Services:
+    """trainers: version by name. nudge: tells the scheduler that something happened. checks: what readiness means;
+    each raises when it is not so. stopping: set when the server goes down, so that streams end.
+    """
+
+    database: Database
+    log: EventLog
+    plans: Plans
+    trainers: Mapping[str, str]
+    nudge: Callable[[], None]
+    clock: Callable[[], float]
+    new_id: Callable[[], str]
+    checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    stopping: Flag = field(default_factory=Flag)
+
+    def find(self, study: str) -> StudyRow:
+        """The study's row. Raises `Unknown`."""
+        with self.database.read() as session:
+            row = studies.find(session, study) if ID.fullmatch(study) else None
+        if row is None:
+            raise Unknown(f"there is no study {study}")
+        return row
+
+    @contextmanager
+    def looking_at(self, study: str) -> Iterator[tuple[SearchPlan, Study]]:
+        """The study and its plan as of now; nobody changes them within the block. Raises `Unknown`."""
+        row = self.find(study)
+        with self.plans.holding(row.stream) as plan:
+            yield plan, plan.studies[StudyId(row.id)]
+
+    def reached(self, stream: str) -> dict[ChainId, int]:
+        """The last step done by each chain of a plan that is under way, by its heartbeat."""
+        with self.database.read() as session:
+            return {ChainId(row.chain): row.step for row in leases.live(session, stream)}
+
+
+def services(request: Request) -> Services:
+    """The services of the application that the request came to."""
+    found: Services = request.app.state.services
+    return found
+
+
+Use = Annotated[Services, Depends(services)]
+StudyPath = Annotated[str, Path(description="the id of a study", examples=["digits-grid-3f9c1a"])]
+TrialPath = Annotated[int, Path(description="the number of a trial in its study, from 0 on", examples=[3])]

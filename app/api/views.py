@@ -1,0 +1,275 @@
+"""What people are shown: pure functions from a folded plan to JSON. `study` is the document of `stagetree run -o json`.
+
+`reached` gives the last step done by each chain under way, by its heartbeat; a chain that is not in it has just begun.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from math import isfinite
+from typing import Any
+
+from app.domain.events import Metrics, Stage
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial
+from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
+from app.events.codec import encode
+from app.events.log import Recorded
+from app.events.tables import ChainRow, SlotRow, StudyRow
+from stagetree.sequences import Form
+
+Json = dict[str, Any]
+Busy = Mapping[NodeId, Sequence[Stage]]
+"""For each node, the stages of chains under way that are still to be trained in it."""
+
+TRIAL_STATES = ("waiting", "running", "completed", "stopped", "failed", "cancelled")
+
+# ------------------------------------------------------------------------------------------------------------- studies
+
+
+def study(
+    plan: SearchPlan,
+    name: StudyId,
+    *,
+    now: float,
+    reached: Mapping[ChainId, int] | None = None,
+    with_trials: bool = True,
+) -> Json:
+    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken."""
+    found = plan.studies[name]
+    all_trials = trials(plan, found)
+    view = {
+        "study": found.id,
+        "name": found.spec.get("name", ""),
+        "state": found.state,
+        "error": found.error,
+        "metric": found.spec.get("metric", ""),
+        "mode": found.spec.get("mode", ""),
+        "best": best(plan, found),
+        "counts": dict.fromkeys(TRIAL_STATES, 0) | Counter(trial["state"] for trial in all_trials),
+        **_costs(found),
+        "wall_seconds": round((found.finished_at or max(now, found.submitted_at)) - found.submitted_at, 3),
+        "submitted_at": found.submitted_at,
+        "finished_at": found.finished_at,
+        "progress": {"running": list(_progress(plan, found, reached or {}))},
+    }
+    return view | ({"trials": all_trials} if with_trials else {})
+
+
+def _costs(study: Study) -> Json:
+    steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
+    rate = round(study.requested / study.unique, 3) if study.unique else None
+    return {"steps": steps, "merge_rate": rate, "gpu_seconds": round(study.gpu_seconds, 3)}
+
+
+def _progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[Json]:
+    for chain in plan.chains.values():
+        if not chain.is_trained and chain.stages[chain.index].node in study.deepest:
+            yield _under_way(chain, reached.get(chain.id, 0))
+
+
+def _under_way(chain: Chain, reached: int) -> Json:
+    """What a slot is doing. `study` is the one that is charged for it."""
+    stage = chain.stages[chain.index]
+    step = min(max(reached, stage.start), stage.end)
+    place = {"node": stage.node, "start": stage.start, "end": stage.end, "step": step}
+    return {"slot": chain.slot, "study": stage.study, **place}
+
+
+def best(plan: SearchPlan, study: Study) -> Json | None:
+    """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
+    sign = -1 if study.spec.get("mode") == "min" else 1
+    results = [(trial, found) for trial in study.trials if (found := result(plan, trial)) is not None]
+    if not results:
+        return None
+    trial, (step, value) = max(results, key=lambda each: (sign * each[1][1], -each[0].number))
+    return {"trial": trial.number, "value": value, "steps": step, "hp": trial.hp}
+
+
+def listed(row: StudyRow) -> Json:
+    """A study in a list of them."""
+    facts = {"name": row.name, "state": row.state, "submitted_at": row.submitted_at}
+    return {"study": row.id, **facts, "plan": row.stream}
+
+
+# -------------------------------------------------------------------------------------------------------------- trials
+
+
+def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Json]:
+    """The trials of a study, or up to `limit` of them from number `after` on."""
+    busy = _busy(plan)
+    wanted = study.trials[after : None if limit is None else after + limit]
+    return [_trial(plan, trial, busy) for trial in wanted]
+
+
+def trial(plan: SearchPlan, trial: Trial) -> Json:
+    """All there is to know of one trial."""
+    curve = [{"step": step, "metrics": _finite(metrics)} for step, metrics in plan.curve(trial)]
+    detail = {"asked": trial.asked, "reason": trial.reason, "path": trial.path, "curve": curve}
+    return _trial(plan, trial, _busy(plan)) | detail | ({"failure": trial.error} if trial.error else {})
+
+
+def result(plan: SearchPlan, trial: Trial) -> tuple[int, float] | None:
+    """(step, value): the study's metric at the last step the trial was asked for that has one."""
+    metric = plan.studies[trial.study].spec.get("metric", "")
+    for step in reversed(trial.asked):
+        value = (plan.metrics(trial, step) or {}).get(metric)
+        if value is not None and isfinite(value):
+            return step, value
+    return None
+
+
+def _trial(plan: SearchPlan, trial: Trial, busy: Busy) -> Json:
+    found = result(plan, trial)
+    view = {
+        "trial": trial.number,
+        "state": _state(plan, trial, busy),
+        "steps": trial.steps,
+        "value": None if found is None else found[1],
+        "hp": trial.hp,
+    }
+    return view | ({"error": _sentence(trial.error)} if trial.error else {})
+
+
+def _sentence(error: Json) -> str:
+    """What went wrong with a trial, in one line; of a traceback, its end."""
+    last = str(error["error"]).strip().rsplit("\n", 1)[-1]
+    return f"{error['kind']} after step {error['step']}: {last}"
+
+
+def _state(plan: SearchPlan, trial: Trial, busy: Busy) -> str:
+    if trial.state != "active":
+        return trial.state
+    return "running" if any(_passes(stage, end) for stage, end in _on_path(plan, trial, busy)) else "waiting"
+
+
+def _on_path(plan: SearchPlan, trial: Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
+    """The stages under way in the nodes of a trial, each with the step up to which the trial goes along."""
+    for number, name in enumerate(trial.path):
+        if name in busy:
+            last = number + 1 == len(trial.path)
+            end = trial.steps if last else plan.nodes[trial.path[number + 1]].start
+            yield from ((stage, end) for stage in busy[name])
+
+
+def _passes(stage: Stage, end: int) -> bool:
+    return stage.start < end or stage.start == stage.end == end
+
+
+def _busy(plan: SearchPlan) -> Busy:
+    busy: dict[NodeId, list[Stage]] = {}
+    for chain in plan.chains.values():
+        for stage in chain.stages[chain.index :]:
+            busy.setdefault(stage.node, []).append(stage)
+    return busy
+
+
+def _finite(metrics: Mapping[str, float | None]) -> Metrics:
+    return {name: value if value is not None and isfinite(value) else None for name, value in metrics.items()}
+
+
+# -------------------------------------------------------------------------------------------------- plan and stage tree
+
+
+def plan(plan: SearchPlan, stream: str) -> Json:
+    """The whole search plan, with all studies on it."""
+    opened = plan.opened
+    assert opened is not None
+    common = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
+    common |= {"trainer_args": opened.trainer_args, "seed": opened.seed}
+    nodes = [_node(plan, node) for node in plan.nodes.values()]
+    return {"plan": stream, **common, "studies": list(plan.studies), "nodes": nodes}
+
+
+def _node(plan: SearchPlan, node: Node) -> Json:
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "start": node.start,
+        "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
+        "studies": [study.id for study in plan.studies.values() if node.id in study.deepest],
+        "checkpoints": sorted(node.checkpoints),
+        "metrics": [{"step": step, "metrics": _finite(node.metrics[step])} for step in sorted(node.metrics)],
+        "waiting": [
+            {"step": step, "study": study, "trial": number}
+            for step in sorted(node.waiting)
+            for study, number in sorted(node.waiting[step])
+        ],
+        "running": [
+            {"chain": chain, "start": start, "end": end} for (chain, _), (start, end) in sorted(node.running.items())
+        ],
+    }
+
+
+def form_text(form: Form) -> str:
+    """A form for people: `0.1`, or `half cosine (init 0.1, low 0.0, period 20.0) from step 5`."""
+    if form.is_held:
+        return json.dumps(form.at(0))
+    family = re.sub(r"(?<!^)(?=[A-Z])", " ", type(form).__name__.strip("_")).lower()
+    values = {field.name: getattr(form, field.name) for field in fields(form)}  # type: ignore[arg-type]
+    origin = values.pop("origin")
+    return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())}) from step {origin:g}"
+
+
+def stage_tree(plan: SearchPlan, study: Study) -> Json:
+    """The outstanding stages that serve the study, parents first."""
+    stages = build_stage_tree(plan)
+    serving = _serving(plan, study, stages)
+    wanted = [stage for stage in stages if (stage.node, stage.end) in serving]
+    return {"stages": [_stage(stage) for stage in wanted], "critical_path_steps": critical_path_steps(wanted)}
+
+
+def _serving(plan: SearchPlan, study: Study, stages: Sequence[TreeStage]) -> set[Place]:
+    """The ends of the stages that lead to a step for which a trial of the study waits."""
+    ending = {(stage.node, stage.end): stage for stage in stages}
+    found: set[Place] = set()
+    for name in study.deepest:
+        for step, keys in plan.nodes[name].waiting.items():
+            place: Place | None = (name, step) if any(key[0] == study.id for key in keys) else None
+            while place in ending and place not in found:
+                found.add(place)
+                place = ending[place].parent
+    return found
+
+
+def _stage(stage: TreeStage) -> Json:
+    parent = None if stage.parent is None else {"node": stage.parent[0], "step": stage.parent[1]}
+    return {"node": stage.node, "start": stage.start, "end": stage.end, "parent": parent, "ready": stage.ready}
+
+
+# ---------------------------------------------------------------------------------------------------- events and slots
+
+
+def event(recorded: Recorded) -> Json:
+    """A fact in its place in the log."""
+    name, _, data = encode(recorded.event)
+    place = {"position": recorded.position, "version": recorded.version}
+    return {**place, "type": name, "data": data, "at": recorded.at}
+
+
+def slot(row: SlotRow, chain: ChainRow | None) -> Json:
+    """A slot, and what it is doing by the row of its chain."""
+    stage = None if chain is None else _current(chain)
+    return {
+        "name": row.name,
+        "device": row.device,
+        "host": row.host,
+        "state": "idle" if row.chain is None else "busy",
+        "chain": row.chain,
+        "stage": stage and {name: stage[name] for name in ("node", "start", "end", "step")},
+        "study": stage and stage["study"],
+        "seen_at": row.seen_at,
+    }
+
+
+def _current(chain: ChainRow) -> Json | None:
+    """The stage that the chain is in, with the last step done; None when all are trained."""
+    stages = chain.work["stages"]
+    if chain.index >= len(stages):
+        return None
+    stage = stages[chain.index]
+    return {**stage, "step": min(max(chain.step, stage["start"]), stage["end"])}

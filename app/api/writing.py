@@ -1,0 +1,42 @@
+"""The way every command takes: decided on the plan, appended once for each idempotency key, the scheduler nudged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Annotated
+
+from fastapi import BackgroundTasks, Depends, Header, Request
+from sqlalchemy.orm import Session
+
+from app.api.bodies import Raw
+from app.api.services import Use
+from app.events.log import Recorded
+from app.events.transact import Decide, transact
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,255}$",
+        description="up to 255 visible ASCII characters; the same key with the same request is done once",
+    ),
+]
+
+Write = Callable[[str, Decide, Callable[[Session], None] | None], list[Recorded]]
+
+
+def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, key: Key = None) -> Write:
+    """How this request writes to a stream. Raises what `transact` raises."""
+    fingerprint = sha256(b"\n".join([request.method.encode(), request.url.path.encode(), raw])).hexdigest()
+
+    def write(stream: str, decide: Decide, alongside: Callable[[Session], None] | None = None) -> list[Recorded]:
+        at, keyed = use.clock(), {"key": key, "fingerprint": fingerprint}
+        recorded = transact(use.log, use.plans, stream, decide, at=at, alongside=alongside, **keyed)
+        background.add_task(use.nudge)
+        return recorded
+
+    return write
+
+
+Writing = Annotated[Write, Depends(writer)]
