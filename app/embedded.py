@@ -44,25 +44,28 @@ class Embedded:
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
-    def start(self) -> None:
-        """Start everything and return when the API and every slot are ready. Raises `StackFailed`."""
+    def start(self, *, await_slots: bool = False) -> None:
+        """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
+
+        Slots import torch, which takes seconds; a study may be submitted before.
+        """
         self._prepare_folder()
         self.port = self._free_port()
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
             self._spawn_all()
-            self._await_ready()
+            self._await_ready(self.slots if await_slots else 0)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
         """End every process. What is on record stays; a stage under way is trained again from its last checkpoint."""
-        for process in reversed(self._processes.values()):
-            if process.poll() is None:
-                process.terminate()
+        slots = [process for name, process in self._processes.items() if name.startswith("gpu")]
+        for process in slots:
+            process.terminate()  # lets it save what is waiting to be saved
         deadline = time.monotonic() + STOP_SECONDS
-        for process in reversed(self._processes.values()):
+        for process in slots:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         for process in self._processes.values():
@@ -144,7 +147,7 @@ class Embedded:
                 preexec_fn=_end_with_parent,
             )
 
-    def _await_ready(self) -> None:
+    def _await_ready(self, slots: int) -> None:
         from stagetree.client import Client, StagetreeError
 
         deadline = time.monotonic() + START_SECONDS
@@ -152,7 +155,7 @@ class Embedded:
             while time.monotonic() < deadline:
                 self.check()
                 with contextlib.suppress(StagetreeError):
-                    if len(client.slots()) >= self.slots:
+                    if len(client.slots()) >= slots:
                         return
                 time.sleep(0.05)
         raise StackFailed(f"the stack was not ready after {START_SECONDS:.0f} seconds; see {self.folder / 'logs'}")
@@ -180,9 +183,9 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def embedded(stack: Embedded) -> Iterator[Embedded]:
+def embedded(stack: Embedded, *, await_slots: bool = False) -> Iterator[Embedded]:
     """The stack, running inside the block."""
-    stack.start()
+    stack.start(await_slots=await_slots)
     try:
         yield stack
     finally:

@@ -98,7 +98,7 @@ def up(
     from app.embedded import default_slots
 
     slots = slots or default_slots()
-    with stacks.own_stack(slots, dir, stacks.trainer_files(trainers or []), port=port) as service:
+    with stacks.own_stack(slots, dir, stacks.trainer_files(trainers or []), port=port, await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {slots} slot{'s' * (slots > 1)}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit examples/digits/study.yaml --server {url}")

@@ -35,11 +35,14 @@ def server(url: str | None) -> Iterator[Service]:
 
 
 @contextmanager
-def own_stack(slots: int, folder: Path | None, trainers: Sequence[str], *, port: int = 0) -> Iterator[Service]:
+def own_stack(
+    slots: int, folder: Path | None, trainers: Sequence[str], *, port: int = 0, await_slots: bool = False
+) -> Iterator[Service]:
     """An embedded stack. A temporary folder is removed when all went well, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     try:
-        with embedded(Embedded(where, slots, trainers, port)) as stack, Client(stack.url) as client:
+        stack = Embedded(where, slots, trainers, port)
+        with embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             yield Service(client, stack.check, stack.folder)
     except BaseException:
         if folder is None and (where / "stagetree.db").exists():
