@@ -34,17 +34,19 @@ def describe(files: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def load(files: Iterable[str]) -> dict[str, type[Trainer]]:
-    """The trainer classes by name. Raises `TrainerFileError`; whatever a file raises when it is run comes through."""
+def load(files: Iterable[str], name: str) -> type[Trainer] | None:
+    """The trainer of that name, if a file has it; other files are not run, so that a broken one harms nobody else.
+
+    Raises `TrainerFileError`; whatever the file raises when it is run comes through.
+    """
     from stagetree.trainer import Trainer
 
-    found: dict[str, type[Trainer]] = {}
     for path in files:
-        offered = dict(_classes(path))
-        for value in vars(_run(Path(path))).values():
-            if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") in offered:
-                found[value.name] = value
-    return found
+        if name in dict(_classes(path)):
+            for value in vars(_run(Path(path))).values():
+                if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
+                    return value
+    return None
 
 
 def _classes(path: str) -> Iterator[tuple[str, str]]:

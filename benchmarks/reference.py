@@ -76,7 +76,9 @@ def train_share(share: int) -> None:
     torch.set_num_threads(1)
     spec = StudySpec.from_file(STUDY)
     torch.manual_seed(spec.seed)
-    trainer = load([str(TRAINER)])[spec.trainer](seed=spec.seed, device="cpu", **spec.trainer_args)
+    kind = load([str(TRAINER)], spec.trainer)
+    assert kind is not None
+    trainer = kind(seed=spec.seed, device="cpu", **spec.trainer_args)
     before: dict[str, Any] = {}
     for values in different_steps(spec)[share::SLOTS]:
         changed = {name: value for name, value in values.items() if before.get(name) != value}

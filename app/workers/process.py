@@ -70,7 +70,7 @@ def open_slot(name: str) -> None:
         database=database(),
         log=SqlLog(database()),
         checkpoints=Checkpoints(settings().checkpoints, memory=settings().memory_bytes),
-        trainers=cache(lambda: load(settings().trainer_files)),
+        trainer=cache(lambda name: load(settings().trainer_files, name)),
         versions=cache(lambda: describe(settings().trainer_files)),
         nudge=nudge,
         lease_seconds=settings().lease_seconds,

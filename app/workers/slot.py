@@ -103,7 +103,7 @@ class Run:
 class Slot:
     """One GPU, or a share of the CPU: at most one chain in training, and those whose last checkpoints are on their way.
 
-    nudge: tells the scheduler that something happened. trainers: classes by name; versions: of their files.
+    nudge: tells the scheduler that something happened. trainer: the class of a name; versions: of their files, by name.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Slot:
         database: Database,
         log: EventLog,
         checkpoints: Checkpoints,
-        trainers: Callable[[], dict[str, type[Trainer]]],
+        trainer: Callable[[str], type[Trainer] | None],
         versions: Callable[[], dict[str, str]],
         nudge: Callable[[], None],
         lease_seconds: float,
@@ -125,7 +125,7 @@ class Slot:
         self.name, self.device = name, device
         self._owner, self._database, self._log = owner, database, log
         self._checkpoints, self._saver = checkpoints, Saver(checkpoints)
-        self._trainers, self._versions, self._nudge = trainers, versions, nudge
+        self._trainer, self._versions, self._nudge = trainer, versions, nudge
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self._spare_overhead = spare_overhead
         self._run: Run | None = None
@@ -291,7 +291,7 @@ class Slot:
         """A new model. Raises `TrainerFailed`."""
         self._model = None  # frees the memory of the one before
         with user_code():
-            kind = self._trainers().get(work.trainer)
+            kind = self._trainer(work.trainer)
             version = self._versions().get(work.trainer)
         if kind is None or version != work.trainer_version:
             what = f"no trainer {work.trainer!r}" if kind is None else f"another version of trainer {work.trainer!r}"
