@@ -61,13 +61,8 @@ class Embedded:
 
     def stop(self) -> None:
         """End every process. What is on record stays; a stage under way is trained again from its last checkpoint."""
-        slots = [process for name, process in self._processes.items() if name.startswith("gpu")]
-        for process in slots:
-            process.terminate()  # lets it save what is waiting to be saved
-        deadline = time.monotonic() + STOP_SECONDS
-        for process in slots:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+        if self._has_work():
+            self._let_slots_save()
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -123,6 +118,30 @@ class Embedded:
         for number in range(self.slots):
             self._spawn(f"gpu{number}", [*celery, *quiet, "-Q", f"gpu{number}", "-n", f"gpu{number}@%h"])
         self._spawn("scheduler", [*celery, *quiet, "-P", "solo", "-Q", "scheduler", "-n", "scheduler@%h", "-B"])
+
+    def _has_work(self) -> bool:
+        """Whether a slot still trains or saves something."""
+        from app.events import leases
+        from app.events.database import Database, DatabaseUnavailable
+
+        database = Database(self.environment()["STAGETREE_DATABASE_URL"])
+        try:
+            with database.read() as session:
+                return bool(leases.live(session))
+        except DatabaseUnavailable:
+            return False
+        finally:
+            database.dispose()
+
+    def _let_slots_save(self) -> None:
+        """Ask the slots to end, and give them a little time for what is waiting to be saved."""
+        slots = [process for name, process in self._processes.items() if name.startswith("gpu")]
+        for process in slots:
+            process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in slots:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
 
     def _create_database(self) -> None:
         from app.events.database import Database, DatabaseUnavailable
