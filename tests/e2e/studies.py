@@ -38,3 +38,20 @@ def curves(service: Service, study: str) -> list[Json]:
     """Of each trial: how it ended, and every metric at every step at which it was evaluated."""
     trials = [service.client.trial(study, trial["trial"]) for trial in service.client.trials(study)]
     return [{name: trial[name] for name in ("trial", "state", "steps", "value", "curve")} for trial in trials]
+
+
+def trials(tag: str, *trials: tuple[Json, int], seconds: float = 0.0, **more: Any) -> Json:
+    """A study of these trials: the values of their hyper-parameters, and their steps."""
+    listed = [{"hp": {"lr": 0.1, **hp}, "steps": steps} for hp, steps in trials]
+    spec = grid(tag, seconds=seconds, tuner={"kind": "trials", "trials": listed}, **more)
+    del spec["space"]
+    return spec
+
+
+def switch(before: Any, after: Any, step: int) -> Json:
+    """One value until a step, another from there on."""
+    return {"family": "values", "values": [before, after], "milestones": [step]}
+
+
+def executed(service: Service, *studies: str) -> int:
+    return sum(service.client.study(study)["steps"]["executed"] for study in studies)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from stacks import Cluster, Service
 from studies import curves, grid
 
