@@ -90,7 +90,7 @@ class Feed:
 
 async def server_sent(feed: Feed, use: Services) -> AsyncIterator[bytes]:
     """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops."""
-    yield format_sse_event(retry=RECONNECT_MILLISECONDS)
+    yield f"retry: {RECONNECT_MILLISECONDS}\n".encode()
     spoken = monotonic()
     while not use.stopping.is_set():
         try:

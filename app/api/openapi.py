@@ -55,7 +55,9 @@ def install(app: FastAPI) -> None:
             app.openapi_schema = get_openapi(
                 title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
             )
-            app.openapi_schema["components"]["schemas"].update(_by_hand())
+            found = app.openapi_schema["components"]["schemas"]
+            found |= _by_hand()
+            _restore_nulls(found)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
@@ -67,3 +69,10 @@ def _by_hand() -> dict[str, Json]:
         schema = model.model_json_schema(ref_template=REF + "{model}")
         found |= schema.pop("$defs", {}) | {model.__name__: schema}
     return found
+
+
+def _restore_nulls(found: dict[str, Json]) -> None:
+    """FastAPI drops every null from the document, also those in examples, where they mean something."""
+    for name, schema in found.items():
+        if "examples" in schema:
+            schema |= getattr(schemas, name).model_config["json_schema_extra"]

@@ -48,9 +48,8 @@ class Services:
         return row
 
     @contextmanager
-    def looking_at(self, study: str) -> Iterator[tuple[SearchPlan, Study]]:
-        """The study and its plan as of now; nobody changes them within the block. Raises `Unknown`."""
-        row = self.find(study)
+    def looking_at(self, row: StudyRow) -> Iterator[tuple[SearchPlan, Study]]:
+        """The study and its plan as of now; nobody changes them within the block."""
         with self.plans.holding(row.stream) as plan:
             yield plan, plan.studies[StudyId(row.id)]
 
@@ -69,3 +68,11 @@ def services(request: Request) -> Services:
 Use = Annotated[Services, Depends(services)]
 StudyPath = Annotated[str, Path(description="the id of a study", examples=["digits-grid-3f9c1a"])]
 TrialPath = Annotated[int, Path(description="the number of a trial in its study, from 0 on", examples=[3])]
+
+
+def study_row(study: StudyPath, use: Use) -> StudyRow:
+    """The row of the study in the path. Raises `Unknown`."""
+    return use.find(study)
+
+
+Found = Annotated[StudyRow, Depends(study_row)]

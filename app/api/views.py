@@ -206,13 +206,17 @@ def _node(plan: SearchPlan, node: Node) -> Json:
 
 
 def form_text(form: Form) -> str:
-    """A form for people: `0.1`, or `half cosine (init 0.1, low 0.0, period 20.0) from step 5`."""
+    """A form for people, in six digits: `0.1`, or `half cosine (init 0.1, low 0, period 20) from step 5`."""
     if form.is_held:
-        return json.dumps(form.at(0))
+        return _text(form.at(0))
     family = re.sub(r"(?<!^)(?=[A-Z])", " ", type(form).__name__.strip("_")).lower()
-    values = {field.name: getattr(form, field.name) for field in fields(form)}  # type: ignore[arg-type]
+    values = {field.name: _text(getattr(form, field.name)) for field in fields(form)}  # type: ignore[arg-type]
     origin = values.pop("origin")
-    return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())}) from step {origin:g}"
+    return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())}) from step {origin}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
 def stage_tree(plan: SearchPlan, study: Study) -> Json:

@@ -10,8 +10,8 @@ from fastapi.sse import EventSourceResponse
 from app.api import paging, schemas, views
 from app.api.feed import Feed, server_sent, version_at
 from app.api.openapi import refusals
-from app.api.services import Services, StudyPath, Use
-from app.domain.ids import StudyId
+from app.api.services import Found, Services, Use
+from app.events.tables import StudyRow
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"])
 
@@ -27,17 +27,16 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 @router.get(
     "/plan", summary="The search plan that a study is part of", response_model=schemas.Plan, responses=refusals(404)
 )
-def get_plan(study: StudyPath, use: Use) -> Json:
+def get_plan(row: Found, use: Use) -> Json:
     """All its nodes, with those of the other studies on it."""
-    stream = use.find(study).stream
-    with use.looking_at(study) as (plan, _):
-        return views.plan(plan, stream)
+    with use.looking_at(row) as (plan, _):
+        return views.plan(plan, row.stream)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
-def get_stage_tree(study: StudyPath, use: Use) -> Json:
+def get_stage_tree(row: Found, use: Use) -> Json:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
-    with use.looking_at(study) as (plan, found):
+    with use.looking_at(row) as (plan, found):
         return views.stage_tree(plan, found)
 
 
@@ -49,7 +48,7 @@ def get_stage_tree(study: StudyPath, use: Use) -> Json:
 )
 def list_events(
     request: Request,
-    study: StudyPath,
+    row: Found,
     use: Use,
     after: After = 0,
     limit: paging.Limit = 100,
@@ -62,19 +61,17 @@ def list_events(
     `Last-Event-ID`.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
-        return _stream(use, study, after if last is None else last)
-    row = use.find(study)
+        return _stream(use, row, after if last is None else last)
     feed = Feed(use, row, paging.number(cursor) or version_at(use.log, row.stream, after))
     before, items = feed.version, feed.read(limit)
     more = str(feed.version) if feed.version - before == limit else None
     return {"items": [views.event(recorded) for recorded in items], "next_cursor": more}
 
 
-def _stream(use: Services, study: str, after: int) -> Response:
-    row = use.find(study)
+def _stream(use: Services, row: StudyRow, after: int) -> Response:
     feed = Feed(use, row, version_at(use.log, row.stream, after))
-    with use.plans.holding(row.stream) as plan:
-        if plan.studies[StudyId(study)].is_final and feed.version >= plan.version:
+    with use.looking_at(row) as (plan, study):
+        if study.is_final and feed.version >= plan.version:
             return Response(status_code=204)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return EventSourceResponse(server_sent(feed, use), headers=headers)

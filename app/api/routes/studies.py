@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.api import paging, schemas, views
 from app.api.bodies import Body, study_of
 from app.api.openapi import body, refusals
-from app.api.services import ID, Services, StudyPath, Use
+from app.api.services import ID, Found, Services, Use
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
@@ -21,6 +21,7 @@ from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, fold
 from app.events import studies
 from app.events.log import Recorded
+from app.events.tables import StudyRow
 from stagetree.spec import StudySpec
 
 router = APIRouter(tags=["studies"])
@@ -90,19 +91,19 @@ def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = No
     response_description="The study; `ETag` is the version of its plan.",
     responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
 )
-def get_study(request: Request, response: Response, study: StudyPath, use: Use, trials: WithTrials = True) -> Any:
+def get_study(request: Request, response: Response, row: Found, use: Use, trials: WithTrials = True) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
-    shown, version = _shown(use, study, with_trials=trials)
+    shown, version = _shown(use, row, with_trials=trials)
     response.headers["ETag"] = f'W/"{version}"'
     if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=response.headers)
     return shown
 
 
-def _shown(use: Services, name: str, *, with_trials: bool = False) -> tuple[Json, int]:
+def _shown(use: Services, row: StudyRow, *, with_trials: bool = False) -> tuple[Json, int]:
     """The study, and the version of its plan."""
-    reached = use.reached(use.find(name).stream)
-    with use.looking_at(name) as (plan, study):
+    reached = use.reached(row.stream)
+    with use.looking_at(row) as (plan, study):
         return views.study(plan, study.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
 
 
@@ -118,24 +119,24 @@ def _command(name: str, summary: str) -> Json:
 
 
 @router.post(**_command("pause", "Pause a study"))
-def pause_study(study: StudyPath, use: Use, write: Writing) -> Json:
+def pause_study(row: Found, use: Use, write: Writing) -> Json:
     """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
-    return _change(use, write, study, c.PauseStudy(study=StudyId(study)))
+    return _change(use, write, row, c.PauseStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("resume", "Resume a paused study"))
-def resume_study(study: StudyPath, use: Use, write: Writing) -> Json:
+def resume_study(row: Found, use: Use, write: Writing) -> Json:
     """It goes on where it was."""
-    return _change(use, write, study, c.ResumeStudy(study=StudyId(study)))
+    return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))
-def cancel_study(study: StudyPath, use: Use, write: Writing) -> Json:
+def cancel_study(row: Found, use: Use, write: Writing) -> Json:
     """What it has so far remains."""
-    return _change(use, write, study, c.CancelStudy(study=StudyId(study), at=use.clock()))
+    return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
-def _change(use: Services, write: Write, name: str, command: c.Command) -> Json:
+def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:
     """Decide, and keep the list of studies in step with what was decided."""
     decided: list[e.Event] = []
 
@@ -145,10 +146,10 @@ def _change(use: Services, write: Write, name: str, command: c.Command) -> Json:
 
     def show(session: Session) -> None:
         for event in decided:
-            studies.set_state(session, name, STATES[type(event)])
+            studies.set_state(session, row.id, STATES[type(event)])
 
-    write(use.find(name).stream, deciding, show)
-    return _shown(use, name)[0]
+    write(row.stream, deciding, show)
+    return _shown(use, row)[0]
 
 
 @router.post(

@@ -10,7 +10,7 @@ from app.api import paging, schemas, views
 from app.api.bodies import Body, trial_of
 from app.api.errors import Invalid
 from app.api.openapi import body, refusals
-from app.api.services import StudyPath, TrialPath, Use
+from app.api.services import Found, TrialPath, Use
 from app.api.writing import Writing
 from app.domain import commands as c
 from app.domain import events as e
@@ -31,10 +31,10 @@ Json = dict[str, Any]
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def list_trials(study: StudyPath, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
+def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
     """In the order of their numbers."""
     after = paging.number(cursor)
-    with use.looking_at(study) as (plan, found):
+    with use.looking_at(row) as (plan, found):
         more = str(after + limit) if after + limit < len(found.trials) else None
         return {"items": views.trials(plan, found, after, limit), "next_cursor": more}
 
@@ -46,11 +46,11 @@ def list_trials(study: StudyPath, use: Use, limit: paging.Limit = 100, cursor: p
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def get_trial(study: StudyPath, number: TrialPath, use: Use) -> Json:
+def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     """With its learning curve and, if it failed, the traceback."""
-    with use.looking_at(study) as (plan, found):
+    with use.looking_at(row) as (plan, found):
         if not 0 <= number < len(found.trials):
-            raise Unknown(f"study {study} has no trial {number}: it has {len(found.trials)}, counted from 0")
+            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
         return views.trial(plan, found.trials[number])
 
 
@@ -64,15 +64,15 @@ def get_trial(study: StudyPath, number: TrialPath, use: Use) -> Json:
     responses=refusals(400, 404, 409, 413, 415),
     openapi_extra=body("TrialSpec", {"hp": schemas.HP, "steps": 40}),
 )
-def add_trial(request: Request, response: Response, study: StudyPath, given: Body, use: Use, write: Writing) -> Json:
+def add_trial(request: Request, response: Response, row: Found, given: Body, use: Use, write: Writing) -> Json:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     trial = trial_of(given)
     hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
-    command = c.AddTrial(study=StudyId(study), hp=hp, steps=trial.steps)
-    added = write(use.find(study).stream, lambda plan: _decide_added(plan, command))[0].event
+    command = c.AddTrial(study=StudyId(row.id), hp=hp, steps=trial.steps)
+    added = write(row.stream, lambda plan: _decide_added(plan, command))[0].event
     assert isinstance(added, e.TrialAdded)
     response.headers["Location"] = f"{request.url.path}/{added.trial}"
-    return get_trial(study, added.trial, use)
+    return get_trial(row, added.trial, use)
 
 
 def _decide_added(plan: SearchPlan, command: c.AddTrial) -> tuple[e.Event, ...]:
@@ -99,7 +99,7 @@ def _hyper_parameters(study: Study) -> set[str]:
     response_description="Nobody trains it any further for this study.",
     responses=refusals(404, 409),
 )
-def cancel_trial(study: StudyPath, number: TrialPath, use: Use, write: Writing) -> None:
+def cancel_trial(row: Found, number: TrialPath, use: Use, write: Writing) -> None:
     """What it shares with others goes on."""
-    command = c.CancelTrial(study=StudyId(study), trial=number)
-    write(use.find(study).stream, lambda plan: decide(plan, command))
+    command = c.CancelTrial(study=StudyId(row.id), trial=number)
+    write(row.stream, lambda plan: decide(plan, command))

@@ -1,0 +1,95 @@
+"""The real application on a real database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from app.api.services import Services
+from app.main import create_app
+from app.settings import Settings
+from tests.api.world import API, STUDY, MakeApp, Workers, serving
+
+TRAINERS = """
+from stagetree import Trainer
+
+class Digits(Trainer):
+    name = "digits"
+    version = "1"
+
+class Letters(Trainer):
+    name = "letters"
+    version = "1"
+"""
+
+
+@pytest.fixture
+def trainers(tmp_path: Path) -> str:
+    path = tmp_path / "trainers.py"
+    path.write_text(TRAINERS)
+    return str(path)
+
+
+@pytest.fixture
+def nudges() -> list[str]:
+    """One entry for each time the scheduler was told."""
+    return []
+
+
+@pytest.fixture
+def make_app(trainers: str, nudges: list[str]) -> MakeApp:
+    def make(url: str) -> FastAPI:
+        app = create_app(Settings(database_url=url, trainers=trainers, broker_url="memory://"))
+        app.state.services = replace(app.state.services, nudge=lambda: nudges.append("nudge"))
+        return app
+
+    return make
+
+
+@pytest.fixture
+def app(make_app: MakeApp, sqlite_url: str) -> FastAPI:
+    return make_app(sqlite_url)
+
+
+@pytest.fixture
+def http(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app, base_url=f"http://test{API}") as client:
+        yield client
+
+
+@pytest.fixture
+def use(app: FastAPI) -> Services:
+    services: Services = app.state.services
+    return services
+
+
+@pytest.fixture
+def workers(use: Services) -> Workers:
+    return Workers(use)
+
+
+@pytest.fixture
+def study(http: TestClient) -> str:
+    """A study that was just submitted."""
+    answer = http.post("/studies", json=STUDY)
+    assert answer.status_code == 201, answer.text
+    found: str = answer.json()["study"]
+    return found
+
+
+@pytest.fixture
+def tuned(study: str, workers: Workers) -> str:
+    """A study with its two trials, none of which has begun."""
+    workers.tune(study)
+    return study
+
+
+@pytest.fixture
+def server(app: FastAPI) -> Iterator[str]:
+    with serving(app) as url:
+        yield url

@@ -1,0 +1,90 @@
+"""The client and the server understand each other: every method of the one, against the other, really served."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError
+from stagetree.sequences import MultiStep
+from stagetree.spec import StudySpec
+from tests.api.world import STUDY, Workers, changed
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[Client]:
+    with Client(server, retries=1) as opened:
+        yield opened
+
+
+def test_a_study_from_submission_to_its_end(client: Client, workers: Workers) -> None:
+    study = client.submit(StudySpec.from_dict(STUDY))["study"]
+    workers.tune(study)
+    for trial in range(2):
+        workers.finish(study, workers.assign(study, trial), {"accuracy": trial / 2})
+    workers.close(study)
+    shown = client.study(study)
+    assert (shown["state"], shown["best"]["trial"], shown["merge_rate"]) == ("completed", 1, 1.333)
+    assert [trial["value"] for trial in client.trials(study, limit=1)] == [0.0, 0.5]
+    assert client.trial(study, 0)["curve"][-1]["step"] == 40
+    assert len(client.plan(study)["nodes"]) == 2
+    assert client.stage_tree(study)["stages"] == []
+    assert [slot["name"] for slot in client.slots()] == ["gpu0"]
+    assert client.health() == {"status": "ok"}
+
+
+def test_preview(client: Client) -> None:
+    assert client.preview(STUDY)["requested"] == 80
+
+
+def test_all_studies_over_many_pages(client: Client) -> None:
+    submitted = [client.submit(changed(name=f"s{n}"))["study"] for n in range(5)]
+    assert [study["study"] for study in client.studies(limit=2)] == submitted[::-1]
+
+
+def test_changing_a_study(client: Client, workers: Workers) -> None:
+    study = client.submit(STUDY)["study"]
+    assert client.pause(study)["state"] == "paused"
+    assert client.resume(study)["state"] == "running"
+    added = client.add_trial(study, {"lr": MultiStep(0.1, [20], 0.1), "bs": 64}, 30)
+    assert (added["trial"], added["steps"]) == (0, 30)
+    client.cancel_trial(study, 0)
+    assert client.trial(study, 0)["state"] == "cancelled"
+    assert client.cancel(study)["state"] == "cancelled"
+
+
+def test_the_same_key_is_one_study(client: Client) -> None:
+    assert client.submit(STUDY, "k") == client.submit(STUDY, "k")
+
+
+def test_refusals(client: Client) -> None:
+    study = client.submit(STUDY)["study"]
+    client.cancel(study)
+    with pytest.raises(NotFound, match="there is no study nobody"):
+        client.study("nobody")
+    with pytest.raises(Conflict, match="is cancelled and cannot be changed"):
+        client.resume(study)
+    with pytest.raises(Invalid, match=r"trainer: must be one of digits, letters, got 'digit'; did you mean digits\?"):
+        client.submit(changed(trainer="digit"))
+    with pytest.raises(Invalid, match=r"mode: must be max or min.*\n.*stepps: is not a field"):
+        client.submit(changed(mode="best", stepps=1))
+    with pytest.raises(ProblemError, match="There is nothing at"):
+        client._get("/nowhere")
+
+
+def test_events_over_many_pages(client: Client, workers: Workers) -> None:
+    study = client.submit(STUDY)["study"]
+    workers.tune(study)
+    assert [event["position"] for event in client.events(study, limit=1)] == [1, 2, 3, 4]
+    assert [event["position"] for event in client.events(study, 2, limit=1)] == [3, 4]
+
+
+def test_following_a_study_to_its_end(client: Client, workers: Workers) -> None:
+    study = client.submit(STUDY)["study"]
+    threading.Timer(0.3, lambda: (workers.tune(study), client.cancel(study))).start()
+    followed = [event["type"] for event in client.follow(study)]
+    assert followed == ["PlanOpened", "StudySubmitted", "TrialAdded", "TrialAdded", "StudyCancelled"]
+    assert list(client.follow(study, after=3)) == list(client.events(study, 3))
+    assert list(client.follow(study, after=5)) == []

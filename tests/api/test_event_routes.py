@@ -1,0 +1,206 @@
+"""The events of a study: by the page, and as a stream that can be resumed, from a real server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api import feed
+from app.api.feed import version_at
+from app.api.services import Services
+from app.domain import events as e
+from tests.api.world import API, STUDY, Workers, changed
+
+STREAM = {"Accept": "text/event-stream"}
+
+
+def positions(page: dict[str, Any]) -> list[int]:
+    return [item["position"] for item in page["items"]]
+
+
+# -------------------------------------------------------------------------------------------------------------- pages
+
+
+def test_the_events_of_a_life(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.5})
+    page = http.get(f"/studies/{tuned}/events").json()
+    assert [item["type"] for item in page["items"]] == [
+        "PlanOpened",
+        "StudySubmitted",
+        "TrialAdded",
+        "TrialAdded",
+        "ChainAssigned",
+        "StageCompleted",
+        "Evaluated",
+        "CheckpointKept",
+        "ChainEnded",
+    ]
+    assert page["next_cursor"] is None
+    first = page["items"][0]
+    assert (first["position"], first["version"], first["data"]["trainer"]) == (1, 1, "digits")
+
+
+def test_after_and_limit(http: TestClient, tuned: str) -> None:
+    assert positions(http.get(f"/studies/{tuned}/events?after=2").json()) == [3, 4]
+    assert positions(http.get(f"/studies/{tuned}/events?after=99").json()) == []
+    page = http.get(f"/studies/{tuned}/events?after=1&limit=2").json()
+    assert positions(page) == [2, 3]
+    http.post(f"/studies/{tuned}:pause")
+    page = http.get(f"/studies/{tuned}/events?after=1&limit=2&cursor={page['next_cursor']}").json()
+    assert positions(page) == [4, 5]
+
+
+def test_only_what_concerns_the_study(http: TestClient, tuned: str, workers: Workers) -> None:
+    """Two studies on one plan whose trials have nothing in common, and one on another plan."""
+    other = http.post("/studies", json=changed(space={"lr": 5})).json()["study"]
+    http.post("/studies", json=changed(trainer="letters"))
+    workers.tune(other)
+    chain = workers.assign(other, 0)
+    before = workers.use.log.head()
+    workers.finish(other, chain, {"accuracy": 0.5})
+    mine = http.get(f"/studies/{tuned}/events").json()
+    assert positions(mine) == [1, 2, 3, 4]
+    theirs = http.get(f"/studies/{other}/events").json()["items"]
+    assert [item["type"] for item in theirs][:4] == ["PlanOpened", "StudySubmitted", "TrialAdded", "ChainAssigned"]
+    rest = http.get(f"/studies/{other}/events?after={before}").json()["items"]
+    assert [item["type"] for item in rest] == ["StageCompleted", "Evaluated", "CheckpointKept", "ChainEnded"]
+    assert positions(http.get(f"/studies/{tuned}/events?after={before}").json()) == []
+
+
+def test_what_another_study_trained_for_it_concerns_a_study_too(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.5})
+    other = http.post("/studies", json=changed(space={"lr": 0.1, "bs": 64})).json()["study"]
+    workers.tune(other)
+    types = [item["type"] for item in http.get(f"/studies/{other}/events").json()["items"]]
+    assert types.count("Evaluated") == 1
+    assert types.count("StudySubmitted") == 1
+
+
+def test_a_page_can_be_empty_and_not_the_last(http: TestClient, study: str, workers: Workers) -> None:
+    other = http.post("/studies", json=changed(space={"lr": 5})).json()["study"]
+    workers.tune(other)
+    http.post(f"/studies/{study}:pause")
+    items, cursor, sizes = [], {}, []
+    while cursor is not None:
+        page = http.get(f"/studies/{study}/events", params={"limit": 1, **cursor}).json()
+        items += positions(page)
+        sizes.append(len(page["items"]))
+        cursor = page["next_cursor"] and {"cursor": page["next_cursor"]}
+    assert items == [1, 2, 5]
+    assert 0 in sizes
+
+
+def test_the_version_at_a_position(http: TestClient, use: Services) -> None:
+    studies = [http.post("/studies", json=changed(seed=n % 2)).json()["study"] for n in range(7)]
+    stream = use.find(studies[0]).stream
+    recorded = use.log.read(stream)
+    for position in range(use.log.head() + 3):
+        assert version_at(use.log, stream, position) == sum(each.position <= position for each in recorded)
+
+
+# ------------------------------------------------------------------------------------------------------------ streams
+
+
+@contextmanager
+def streaming(url: str, study: str, headers: dict[str, str] | None = None) -> Iterator[Iterator[Any]]:
+    with (
+        httpx2.Client(timeout=5) as client,
+        client.stream("GET", f"{url}{API}/studies/{study}/events", headers=STREAM | (headers or {})) as response,
+    ):
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["X-Accel-Buffering"] == "no"
+        yield iter(httpx2.EventSource(response))
+
+
+@pytest.fixture
+def submitted(server: str) -> str:
+    return httpx2.post(f"{server}{API}/studies", json=STUDY).json()["study"]
+
+
+def test_a_stream_gives_what_is_there_and_then_what_happens(server: str, submitted: str, workers: Workers) -> None:
+    with streaming(server, submitted) as stream:
+        assert [next(stream).id for _ in range(2)] == ["1", "2"]
+        workers.tune(submitted)
+        added = next(stream)
+        assert (added.event, added.id) == ("message", "3")
+        assert added.json()["type"] == "TrialAdded"
+
+
+def test_a_stream_ends_when_the_study_is_over_and_all_was_sent(server: str, submitted: str, workers: Workers) -> None:
+    with streaming(server, submitted) as stream:
+        httpx2.post(f"{server}{API}/studies/{submitted}:cancel")
+        found = list(stream)
+    assert [event.event for event in found] == ["message"] * 3 + ["end"]
+    assert found[-2].json()["type"] == "StudyCancelled"
+    assert found[-1].json() == {"state": "cancelled"}
+    answer = httpx2.get(f"{server}{API}/studies/{submitted}/events", headers=STREAM | {"Last-Event-ID": found[-2].id})
+    assert answer.status_code == 204
+
+
+def test_a_stream_is_resumed_after_the_last_event_received(server: str, submitted: str, workers: Workers) -> None:
+    workers.tune(submitted)
+    with streaming(server, submitted) as stream:
+        last = [next(stream) for _ in range(3)][-1]
+    httpx2.post(f"{server}{API}/studies/{submitted}:cancel")
+    with streaming(server, submitted, {"Last-Event-ID": last.id}) as stream:
+        assert [event.id for event in stream][:2] == ["4", "5"]
+
+
+def test_a_silent_stream_says_that_it_is_alive(server: str, submitted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "HEARTBEAT_SECONDS", 0.1)
+    with (
+        httpx2.Client(timeout=5) as client,
+        client.stream("GET", f"{server}{API}/studies/{submitted}/events?after=2", headers=STREAM) as response,
+    ):
+        lines = response.iter_lines()
+        assert [next(lines) for _ in range(5)] == ["retry: 2000", ": ping", "", ": ping", ""]
+
+
+def test_many_events_come_in_batches(
+    server: str, submitted: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "BATCH", 2)
+    workers.tune(submitted)
+    workers.finish(submitted, workers.assign(submitted, 0), {"accuracy": 0.5})
+    httpx2.post(f"{server}{API}/studies/{submitted}:cancel")
+    with streaming(server, submitted) as stream:
+        ids = [event.id for event in stream if event.event == "message"]
+    assert ids == [str(n) for n in range(1, workers.use.log.head() + 1)]
+
+
+def test_events_of_a_chain_assigned_before_the_stream_began(server: str, submitted: str, workers: Workers) -> None:
+    workers.tune(submitted)
+    chain = workers.assign(submitted, 0)
+    with streaming(server, submitted, {"Last-Event-ID": str(workers.use.log.head())}) as stream:
+        workers.record(submitted, e.StageCompleted(chain=chain, index=0, seconds=1.0))
+        assert next(stream).json()["type"] == "StageCompleted"
+
+
+def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, trainers: str) -> None:
+    """A real process, and the signal that an init system sends."""
+    settings = {"STAGETREE_DATABASE_URL": sqlite_url, "STAGETREE_TRAINERS": trainers, "PYTHONPATH": ":".join(sys.path)}
+    settings["STAGETREE_BROKER_URL"] = "memory://"
+    command = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app", "--port", "0"]
+    server = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    lines = iter(server.stderr.readline, "")
+    url = next(line for line in lines if "running on" in line).split("running on ")[1].split()[0]
+    study = httpx2.post(f"{url}{API}/studies", json=STUDY).json()["study"]
+    with streaming(url, study) as stream:
+        next(stream)
+        asked = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        threading.Thread(target=lambda: list(lines), daemon=True).start()
+        assert [event.event for event in stream] == ["message"]
+        server.wait(timeout=10)
+    assert time.monotonic() - asked < 3

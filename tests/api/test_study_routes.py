@@ -1,0 +1,251 @@
+"""Studies over HTTP: submitted, listed, looked at, paused, resumed, cancelled, previewed."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from app.api.services import ID, Services
+from app.domain import commands as c
+from app.domain.ids import plan_id
+from app.events import studies
+from tests.api.world import API, STUDY, MakeApp, Workers, changed
+
+
+def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]) -> None:
+    answer = http.post("/studies", json=STUDY)
+    assert answer.status_code == 201
+    shown = answer.json()
+    assert re.fullmatch(r"digits-again-[0-9a-f]{6}", shown["study"])
+    assert answer.headers["Location"] == f"{API}/studies/{shown['study']}"
+    assert (shown["state"], shown["best"], shown["trials"], shown["merge_rate"]) == ("running", None, [], None)
+    assert use.find(shown["study"]).stream == plan_id("digits", "1", {"width": 32}, 0)
+    assert nudges == ["nudge"]
+
+
+def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
+    spec = workers.plan(study).studies[study].spec
+    assert spec == STUDY | {"seed": 0, "priority": 1.0, "merge": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [("Große Suche #3", "groe-suche-3"), ("---", "study"), ("学习率", "study"), ("x" * 200, "x" * 56), ("a_b", "a-b")],
+)
+def test_the_id_can_stand_in_a_url(http: TestClient, name: str, slug: str) -> None:
+    found = http.post("/studies", json=changed(name=name)).json()["study"]
+    assert ID.fullmatch(found)
+    assert found[:-7] == slug
+
+
+def test_studies_of_the_same_trainer_share_a_plan_and_others_do_not(http: TestClient, use: Services) -> None:
+    files = [STUDY, changed(name="b", metric="loss"), changed(seed=1), changed(trainer="letters")]
+    found = [use.find(http.post("/studies", json=file).json()["study"]).stream for file in files]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> None:
+    chain = workers.assign(tuned, 0)
+    workers.beat(chain, 0, 7)
+    shown = http.get(f"/studies/{tuned}").json()
+    node = workers.plan(tuned).studies[tuned].trials[0].path[0]
+    under_way = {"slot": "gpu0", "study": tuned, "node": node, "start": 0, "end": 20, "step": 7}
+    assert shown["progress"] == {"running": [under_way]}
+    assert [trial["state"] for trial in shown["trials"]] == ["running", "running"]
+    assert shown["steps"] == {"requested": 80, "unique": 60, "executed": 0}
+    assert shown["merge_rate"] == 1.333
+    assert shown["finished_at"] is None
+    assert shown["wall_seconds"] >= 0
+
+
+def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.95})
+    workers.close(tuned)
+    shown = http.get(f"/studies/{tuned}").json()
+    assert (shown["state"], shown["error"]) == ("completed", None)
+    constant = {"family": "constant", "value": 0.1}
+    hp = {"bs": {"family": "constant", "value": 64}, "lr": constant}
+    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp}
+    assert shown["trials"][1] == {"trial": 1, "state": "completed", "steps": 40, "value": 0.95, "hp": hp}
+    assert shown["counts"] == {
+        "waiting": 0,
+        "running": 0,
+        "completed": 2,
+        "stopped": 0,
+        "failed": 0,
+        "cancelled": 0,
+    }
+    assert shown["steps"] == {"requested": 80, "unique": 60, "executed": 60}
+    assert shown["gpu_seconds"] == 4.5
+    assert shown["finished_at"] >= shown["submitted_at"]
+
+
+def test_trials_can_be_left_out(http: TestClient, tuned: str) -> None:
+    whole = http.get(f"/studies/{tuned}").json()
+    short = http.get(f"/studies/{tuned}?trials=false").json()
+    assert "trials" not in short
+    assert short.keys() | {"trials"} == whole.keys()
+    assert short["counts"]["waiting"] == 2
+
+
+def test_the_etag_is_the_version_of_the_plan_and_saves_looking_again_at_what_is_over(
+    http: TestClient, tuned: str, workers: Workers
+) -> None:
+    path = f"/studies/{tuned}"
+    running = http.get(path)
+    assert running.headers["ETag"] == f'W/"{workers.plan(tuned).version}"'
+    assert http.get(path, headers={"If-None-Match": running.headers["ETag"]}).status_code == 200
+    http.post(f"{path}:cancel")
+    over = http.get(path).headers["ETag"]
+    again = http.get(path, headers={"If-None-Match": over})
+    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", over)
+    assert http.get(path, headers={"If-None-Match": running.headers["ETag"]}).status_code == 200
+
+
+def test_pause_resume_and_cancel_keep_the_list_in_step(http: TestClient, study: str, nudges: list[str]) -> None:
+    for verb, state in [("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")]:
+        answer = http.post(f"/studies/{study}:{verb}")
+        assert (answer.status_code, answer.json()["state"]) == (200, state)
+        assert "trials" not in answer.json()
+        assert http.get("/studies").json()["items"][0]["state"] == state
+    assert len(nudges) == 5
+
+
+def test_what_is_over_cannot_be_changed(http: TestClient, study: str) -> None:
+    http.post(f"/studies/{study}:cancel")
+    for verb in ("pause", "resume"):
+        refused = http.post(f"/studies/{study}:{verb}")
+        assert refused.status_code == 409
+        assert refused.json()["detail"] == f"study {study} is cancelled and cannot be changed any more"
+    assert http.post(f"/studies/{study}:cancel").status_code == 200
+
+
+def test_pages_of_studies_are_stable_under_writes(http: TestClient) -> None:
+    first = [http.post("/studies", json=changed(name=f"s{n}")).json()["study"] for n in range(5)]
+    page = http.get("/studies?limit=2").json()
+    assert [item["study"] for item in page["items"]] == [first[4], first[3]]
+    http.post("/studies", json=changed(name="new"))
+    rest, cursor = [], page["next_cursor"]
+    while cursor:
+        page = http.get("/studies", params={"limit": 2, "cursor": cursor}).json()
+        rest += [item["study"] for item in page["items"]]
+        cursor = page["next_cursor"]
+    assert rest == [first[2], first[1], first[0]]
+    assert http.get("/studies?limit=6").json()["next_cursor"] is None
+
+
+def test_a_listed_study(http: TestClient, study: str, use: Services) -> None:
+    item = http.get("/studies").json()["items"][0]
+    assert item.pop("submitted_at") > 1e9
+    stream = use.find(study).stream
+    assert item == {"study": study, "name": "Digits, again!", "state": "running", "plan": stream}
+
+
+def test_a_preview_runs_nothing(http: TestClient, use: Services, nudges: list[str]) -> None:
+    answer = http.post("/studies:preview?slots=2", json=STUDY)
+    assert answer.status_code == 200, answer.text
+    shown = answer.json()
+    assert (shown["trials"], shown["requested"], shown["unique"], shown["merge_rate"]) == (2, 80, 60, 1.333)
+    assert (shown["critical_path_steps"], shown["makespan_steps"]) == (40, 40)
+    assert http.post("/studies:preview", json=STUDY).json()["makespan_steps"] == 60
+    assert use.log.head() == 0
+    assert nudges == []
+
+
+# ---------------------------------------------------------------------------------------------------------- once only
+
+
+def test_the_same_key_and_body_is_one_study_and_one_answer(http: TestClient, workers: Workers) -> None:
+    first = http.post("/studies", json=STUDY, headers={"Idempotency-Key": "k"})
+    workers.tune(first.json()["study"])
+    again = http.post("/studies", json=STUDY, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["Location"] == first.headers["Location"]
+    assert len(http.get("/studies").json()["items"]) == 1
+
+
+def test_the_same_key_with_another_body_or_path_is_refused(http: TestClient, study: str) -> None:
+    headers = {"Idempotency-Key": "k"}
+    http.post("/studies", json=STUDY, headers=headers)
+    for path, body in [("/studies", changed(seed=1)), (f"/studies/{study}:pause", None)]:
+        refused = http.post(path, json=body, headers=headers)
+        assert refused.status_code == 422
+        assert refused.json()["detail"] == "This idempotency key was used before, with another request."
+    assert http.get(f"/studies/{study}").json()["state"] == "running"
+
+
+def test_without_a_key_each_post_is_a_study(http: TestClient) -> None:
+    assert http.post("/studies", json=STUDY).json()["study"] != http.post("/studies", json=STUDY).json()["study"]
+
+
+def test_a_refused_request_leaves_its_key_free(http: TestClient) -> None:
+    headers = {"Idempotency-Key": "k"}
+    assert http.post("/studies", json=changed(trainer="x"), headers=headers).status_code == 422
+    assert http.post("/studies", json=STUDY, headers=headers).status_code == 201
+
+
+@pytest.mark.parametrize("key", ["", "a b", "ü", "x" * 256])
+def test_a_key_that_is_none(http: TestClient, key: str) -> None:
+    refused = http.post("/studies", json=STUDY, headers={"Idempotency-Key": key.encode()})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "Idempotency-Key"
+
+
+def _post(http: TestClient) -> Any:
+    return http.post(f"{API}/studies", json=STUDY, headers={"Idempotency-Key": "k"})
+
+
+def test_posts_at_once_with_one_key_are_one_study(make_app: MakeApp, database_url: str) -> None:
+    """In two processes, as far as the database can tell: each application has connections and plans of its own."""
+    apps = [make_app(database_url), make_app(database_url)]
+    with TestClient(apps[0]) as one, TestClient(apps[1]) as two, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(_post, [one, two] * 8))
+        assert {answer.status_code for answer in answers} == {201}
+        assert len({answer.content for answer in answers}) == 1
+        assert len(one.get(f"{API}/studies").json()["items"]) == 1
+
+
+def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> None:
+    app = make_app(database_url)
+    with TestClient(app, base_url=f"http://test{API}") as http:
+        workers = Workers(app.state.services)
+        study = http.post("/studies", json=STUDY, headers={"Idempotency-Key": "k"}).json()["study"]
+        workers.tune(study)
+        http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "bs": 64}, "steps": 50})
+        for trial in range(3):
+            workers.finish(study, workers.assign(study, trial), {"accuracy": trial / 10})
+        workers.close(study)
+        shown = http.get(f"/studies/{study}").json()
+        assert (shown["state"], shown["best"]["trial"], shown["steps"]["executed"]) == ("completed", 2, 70)
+        events = http.get(f"/studies/{study}/events?limit=1000").json()["items"]
+        assert [event["position"] for event in events] == list(range(1, app.state.services.log.head() + 1))
+        assert http.get("/slots").json()["items"][0]["state"] == "idle"
+        assert http.get("http://test/readyz").status_code == 200
+
+
+def test_an_id_that_is_taken_is_not_given_again(http: TestClient, use: Services, app: FastAPI) -> None:
+    ids = iter(["aaaaaa", "aaaaaa", "bbbbbb"])
+    app.state.services = replace(use, new_id=lambda: next(ids))
+    found = [http.post("/studies", json=changed(name="x", seed=n)).json()["study"] for n in range(2)]
+    assert found == ["x-aaaaaa", "x-bbbbbb"]
+
+
+def test_the_list_follows_the_log_when_another_process_closes_a_study(
+    http: TestClient, study: str, use: Services, workers: Workers
+) -> None:
+    workers.decide(
+        study,
+        c.FailStudy(study=study, error="the tuner failed", at=2e9),
+        lambda session: studies.set_state(session, study, "failed"),
+    )
+    assert http.get("/studies").json()["items"][0]["state"] == "failed"
+    shown = http.get(f"/studies/{study}").json()
+    assert (shown["state"], shown["error"]) == ("failed", "the tuner failed")

@@ -1,0 +1,138 @@
+"""Trials over HTTP: listed, looked at, added, cancelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api.services import Services
+from app.domain import commands as c
+from tests.api.world import API, Workers, changed
+
+HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}
+
+
+def test_pages_of_trials_are_stable_under_writes(http: TestClient, tuned: str) -> None:
+    page = http.get(f"/studies/{tuned}/trials?limit=1").json()
+    assert ([trial["trial"] for trial in page["items"]], page["next_cursor"]) == ([0], "1")
+    http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 10})
+    page = http.get(f"/studies/{tuned}/trials?limit=2&cursor=1").json()
+    assert ([trial["trial"] for trial in page["items"]], page["next_cursor"]) == ([1, 2], None)
+    assert http.get(f"/studies/{tuned}/trials").json()["items"] == http.get(f"/studies/{tuned}").json()["trials"]
+
+
+def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5, "loss": None})
+    shown = http.get(f"/studies/{tuned}/trials/0").json()
+    point = {"accuracy": 0.5, "loss": None}
+    assert shown.pop("curve") == [{"step": 20, "metrics": point}, {"step": 40, "metrics": point}]
+    assert shown.pop("path") == workers.plan(tuned).studies[tuned].trials[0].path
+    assert shown == {
+        "trial": 0,
+        "state": "completed",
+        "steps": 40,
+        "value": 0.5,
+        "hp": {"bs": {"family": "constant", "value": 64}, "lr": HP["lr"]},
+        "asked": [40],
+        "reason": {"by": "tuner"},
+    }
+
+
+def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, tuned: str, workers: Workers) -> None:
+    traceback = "Traceback (most recent call last):\n  ...\nValueError: the data is gone\n"
+    workers.fail(tuned, workers.assign(tuned, 1), traceback)
+    shown = http.get(f"/studies/{tuned}/trials/1").json()
+    assert (shown["state"], shown["value"]) == ("failed", None)
+    assert shown["error"] == "exception after step 3: ValueError: the data is gone"
+    assert shown["failure"] == {"kind": "exception", "step": 3, "error": traceback}
+    listed = http.get(f"/studies/{tuned}").json()["trials"][1]
+    assert listed.keys() == {"trial", "state", "steps", "value", "hp", "error"}
+
+
+def test_an_added_trial_shares_what_is_there(http: TestClient, tuned: str, workers: Workers, nudges: list[str]) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    nudges.clear()
+    answer = http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 20})
+    assert answer.status_code == 201
+    assert answer.headers["Location"] == f"{API}/studies/{tuned}/trials/2"
+    shown = answer.json()
+    assert (shown["trial"], shown["state"], shown["value"], shown["reason"]) == (2, "completed", 0.5, {"by": "user"})
+    assert nudges == ["nudge"]
+
+
+def test_the_same_key_and_body_is_one_trial(http: TestClient, tuned: str) -> None:
+    answers = [
+        http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 9}, headers={"Idempotency-Key": "t"})
+        for _ in range(2)
+    ]
+    assert [answer.json()["trial"] for answer in answers] == [2, 2]
+    assert len(http.get(f"/studies/{tuned}/trials").json()["items"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "errors"),
+    [
+        ({"hp": {"lr": 0.1}, "steps": 4}, {"hp": "must hold exactly bs, lr, got lr"}),
+        ({"hp": {"lr": 0.1, "bs": 1, "x": 2}, "steps": 4}, {"hp": "must hold exactly bs, lr, got bs, lr, x"}),
+        (
+            {"hp": {"lr": {"family": "linear", "init": 0.1}, "bs": 1}, "steps": 0, "step": 1},
+            {
+                "hp.lr.slope": "is missing: linear needs it",
+                "steps": "must be the number of steps to train for, at least 1, got 0",
+                "step": "is not a field here: there are hp, steps; did you mean steps?",
+            },
+        ),
+        ({}, {"hp": "is missing: an object from hyper-parameter to sequence", "steps": None}),
+        ([], {"": "must be an object with hp and steps, got []"}),
+    ],
+)
+def test_a_trial_that_is_wrong(http: TestClient, study: str, body: Any, errors: dict[str, str | None]) -> None:
+    refused = http.post(f"/studies/{study}/trials", json=body)
+    assert refused.status_code == 422
+    found = {error["field"]: error["problem"] for error in refused.json()["errors"]}
+    assert found.keys() == errors.keys()
+    for field, problem in errors.items():
+        assert problem is None or found[field].startswith(problem.split(":")[0])
+
+
+def test_the_names_come_from_the_listed_trials_when_there_is_no_space(http: TestClient) -> None:
+    file = changed(tuner={"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]})
+    del file["space"]
+    study = http.post("/studies", json=file).json()["study"]
+    assert http.post(f"/studies/{study}/trials", json={"hp": {"bs": 1}, "steps": 3}).status_code == 422
+    assert http.post(f"/studies/{study}/trials", json={"hp": {"lr": 1}, "steps": 3}).status_code == 201
+
+
+def test_a_trial_is_cancelled(http: TestClient, tuned: str, nudges: list[str]) -> None:
+    nudges.clear()
+    for _ in range(2):
+        answer = http.delete(f"/studies/{tuned}/trials/1")
+        assert (answer.status_code, answer.content) == (204, b"")
+    assert http.get(f"/studies/{tuned}/trials/1").json()["state"] == "cancelled"
+    assert http.get(f"/studies/{tuned}/trials/0").json()["state"] == "waiting"
+    assert nudges == ["nudge"] * 2
+
+
+def test_what_is_completed_cannot_be_cancelled(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    refused = http.delete(f"/studies/{tuned}/trials/0")
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == f"trial 0 of study {tuned} is completed and cannot be cancelled"
+
+
+def test_nothing_is_added_to_what_is_over(http: TestClient, study: str) -> None:
+    http.post(f"/studies/{study}:cancel")
+    assert http.post(f"/studies/{study}/trials", json={"hp": HP, "steps": 9}).status_code == 409
+
+
+def test_stopped_trials_keep_the_value_they_had(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    workers.decide(tuned, c.Tune(study=tuned, wishes=(c.Extend(trial=0, steps=80), c.Stop(trial=1))))
+    trials = http.get(f"/studies/{tuned}").json()["trials"]
+    assert [(trial["state"], trial["steps"], trial["value"]) for trial in trials] == [
+        ("waiting", 80, 0.5),
+        ("stopped", 40, None),
+    ]
+    assert http.get(f"/studies/{tuned}").json()["best"]["steps"] == 40

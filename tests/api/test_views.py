@@ -1,0 +1,136 @@
+"""What is shown is a function of the plan: values, the best, states, forms as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.api import views
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.search_plan import SearchPlan, fold
+from stagetree.sequences import Cosine, Linear, Sequence, Values
+
+S = StudyId("s")
+
+
+def plan_of(*trials: tuple[dict[str, Any], int], mode: str = "max") -> SearchPlan:
+    """A plan with one study of these trials."""
+    opened = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
+    plan = SearchPlan()
+    give(plan, c.SubmitStudy(plan=opened, study=S, spec={"name": "n", "metric": "m", "mode": mode}, at=10.0))
+    give(plan, c.Tune(study=S, wishes=tuple(c.Start(hp=hp, steps=steps) for hp, steps in trials)))
+    return plan
+
+
+def give(plan: SearchPlan, command: c.Command) -> None:
+    fold(decide(plan, command), plan)
+
+
+def evaluate(plan: SearchPlan, trial: int, step: int, value: float | None) -> None:
+    node = plan.node_of(plan.studies[S].trials[trial], step).id
+    fold([e.Evaluated(node=node, step=step, metrics={"m": value})], plan)
+
+
+def test_the_value_is_that_of_the_last_step_asked_for_that_has_one() -> None:
+    plan = plan_of(({"lr": 0.1}, 10))
+    evaluate(plan, 0, 5, 0.9)
+    assert views.result(plan, plan.studies[S].trials[0]) is None
+    evaluate(plan, 0, 10, 0.4)
+    give(plan, c.Tune(study=S, wishes=(c.Extend(trial=0, steps=20),)))
+    evaluate(plan, 0, 15, 0.8)
+    assert views.result(plan, plan.studies[S].trials[0]) == (10, 0.4)
+    evaluate(plan, 0, 20, 0.6)
+    assert views.result(plan, plan.studies[S].trials[0]) == (20, 0.6)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 0)])
+def test_the_best_by_mode_with_ties_to_the_lower_number(mode: str, best: int) -> None:
+    plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2, 0.3, 0.4)), mode=mode)
+    for trial, value in enumerate((0.1, 0.5, 0.5, 0.1)):
+        evaluate(plan, trial, 10, value)
+    found = views.best(plan, plan.studies[S])
+    assert found is not None
+    assert found["trial"] == best
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_what_is_not_finite_is_no_value(value: float | None) -> None:
+    plan = plan_of(({"lr": 0.1}, 10))
+    evaluate(plan, 0, 10, value)
+    shown = views.study(plan, S, now=11.0)
+    assert (shown["best"], shown["trials"][0]["value"]) == (None, None)
+    assert views.trial(plan, plan.studies[S].trials[0])["curve"] == [{"step": 10, "metrics": {"m": None}}]
+
+
+def test_a_trial_runs_when_a_chain_passes_its_path_and_waits_when_one_only_passes_nearby() -> None:
+    decay = {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}
+    plan = plan_of(({"lr": 0.1}, 40), ({"lr": decay}, 40), ({"lr": 0.1}, 30), ({"lr": 0.3}, 40))
+    constant = plan.studies[S].trials[0].path
+    stages = (e.Stage(node=constant[-1], start=30, end=40, study=S, evaluate=(40,)),)
+    kept = e.CheckpointKept(node=constant[-1], step=30, key="k", sha256="0", size=1)
+    fold([kept, e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=stages, at=1.0)], plan)
+    states = [trial["state"] for trial in views.trials(plan, plan.studies[S])]
+    assert states == ["running", "waiting", "waiting", "waiting"]
+
+
+def test_a_stage_that_only_evaluates_runs_for_those_who_wait_there() -> None:
+    plan = plan_of(({"lr": 0.1}, 40), ({"lr": 0.3}, 40))
+    node = plan.studies[S].trials[0].path[-1]
+    stage = e.Stage(node=node, start=40, end=40, study=S, evaluate=(40,))
+    fold([e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)], plan)
+    assert [trial["state"] for trial in views.trials(plan, plan.studies[S])] == ["running", "waiting"]
+    assert views.study(plan, S, now=1.0)["progress"]["running"][0]["step"] == 40
+
+
+@pytest.mark.parametrize(("reached", "step"), [({}, 0), ({"c": 13}, 13), ({"c": 99}, 40), ({"other": 5}, 0)])
+def test_progress_stays_within_the_stage(reached: dict[ChainId, int], step: int) -> None:
+    plan = plan_of(({"lr": 0.1}, 40))
+    stage = e.Stage(node=plan.studies[S].trials[0].path[0], start=0, end=40, study=S)
+    fold([e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)], plan)
+    assert views.study(plan, S, now=1.0, reached=reached)["progress"]["running"][0]["step"] == step
+
+
+def test_a_chain_that_only_saves_is_not_under_way() -> None:
+    plan = plan_of(({"lr": 0.1}, 40))
+    stage = e.Stage(node=plan.studies[S].trials[0].path[0], start=0, end=40, study=S)
+    assigned = e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)
+    fold([assigned, e.StageCompleted(chain=ChainId("c"), index=0, seconds=2.0)], plan)
+    shown = views.study(plan, S, now=1.0)
+    assert shown["progress"]["running"] == []
+    assert shown["steps"]["executed"] == 40
+    assert shown["gpu_seconds"] == 2.0
+
+
+def test_wall_seconds_go_from_submission_to_the_end_or_to_now() -> None:
+    plan = plan_of(({"lr": 0.1}, 40))
+    assert views.study(plan, S, now=12.5)["wall_seconds"] == 2.5
+    assert views.study(plan, S, now=9.0)["wall_seconds"] == 0.0
+    give(plan, c.CancelStudy(study=S, at=11.0))
+    assert views.study(plan, S, now=99.0)["wall_seconds"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sequence", "number", "text"),
+    [
+        (Values(["adam", "sgd"], [5]), 0, '"adam"'),
+        (Values([64, 128], [5]), 1, "128"),
+        (Linear(0.5, 0.25), 1, "line (init 0.5, slope 0.25) from step 0"),
+        (Cosine(1.0, 0.0, 10), 1, "half cosine (init 1, low 0, period 10) from step 0"),
+    ],
+)
+def test_forms_can_be_read(sequence: Sequence, number: int, text: str) -> None:
+    pieces = list(zip(range(number + 1), sequence.pieces(), strict=False))
+    assert views.form_text(pieces[number][1].form) == text
+
+
+def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -> None:
+    plan = plan_of(({"lr": 0.1}, 40), ({"lr": 0.1}, 10))
+    shown = views.stage_tree(plan, plan.studies[S])
+    assert [(stage["start"], stage["end"]) for stage in shown["stages"]] == [(0, 10), (10, 40)]
+    give(plan, c.CancelTrial(study=S, trial=1))
+    assert [(stage["start"], stage["end"]) for stage in views.stage_tree(plan, plan.studies[S])["stages"]] == [(0, 40)]
+    assert NodeId(shown["stages"][0]["node"]) in plan.nodes

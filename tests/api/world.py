@@ -1,0 +1,136 @@
+"""The study the tests submit, and who plays the scheduler and the workers: they write what those would report."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.api.services import Services
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import SearchPlan, Trial
+from app.events import leases, studies
+from app.events.transact import record, transact
+from app.scheduling.tuners import tuner_of
+
+MakeApp = Callable[[str], FastAPI]
+
+API = "/api/v1"
+
+STUDY: dict[str, Any] = {
+    "name": "Digits, again!",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "metric": "accuracy",
+    "mode": "max",
+    "space": {"lr": [{"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, 0.1], "bs": 64},
+    "tuner": {"kind": "grid", "max_steps": 40},
+}
+"""Two trials that part at step 20: 80 steps asked for, 60 different ones."""
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    """The study file with other fields."""
+    return copy.deepcopy(STUDY) | fields
+
+
+class Workers:
+    """Plays the scheduler and the workers: the same facts, without training anything."""
+
+    def __init__(self, use: Services) -> None:
+        self.use, self.chains = use, 0
+
+    def plan(self, study: str) -> SearchPlan:
+        return self.use.plans.get(self.stream(study))
+
+    def stream(self, study: str) -> str:
+        return self.use.find(study).stream
+
+    def tune(self, study: str) -> None:
+        """The tuner asks for its trials."""
+        found = self.plan(study).studies[StudyId(study)]
+        self.decide(study, c.Tune(study=found.id, wishes=tuple(tuner_of(found.spec).wishes(found))))
+
+    def decide(self, study: str, command: c.Command, alongside: Any = None) -> None:
+        use = self.use
+        transact(
+            use.log, use.plans, self.stream(study), lambda plan: decide(plan, command), at=1.0, alongside=alongside
+        )
+
+    def record(self, study: str, *events: e.Event, alongside: Any = lambda session: None) -> None:
+        record(self.use.log, self.stream(study), events, at=1.0, alongside=alongside)
+
+    def assign(self, study: str, trial: int, slot: str = "gpu0") -> ChainId:
+        """A slot is given what is left to train for a trial."""
+        self.chains += 1
+        chain, plan = ChainId(f"c{self.chains}"), self.plan(study)
+        stages = tuple(self._stages(plan, plan.studies[StudyId(study)].trials[trial]))
+        work = {"stages": [{"node": s.node, "start": s.start, "end": s.end, "study": s.study} for s in stages]}
+
+        def take(session: Any) -> None:
+            leases.register_slot(session, slot, "cpu", "here", 1)
+            leases.assign(session, chain, self.stream(study), slot, work, 600)
+            leases.claim(session, chain, "worker", 600)
+
+        self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0), take)
+        return chain
+
+    def beat(self, chain: str, index: int, step: int) -> None:
+        with self.use.database.write() as session:
+            leases.heartbeat(session, chain, 1, 600, index, step)
+
+    def finish(self, study: str, chain: str, metrics: dict[str, float | None]) -> None:
+        """The chain trains all its stages, and reports the same metrics at the end of each."""
+        events: list[e.Event] = []
+        for index, stage in enumerate(self.plan(study).chains[ChainId(chain)].stages):
+            kept = {"key": f"{stage.node}/{stage.end}", "sha256": "0" * 64, "size": 1}
+            events += [
+                e.StageCompleted(chain=ChainId(chain), index=index, seconds=1.5),
+                e.Evaluated(node=stage.node, step=stage.end, metrics=metrics),
+                e.CheckpointKept(node=stage.node, step=stage.end, **kept),
+            ]
+        events.append(e.ChainEnded(chain=ChainId(chain), outcome="done"))
+        self.record(study, *events, alongside=lambda session: leases.finish(session, chain, 1, None))
+
+    def fail(self, study: str, chain: str, error: str) -> None:
+        event = e.StageFailed(chain=ChainId(chain), index=0, step=3, kind="exception", error=error, seconds=0.5)
+        self.record(study, event, alongside=lambda session: leases.end(session, chain))
+
+    def close(self, study: str) -> None:
+        """The study is completed, or failed."""
+        self.decide(
+            study,
+            c.CloseStudy(study=StudyId(study), at=time.time()),
+            lambda session: studies.set_state(session, study, "completed"),
+        )
+
+    def _stages(self, plan: SearchPlan, trial: Trial) -> Iterator[e.Stage]:
+        for number, name in enumerate(trial.path):
+            node, last = plan.nodes[name], number + 1 == len(trial.path)
+            end = trial.steps if last else plan.nodes[trial.path[number + 1]].start
+            start = max((step for step in node.checkpoints if step <= end), default=node.start)
+            if start < end:
+                yield e.Stage(node=name, start=start, end=end, study=trial.study, evaluate=(end,))
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """The URL of a real server, in a thread."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    app.state.services.stopping.set()
+    server.should_exit = True
+    thread.join()
