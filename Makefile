@@ -25,6 +25,10 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 test: .venv/.installed-dev  ## all tests
 	@$(BIN)/python -m pytest
 
+docs: .venv/.installed-dev  ## the guide as web pages, in site/
+	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
+	@echo "Open site/index.html"
+
 check: .venv/.installed-dev  ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -35,4 +39,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test check format
+.PHONY: help demo up test docs check format
