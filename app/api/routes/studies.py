@@ -28,6 +28,7 @@ router = APIRouter(tags=["studies"])
 
 STATES: dict[type, str] = {e.StudyPaused: "paused", e.StudyResumed: "running", e.StudyCancelled: "cancelled"}
 Json = dict[str, Any]
+Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
 
@@ -159,8 +160,8 @@ def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> J
     responses=refusals(400, 413, 415),
     openapi_extra=body("StudySpec", schemas.STUDY_FILE),
 )
-def preview_study(given: Body, use: Use, slots: Annotated[int, Query(ge=1, le=10_000)] = 1) -> Json:
-    """The body is that of a submission. `slots` is how many slots it would have for itself."""
+def preview_study(given: Body, use: Use, slots: Slots = 1) -> Json:
+    """The body is that of a submission, and refused where that would be."""
     from app.scheduling.preview import preview
 
     return preview(study_of(given, dict(use.trainers)), slots=slots)
