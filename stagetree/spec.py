@@ -59,6 +59,10 @@ class SpecError(ValueError):
         self.problems, self.source = problems, source
 
 
+class FieldError(SequenceError):
+    """A field outside the space, named in full."""
+
+
 # --------------------------------------------------------------------------------------------------------------- types
 # Every field's description completes the sentences "must be ..." and "is missing: ...".
 
@@ -211,7 +215,99 @@ class TrialsTuner(TunerSpec):
         return (trial.configuration() for trial in self.trials)
 
 
-Tuner = Annotated[GridTuner | RandomTuner | TrialsTuner, Field(discriminator="kind")]
+def _num_trials() -> Any:
+    return common("num_trials", "the number of configurations to try, at least 1")
+
+
+def _min_steps(**options: Any) -> Any:
+    return common("min_steps", "the number of steps at the lowest rung, at least 1", **options)
+
+
+def _reduction_factor() -> Any:
+    return common("reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=4)
+
+
+Factor = Annotated[int, Field(ge=2)]
+
+
+class SamplingTuner(TunerSpec):
+    """What tuners have in common that take configurations one by one from a sampler."""
+
+    sampler: Literal["random", "grid"] = Field(
+        default="random", description="random or grid: where configurations come from"
+    )
+
+    def check(self, spec: StudySpec) -> None:
+        if self.sampler == "random":
+            spec.search_space.sample(spec.seed, 0)
+        elif next(spec.search_space.grid(), None) is None:
+            raise WhereError("must let at least one combination of the space through, got none")
+        self.check_steps()
+
+    def check_steps(self) -> None:
+        """Raise `SequenceError` if the rungs make no sense."""
+        least, most = getattr(self, "min_steps", None), getattr(self, "max_steps", None)
+        if least is not None and most is not None and least > most:
+            raise FieldError("tuner.min_steps", f"must not be more than max_steps, {most}, got {least}")
+
+
+class ShaTuner(SamplingTuner):
+    """Synchronous successive halving: `num_trials` configurations, of which the best 1/eta go on from each rung."""
+
+    kind: Literal["sha"] = "sha"
+    num_trials: Count = _num_trials()
+    min_steps: Count = _min_steps()
+    max_steps: Count = _max_steps()
+    reduction_factor: Factor = _reduction_factor()
+    early_stopping_rate: int = Field(default=0, ge=0, description="a whole number, 0 or more: s in the ASHA paper")
+
+
+class AshaTuner(SamplingTuner):
+    """Asynchronous successive halving. Without `max_steps`, trials may climb for ever (infinite horizon)."""
+
+    kind: Literal["asha"] = "asha"
+    type: Literal["promotion", "stopping"] = Field(
+        default="promotion", description="promotion (trials wait at their rung) or stopping (they go on or end)"
+    )
+    num_trials: Count = _num_trials()
+    min_steps: Count = _min_steps()
+    max_steps: Count | None = common("max_steps", "the number of steps at the top rung, at least 1", default=None)
+    reduction_factor: Factor = _reduction_factor()
+    early_stopping_rate: int = Field(default=0, ge=0, description="a whole number, 0 or more: s in the ASHA paper")
+
+    def check_steps(self) -> None:
+        super().check_steps()
+        if self.type == "stopping" and self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: stopping needs the number of steps at the top rung")
+
+
+class HyperbandTuner(SamplingTuner):
+    """Every bracket of successive halving; how many configurations that is follows from the steps."""
+
+    kind: Literal["hyperband"] = "hyperband"
+    min_steps: Count = _min_steps(default=1)
+    max_steps: Count = _max_steps()
+    reduction_factor: Factor = common(
+        "reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=3
+    )
+    brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
+
+
+class AsyncHyperbandTuner(SamplingTuner):
+    """ASHA in several brackets. Without `min_steps` there are at most five rungs."""
+
+    kind: Literal["async_hyperband"] = "async_hyperband"
+    num_trials: Count = _num_trials()
+    min_steps: Count | None = _min_steps(default=None)
+    max_steps: Count = _max_steps()
+    reduction_factor: Factor = _reduction_factor()
+    brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")
+
+
+Tuner = Annotated[
+    GridTuner | RandomTuner | TrialsTuner | ShaTuner | AshaTuner | HyperbandTuner | AsyncHyperbandTuner,
+    Field(discriminator="kind"),
+]
 
 KINDS: dict[str, type[TunerSpec]] = {cls.model_fields["kind"].default: cls for cls in get_args(get_args(Tuner)[0])}
 
@@ -258,7 +354,7 @@ class StudySpec(_Model):
                 raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
         try:
             self.tuner.check(self)
-        except WhereError:
+        except (WhereError, FieldError):
             raise
         except SequenceError as error:
             raise SequenceError(_path("space", error.field), error.problem) from None

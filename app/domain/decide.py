@@ -111,7 +111,7 @@ def _close(study: Study, at: float) -> Iterator[e.Event]:
     if study.is_final or study.active:
         return
     failed = [trial for trial in study.trials if trial.state == "failed"]
-    if failed and not study.results:
+    if failed and not study.answered:
         error = (failed[0].error or {}).get("error", "")
         last_line = error.strip().rsplit("\n", 1)[-1]
         text = f"all {len(failed)} trials failed; trial {failed[0].number}: {last_line}"

@@ -63,6 +63,21 @@ class Node:
         return any(start < step <= end for start, end in self.running.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a study's history, which is all that a tuner is told.
+
+    kind: "start" (a trial was asked to train for `steps`), "promote" (the same trial is asked for more), "stop" (no
+    more of it is wanted), "result" (its `metrics` after `steps`), "fail" or "cancel" (no result will come).
+    """
+
+    kind: str
+    trial: int
+    steps: int
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    reason: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Trial:
     """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands."""
@@ -91,8 +106,7 @@ class Study:
     """One search by one tuner.
 
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
-    results: (trial, step) for each requested step that has its metrics, in the order of the log.
-    proposed: how many of its trials its own tuner has added.
+    history: what happened to its trials, in the order of the log.
     """
 
     id: StudyId
@@ -102,10 +116,10 @@ class Study:
     finished_at: float | None = None
     error: str | None = None
     trials: list[Trial] = field(default_factory=list)
-    results: list[tuple[int, int]] = field(default_factory=list)
+    history: list[Entry] = field(default_factory=list)
     deepest: dict[NodeId, int] = field(default_factory=dict)
     active: int = 0
-    proposed: int = 0
+    answered: int = 0
     requested: int = 0
     unique: int = 0
     executed: int = 0
@@ -206,9 +220,11 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.TrialAdded():
             _add(plan, event)
         case e.TrialExtended():
+            entry = Entry("promote", event.trial, event.steps, reason=event.reason)
+            plan.studies[event.study].history.append(entry)
             _ask(plan, plan.trial((event.study, event.trial)), event.steps)
         case e.TrialStopped():
-            _end(plan, plan.trial((event.study, event.trial)), "stopped")
+            _end(plan, plan.trial((event.study, event.trial)), "stopped", reason=event.reason)
         case e.TrialCancelled():
             _end(plan, plan.trial((event.study, event.trial)), "cancelled")
         case e.StudyPaused():
@@ -248,7 +264,7 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
     trial = Trial(event.study, event.trial, event.hp, event.reason)
     study.trials.append(trial)
     study.active += 1
-    study.proposed += event.reason.get("by") == "tuner"
+    study.history.append(Entry("start", event.trial, event.steps, reason=event.reason))
     _ask(plan, trial, event.steps)
 
 
@@ -304,7 +320,8 @@ def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
     if (problem := _problem(study, plan.metrics(trial, step) or {}, step)) is not None:
         _end(plan, trial, "failed", problem)
         return
-    study.results.append((trial.number, step))
+    study.answered += 1
+    study.history.append(Entry("result", trial.number, step, metrics=plan.metrics(trial, step) or {}))
     if step == trial.steps and trial.state == "active":
         trial.state, study.active = "completed", study.active - 1
 
@@ -321,9 +338,20 @@ def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> di
     return None
 
 
-def _end(plan: SearchPlan, trial: Trial, state: str, error: dict[str, Any] | None = None) -> None:
+_ENTRY_OF = {"stopped": "stop", "failed": "fail", "cancelled": "cancel"}
+
+
+def _end(
+    plan: SearchPlan,
+    trial: Trial,
+    state: str,
+    error: dict[str, Any] | None = None,
+    reason: Mapping[str, Any] | None = None,
+) -> None:
     """The trial is over before it has what it was asked for."""
     trial.error = error
+    entry = Entry(_ENTRY_OF[state], trial.number, trial.steps, reason=reason or error or {})
+    plan.studies[trial.study].history.append(entry)
     if trial.state == "active":
         plan.studies[trial.study].active -= 1
     trial.state = state

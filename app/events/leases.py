@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Update, literal, literal_column, select, text, update
+from sqlalchemy import ColumnElement, Float, Update, func, literal, literal_column, select, text, update
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
@@ -102,6 +102,12 @@ def free_slots(session: Session, seen_within: float) -> list[SlotRow]:
     """The slots that have no chain and whose workers were seen in the last `seen_within` seconds, by name."""
     free = select(SlotRow).where(SlotRow.chain.is_(None), SlotRow.seen_at >= _now(session) - seen_within)
     return _rows(session, free.order_by(SlotRow.name))
+
+
+def count_slots(session: Session, seen_within: float) -> int:
+    """How many slots have a worker that was seen in the last `seen_within` seconds."""
+    seen = select(func.count()).select_from(SLOTS).where(SLOTS.c.seen_at >= _now(session) - seen_within)
+    return session.scalar(seen) or 0
 
 
 # The tick's side

@@ -19,7 +19,7 @@ from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import POLICIES, Policy
-from app.scheduling.tuners import Tuner, tuner_of
+from app.scheduling.tuners import Mind
 
 Measure = Callable[[Node, int], e.Metrics]
 
@@ -42,7 +42,8 @@ class Simulator:
         self._measure, self._policy = measure, policy
         self._free = [f"gpu{number}" for number in reversed(range(slots))]
         self._due: list[tuple[float, int, ChainId]] = []
-        self._tuners: dict[StudyId, Tuner] = {}
+        self._minds: dict[StudyId, Mind] = {}
+        self._slots = slots
         self._numbers = count()
 
     def give(self, command: c.Command) -> None:
@@ -83,12 +84,12 @@ class Simulator:
 
     def _tune(self, name: StudyId) -> None:
         study = self.plan.studies[name]
-        if name not in self._tuners:
-            self._tuners[name] = tuner_of(study.spec)
-        tuner = self._tuners[name]
-        if wishes := tuner.wishes(study):
-            self.give(c.Tune(study=name, wishes=tuple(wishes)))
-        if study.active == 0 and tuner.is_done(study):
+        if name not in self._minds:
+            self._minds[name] = Mind(study.spec)
+        mind = self._minds[name]
+        while wishes := mind.wishes(study, self._slots):
+            self.give(c.Tune(study=name, wishes=wishes))
+        if mind.is_done(study):
             self.give(c.CloseStudy(study=name, at=self.now))
 
     def _await_stage(self, chain: Chain) -> None:

@@ -19,7 +19,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Chain, SearchPlan, Study, waiting_beyond
+from app.domain.search_plan import Chain, SearchPlan, waiting_beyond
 from app.events import leases, studies
 from app.events.database import Database
 from app.events.leases import Fenced, SlotTaken
@@ -29,7 +29,7 @@ from app.events.transact import Plans, transact
 from app.scheduling.chains import lead_trial, stages_of
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import Choice, Policy
-from app.scheduling.tuners import Tuner, tuner_of
+from app.scheduling.tuners import Mind
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,8 @@ class Ticker:
         self._policy, self._publish, self._new_id, self._clock = policy, publish, new_id, clock
         self._lease_seconds, self._spare_bytes = lease_seconds, spare_bytes
         self._frontiers: dict[str, Frontier] = {}
-        self._tuners: dict[StudyId, Tuner] = {}
+        self._room = 1  # how many trials can be trained at once
+        self._minds: dict[StudyId, Mind] = {}
 
     def tick(self) -> None:
         """Look once. Raises `DatabaseUnavailable`; whatever was done until then stands."""
@@ -65,6 +66,7 @@ class Ticker:
             streams = studies.active_streams(session)
             expired = leases.expired(session)
             stale = leases.stale(session, DISPATCH_AGAIN_SECONDS)
+            self._room = max(1, leases.count_slots(session, self._lease_seconds))
         for row in expired:
             self._lose(row)
         for stream in streams:
@@ -116,24 +118,27 @@ class Ticker:
         for study in list(self._plans.get(stream).studies.values()):
             if study.state == "running":
                 try:
-                    self._tune_study(stream, study)
+                    self._tune_study(stream, study.id)
                 except Exception as error:
                     logger.exception("the tuner of study %s failed", study.id)
                     self._close(
                         stream, c.FailStudy(study=study.id, error=f"the tuner failed: {error}", at=self._clock())
                     )
 
-    def _tune_study(self, stream: str, study: Study) -> None:
-        tuner = self._tuner(study)
-        if tuner.wishes(study):
-            self._transact(stream, lambda plan: decide(plan, _wishes(tuner, plan.studies[study.id])))
-        if study.active == 0 and tuner.is_done(study):
-            self._close(stream, c.CloseStudy(study=study.id, at=self._clock()))
+    def _tune_study(self, stream: str, name: StudyId) -> None:
+        """Grant the study's wishes one after the other, each on what the one before led to."""
+        mind = self._mind(stream, name)
+        while self._transact(stream, lambda plan: _tuned(plan, name, mind, self._room)):
+            pass
+        with self._plans.holding(stream) as plan:
+            done = mind.is_done(plan.studies[name])
+        if done:
+            self._close(stream, c.CloseStudy(study=name, at=self._clock()))
 
-    def _tuner(self, study: Study) -> Tuner:
-        if study.id not in self._tuners:
-            self._tuners[study.id] = tuner_of(study.spec)
-        return self._tuners[study.id]
+    def _mind(self, stream: str, name: StudyId) -> Mind:
+        if name not in self._minds:
+            self._minds[name] = Mind(self._plans.get(stream).studies[name].spec)
+        return self._minds[name]
 
     def _close(self, stream: str, command: c.CloseStudy | c.FailStudy) -> None:
         decided: list[e.Event] = []
@@ -148,7 +153,7 @@ class Ticker:
                 studies.set_state(session, command.study, state)
 
         self._transact(stream, closing, show)
-        self._tuners.pop(command.study, None)
+        self._minds.pop(command.study, None)
 
     # ------------------------------------------------------------------------------------------------ chains
 
@@ -228,12 +233,17 @@ class Ticker:
         stream: str,
         deciding: Callable[[SearchPlan], Sequence[e.Event]],
         alongside: Callable[[Session], None] | None = None,
-    ) -> None:
-        transact(self._log, self._plans, stream, deciding, at=self._clock(), alongside=alongside)
+    ) -> bool:
+        """Whether anything was decided."""
+        recorded = transact(self._log, self._plans, stream, deciding, at=self._clock(), alongside=alongside)
+        return bool(recorded)
 
 
-def _wishes(tuner: Tuner, study: Study) -> c.Tune:
-    return c.Tune(study=study.id, wishes=tuple(tuner.wishes(study)))
+def _tuned(plan: SearchPlan, name: StudyId, mind: Mind, room: int) -> Sequence[e.Event]:
+    study = plan.studies[name]
+    if study.state != "running":
+        return ()
+    return decide(plan, c.Tune(study=name, wishes=mind.wishes(study, room)))
 
 
 def _resume(plan: SearchPlan, name: NodeId, step: int) -> dict[str, Any] | None:

@@ -1,9 +1,38 @@
 """Tuners: pure functions from what has happened in a study to what is wanted next, by the kind in its study file.
 
-A tuner reads the folded study and answers with wishes. What it wished for before is there to be read, so it keeps
-nothing in memory that it could not work out again.
+`base` says what a tuner is; `mind` sets it to work on a study; `sources` is where configurations come from.
 """
 
-from app.scheduling.tuners.base import Tuner, tuner_of
+from __future__ import annotations
 
-__all__ = ["Tuner", "tuner_of"]
+from app.scheduling.tuners.asha import Asha
+from app.scheduling.tuners.base import Tuner
+from app.scheduling.tuners.fixed import Fixed
+from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
+from app.scheduling.tuners.mind import Mind
+from app.scheduling.tuners.sha import Sha
+from app.scheduling.tuners.sources import SOURCES, Source
+from stagetree.spec import SamplingTuner, StudySpec
+
+TUNERS: dict[str, type[Tuner]] = {
+    "grid": Fixed,
+    "random": Fixed,
+    "trials": Fixed,
+    "sha": Sha,
+    "asha": Asha,
+    "hyperband": Hyperband,
+    "async_hyperband": AsyncHyperband,
+}
+
+
+def tuner_of(spec: StudySpec) -> Tuner:
+    """The tuner that a study file asks for."""
+    return TUNERS[spec.tuner.kind](spec)
+
+
+def source_of(spec: StudySpec) -> Source | None:
+    """Where the study's configurations come from; None where its tuner names them all."""
+    return SOURCES[spec.tuner.sampler](spec) if isinstance(spec.tuner, SamplingTuner) else None
+
+
+__all__ = ["SOURCES", "TUNERS", "Mind", "Source", "Tuner", "source_of", "tuner_of"]

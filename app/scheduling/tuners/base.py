@@ -1,28 +1,80 @@
-"""The interface of a tuner, and which class answers to which kind."""
+"""What a tuner is: told a study's history entry by entry, it says what is wanted next. Nothing else goes in or out.
+
+A tuner in twenty lines:
+
+    class Best(Tuner):
+        '''Trains ten configurations for 5 steps, then the best of them for 50.'''
+
+        def __init__(self, spec):
+            super().__init__(spec)
+            self.started, self.losses, self.promoted = 0, {}, False
+
+        def see(self, entry):
+            match entry.kind:
+                case "start":
+                    self.started += 1
+                case "promote":
+                    self.promoted = True
+                case "result" | "fail":
+                    self.losses.setdefault(entry.trial, self.loss(entry))
+
+        def next(self):
+            if self.started < 10:
+                return Fresh(steps=5)
+            if len(self.losses) == 10 and not self.promoted:
+                return Extend(trial=min(self.losses, key=lambda trial: (self.losses[trial], trial)), steps=50)
+            return None
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from app.domain.commands import Wish
-from app.domain.search_plan import Study
-from app.scheduling.tuners.fixed import Fixed
+from app.domain.commands import Extend, Start, Stop
+from app.domain.search_plan import Entry
 from stagetree.spec import StudySpec
 
 
-class Tuner(Protocol):
-    """What a study wants, from what has happened in it. Made once from the study file; remembers nothing after that."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """A wish: train a new configuration, from wherever the study takes them, for `steps` steps."""
 
-    def wishes(self, study: Study) -> Sequence[Wish]:
-        """What is wanted next. A wish may be repeated: what is true already yields no event."""
-        ...
-
-    def is_done(self, study: Study) -> bool:
-        """True when no result that may still come would make it want more."""
-        ...
+    steps: int
+    reason: Mapping[str, Any] = field(default_factory=dict)
 
 
-def tuner_of(spec: dict[str, Any]) -> Tuner:
-    """The tuner that a study file asks for. Raises `stagetree.spec.SpecError`."""
-    return Fixed(StudySpec.from_dict(spec))
+Next = Fresh | Start | Extend | Stop
+
+
+class Tuner(ABC):
+    """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
+
+    eager: its wishes are taken at once; the others are asked for one more whenever a slot could train it.
+    open_ended: others add trials too, so that wanting nothing does not end the study.
+    """
+
+    eager: ClassVar[bool] = False
+    open_ended: ClassVar[bool] = False
+
+    def __init__(self, spec: StudySpec) -> None:
+        self.metric, self._sign = spec.metric, -1.0 if spec.mode == "max" else 1.0
+
+    def limit(self, trials: int) -> None:  # noqa: B027 - most tuners know how many trials they want
+        """The study has no more than `trials` configurations. Said once, before anything is seen."""
+
+    @abstractmethod
+    def see(self, entry: Entry) -> None:
+        """Take in what happened: every wish that was granted comes back here, and what became of each trial."""
+
+    @abstractmethod
+    def next(self) -> Next | None:
+        """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
+
+    def loss(self, entry: Entry) -> float:
+        """The study's metric, turned so that less is better; infinite for a trial that failed."""
+        value = entry.metrics.get(self.metric) if entry.kind == "result" else None
+        return math.inf if value is None else self._sign * value

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 
 from app.domain.commands import Start
-from app.domain.search_plan import Study
-from stagetree.spec import StudySpec, TrialsTuner
+from app.domain.search_plan import Entry
+from app.scheduling.tuners.base import Tuner
+from stagetree.spec import GridTuner, RandomTuner, StudySpec, TrialsTuner
 
 
-class Fixed:
+class Fixed(Tuner):
     """Wants all its trials at once, in the order of the study file, and nothing after that."""
 
+    eager = True
+
     def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        self._started = 0
         self._starts = tuple(
             Start(hp={name: sequence.to_json() for name, sequence in configuration.items()}, steps=steps)
             for configuration, steps in zip(spec.configurations(), _steps(spec), strict=False)
         )
 
-    def wishes(self, study: Study) -> Sequence[Start]:
-        return self._starts[study.proposed :]
+    def see(self, entry: Entry) -> None:
+        self._started += entry.kind == "start"
 
-    def is_done(self, study: Study) -> bool:
-        return study.proposed >= len(self._starts)
+    def next(self) -> Start | None:
+        return self._starts[self._started] if self._started < len(self._starts) else None
 
 
 def _steps(spec: StudySpec) -> Iterable[int]:
     """For how many steps each of the trials is trained."""
     if isinstance(spec.tuner, TrialsTuner):
         return (trial.steps for trial in spec.tuner.trials)
+    assert isinstance(spec.tuner, GridTuner | RandomTuner)
     return repeat(spec.tuner.max_steps)

@@ -1,0 +1,81 @@
+"""ASHA (Li et al. 2020, Algorithm 2): a trial goes up as soon as it is in the top 1/eta of those seen at its rung.
+
+Promotion type: each trial waits at its rung. When a slot is free, rungs are looked at from the top down and the best
+trial of the top 1/eta that has not gone on does; if there is none anywhere, a new configuration starts. A trial that
+was passed over may still go up when more results make the top 1/eta wider.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.domain.commands import Extend
+from app.domain.search_plan import Entry
+from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.scheduling.tuners.rungs import Rung, rung_steps
+from stagetree.spec import StudySpec
+
+
+class Bracket:
+    """One bracket: its rungs, and at which of them each trial is."""
+
+    def __init__(self, steps: list[int], factor: int) -> None:
+        self.steps, self.factor = steps, factor
+        self.rungs = [Rung() for _ in steps]
+        self.at: dict[int, int] = {}
+
+    def see(self, entry: Entry, loss: float) -> None:
+        """Take in an entry about one of the bracket's trials."""
+        match entry.kind:
+            case "start":
+                self.at[entry.trial] = 0
+            case "promote":
+                self.rungs[self.at[entry.trial]].promote(entry.trial)
+                self.at[entry.trial] += 1
+            case "result" | "fail":
+                self._arrive(entry, loss)
+            case "cancel":
+                for rung in self.rungs:
+                    rung.remove(entry.trial)
+
+    def _arrive(self, entry: Entry, loss: float) -> None:
+        rung = self.at[entry.trial]
+        if entry.kind == "fail" or entry.steps == self.steps[rung]:
+            self.rungs[rung].add(loss, entry.trial)
+
+    def promotion(self) -> Extend | None:
+        """The next promotion, rungs from the top down (get_job, first half)."""
+        for number in reversed(range(len(self.rungs) - 1)):
+            rung = self.rungs[number]
+            best = rung.best_waiting()
+            cut = len(rung) // self.factor
+            if best is not None and (rank := rung.rank(best)) < cut:
+                reason = {"rung": number + 1, "rank": rank + 1, "cut": cut, "of": len(rung), "loss": best[0]}
+                return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
+        return None
+
+
+class Asha(Tuner):
+    """Promotion-type ASHA. With `max_steps` the horizon is finite, without it trials may climb for ever."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        tuner: Any = spec.tuner
+        steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
+        self._bracket = Bracket(steps, tuner.reduction_factor)
+        self._limit, self._started = tuner.num_trials, 0
+
+    def limit(self, trials: int) -> None:
+        self._limit = min(self._limit, trials)
+
+    def see(self, entry: Entry) -> None:
+        self._started += entry.kind == "start"
+        self._bracket.see(entry, self.loss(entry))
+
+    def next(self) -> Next | None:
+        promotion = self._bracket.promotion()
+        if promotion is not None:
+            return promotion
+        if self._started < self._limit:
+            return Fresh(steps=self._bracket.steps[0], reason={"rung": 0})
+        return None

@@ -1,0 +1,99 @@
+"""Successive halving (ASHA paper, Algorithm 1): every rung is a barrier, and the best 1/eta of it go on together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.domain.commands import Extend
+from app.domain.search_plan import Entry
+from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.scheduling.tuners.rungs import Rung, rung_steps
+from stagetree.spec import StudySpec
+
+
+class SyncBracket:
+    """One bracket of `width` configurations, of which rung i is given to floor(width / eta^i).
+
+    entered, settled: how many trials came to each rung, and how many of those have a result there, failed or were
+    cancelled.
+    """
+
+    def __init__(self, width: int, steps: list[int], factor: int) -> None:
+        self.width, self.steps, self.factor = width, steps, factor
+        self.rungs = [Rung() for _ in steps]
+        self.entered, self.settled = [0] * len(steps), [0] * len(steps)
+        self._at: dict[int, int] = {}
+        self._open: set[int] = set()  # trials on their way to their rung
+
+    def see(self, entry: Entry, loss: float) -> None:
+        """Take in an entry about one of the bracket's trials."""
+        match entry.kind:
+            case "start":
+                self._enter(entry.trial, 0)
+            case "promote":
+                self.rungs[self._at[entry.trial]].promote(entry.trial)
+                self._enter(entry.trial, self._at[entry.trial] + 1)
+            case "result" if entry.steps != self.steps[self._at[entry.trial]]:
+                pass  # somebody else asked for that
+            case "result" | "fail":
+                self.rungs[self._at[entry.trial]].add(loss, entry.trial)
+                self._settle(entry.trial)
+            case "cancel":
+                for rung in self.rungs:
+                    rung.remove(entry.trial)
+                self._settle(entry.trial)
+
+    def next(self) -> Next | None:
+        """A new configuration for the bottom rung, or a promotion out of a rung that is complete."""
+        if self.entered[0] < self.width:
+            return Fresh(steps=self.steps[0], reason={"rung": 0})
+        for number in range(len(self.rungs) - 1):
+            if not self._is_complete(number):
+                return None
+            if (promotion := self._promotion(number)) is not None:
+                return promotion
+        return None
+
+    def _enter(self, trial: int, number: int) -> None:
+        self._at[trial] = number
+        self.entered[number] += 1
+        self._open.add(trial)
+
+    def _settle(self, trial: int) -> None:
+        if trial in self._open:
+            self._open.discard(trial)
+            self.settled[self._at[trial]] += 1
+
+    def _is_complete(self, number: int) -> bool:
+        """Whether everyone at a rung is settled; who has yet to come up, the rungs below it know."""
+        return self.settled[number] == self.entered[number]
+
+    def _promotion(self, number: int) -> Extend | None:
+        """The next of top_k(T, L, n_i / eta) at a complete rung."""
+        rung, keep = self.rungs[number], self.width // self.factor ** (number + 1)
+        best = rung.best_waiting()
+        if best is None or (rank := rung.rank(best)) >= keep:
+            return None
+        reason = {"rung": number + 1, "rank": rank + 1, "cut": keep, "of": len(rung), "loss": best[0]}
+        return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
+
+
+class Sha(Tuner):
+    """One bracket of synchronous successive halving."""
+
+    eager = True
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        tuner: Any = spec.tuner
+        steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
+        self._bracket = SyncBracket(tuner.num_trials, steps, tuner.reduction_factor)
+
+    def limit(self, trials: int) -> None:
+        self._bracket.width = min(self._bracket.width, trials)
+
+    def see(self, entry: Entry) -> None:
+        self._bracket.see(entry, self.loss(entry))
+
+    def next(self) -> Next | None:
+        return self._bracket.next()
