@@ -76,11 +76,12 @@ class AsyncHyperband(_Brackets):
         rungs = _log(most / least, eta) + 1
         ladders = [rung_steps(least, most, eta, s) for s in range(min(tuner.brackets, rungs))]
         self.brackets = [Bracket(steps, eta) for steps in ladders]
-        self._share = lambda trials: shares(min(trials, tuner.num_trials), rungs, eta, len(ladders))
-        self.widths = self._share(tuner.num_trials)
+        self._trials, self._rungs, self._eta = tuner.num_trials, rungs, eta
+        self.limit(tuner.num_trials)
 
     def limit(self, trials: int) -> None:
-        self.widths = self._share(trials)
+        trials = min(trials, self._trials)
+        self.widths = shares(trials, self._rungs, self._eta, len(self.brackets))
 
     def next(self) -> Next | None:
         for number, bracket in enumerate(self.brackets):

@@ -1,0 +1,134 @@
+"""Replay: fold a log again, derive every decision of a study's tuner again, and compare it with the recorded one.
+
+The proof that promotions follow from results and from nothing else: the same events give the same decisions in any
+process, at any time (ASHA paper, §5.4). Configurations are not derived again: what was proposed was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.domain import events as e
+from app.domain.commands import Extend, Start, Stop
+from app.domain.ids import StudyId
+from app.domain.search_plan import Entry, SearchPlan, Study, evolve
+from app.scheduling.tuners.base import Fresh, Next
+from app.scheduling.tuners.mind import Mind
+
+Numbered = tuple[int, e.Event]
+Decision = e.TrialAdded | e.TrialExtended | e.TrialStopped
+Json = dict[str, Any]
+
+RUNG = ("rung", "bracket")
+
+
+@dataclass
+class Replay:
+    """What replaying a study found.
+
+    events: how many events were folded. history: every result and decision, in the order of the log. difference: the
+    first decision that was recorded and cannot be derived, None if there is none.
+    """
+
+    study: StudyId
+    plan: SearchPlan = field(default_factory=SearchPlan)
+    events: int = 0
+    decisions: int = 0
+    history: list[Json] = field(default_factory=list)
+    difference: Json | None = None
+    standing: dict[int, Json] = field(default_factory=dict)  # rung and bracket of each trial
+
+    @property
+    def identical(self) -> bool:
+        return self.difference is None
+
+    def to_json(self) -> Json:
+        """What `stagetree replay -o json` prints."""
+        found: Json = {"study": self.study, "identical": self.identical, "events": self.events}
+        if self.difference is not None:
+            found["difference"] = self.difference
+        return {**found, "decisions": self.decisions, "history": self.history}
+
+
+def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
+    """Replay one study of a plan's log, up to event number `at`. Other studies of the plan are folded and not judged."""
+    found = Replay(study)
+    judge: Mind | None = None
+    for number, event in log:
+        if at is not None and number > at:
+            break
+        if judge is not None and _is_decision(event, study):
+            _compare(found, judge, number, event)
+        known = len(found.plan.studies[study].history) if study in found.plan.studies else 0
+        evolve(found.plan, event)
+        found.events += 1
+        if isinstance(event, e.StudySubmitted) and event.study == study:
+            judge = Mind(event.spec)
+        if study in found.plan.studies:
+            found.history += _lines(found, number, event, found.plan.studies[study], known)
+    return found
+
+
+def _is_decision(event: e.Event, study: StudyId) -> bool:
+    if isinstance(event, e.StudyCompleted):
+        return event.study == study
+    if isinstance(event, e.TrialAdded):
+        return event.study == study and event.reason.get("by") == "tuner"
+    return isinstance(event, e.TrialExtended | e.TrialStopped) and event.study == study
+
+
+def _compare(found: Replay, judge: Mind, number: int, event: e.Event) -> None:
+    """Derive the decision that was recorded as event `number`."""
+    study = found.plan.studies[found.study]
+    found.decisions += 1
+    if found.difference is not None:
+        return
+    recorded, derived = _recorded(event), _derived(judge, study)
+    if recorded != derived:
+        found.difference = {"event": number, "recorded": recorded, "derived": derived}
+
+
+def _recorded(event: e.Event) -> Json | None:
+    match event:
+        case e.TrialAdded():
+            reason = {name: value for name, value in event.reason.items() if name != "by"}
+            return {"kind": "start", "steps": event.steps, "reason": reason}
+        case e.TrialExtended():
+            return {"kind": "promote", "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}
+        case e.TrialStopped():
+            return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
+    return {"kind": "complete"}
+
+
+def _derived(judge: Mind, study: Study) -> Json | None:
+    wish: Next | None = judge.expected(study)
+    match wish:
+        case Fresh() | Start():
+            return {"kind": "start", "steps": wish.steps, "reason": dict(wish.reason)}
+        case Extend():
+            return {"kind": "promote", "trial": wish.trial, "steps": wish.steps, "reason": dict(wish.reason)}
+        case Stop():
+            return {"kind": "stop", "trial": wish.trial, "reason": dict(wish.reason)}
+    return {"kind": "complete"} if study.active == 0 else None
+
+
+# ------------------------------------------------------------------------------------------------------------- history
+
+
+def _lines(found: Replay, number: int, event: e.Event, study: Study, known: int) -> Iterator[Json]:
+    """The lines of history that an event added."""
+    for entry in study.history[known:]:
+        if entry.kind in ("start", "promote"):
+            found.standing[entry.trial] = {name: entry.reason[name] for name in RUNG if name in entry.reason}
+        yield _line(number, study, entry, found.standing[entry.trial])
+    if isinstance(event, e.StudyCompleted | e.StudyFailed | e.StudyCancelled) and event.study == study.id:
+        yield {"event": number, "kind": "complete", "state": study.state}
+
+
+def _line(number: int, study: Study, entry: Entry, standing: Json) -> Json:
+    line: Json = {"event": number, "kind": entry.kind, "trial": entry.trial, **standing, "steps": entry.steps}
+    if entry.kind == "result":
+        line |= {"value": entry.metrics.get(study.spec["metric"]), "metrics": dict(entry.metrics)}
+    return {**line, "reason": dict(entry.reason)}
