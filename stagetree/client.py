@@ -142,9 +142,13 @@ class Client:
         """End the study for good."""
         return self._post(f"{_study(study)}:cancel")
 
-    def replay(self, study: str) -> Json:
-        """Decide again from the study's events, and compare with what was decided."""
-        return self._post(f"{_study(study)}:replay")
+    def replay(self, study: str, at: int | None = None) -> Json:
+        """Decide again from the study's events, up to one of them, and compare with what was decided."""
+        return self._post(f"{_study(study)}:replay" + (f"?at={at}" if at is not None else ""))
+
+    def log(self, study: str) -> str:
+        """The whole log of the study's plan, one event a line."""
+        return self._send("GET", f"{_API}{_study(study)}/log").text
 
     def plan(self, study: str) -> Json:
         """The search plan the study is part of."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from app.api import errors, openapi
-from app.api.routes import plans, service, studies, trials
+from app.api.routes import plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
 
@@ -28,7 +28,7 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     errors.install(app)
     openapi.install(app)
-    for router in (studies.router, trials.router, plans.router, service.slots):
+    for router in (studies.router, trials.router, plans.router, replays.router, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
     return app

@@ -190,6 +190,34 @@ def events(
 
 
 @app.command()
+def replay(
+    id: StudyId,
+    at: Annotated[int | None, typer.Option("--at", min=1, help="Only as far as the event at this position.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", help="Replay this file, made by `export`; no server.")] = None,
+    server: Server = None,
+    output: Output = Format.table,
+) -> None:
+    """Derive every decision of a study again from its log, and compare: exit code 1 if one differs."""
+    from app.cli import replaying
+
+    found = replaying.from_file(log, id, at) if log else replaying.from_server(server, id, at)
+    if output is Format.json:
+        print_json(found)
+    else:
+        replaying.print_replay(found)
+    raise typer.Exit(DONE if found["identical"] else FAILED)
+
+
+@app.command()
+def export(id: StudyId, server: Server = None) -> None:
+    """Print the whole log of a study's plan, one event a line; `replay --log` reads it."""
+    from app.cli import stacks
+
+    with stacks.server(server) as service:
+        sys.stdout.write(service.client.log(id))
+
+
+@app.command()
 def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
     """Start nothing new for a study until it is resumed; what runs for it alone is stopped, and kept."""
     _change("pause", id, server, output)

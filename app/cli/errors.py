@@ -34,6 +34,7 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
 def _code(error: Exception) -> int | None:
     """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
     from app.embedded import StackFailed
+    from app.events.export import NotALog
     from app.registry import TrainerFileError
     from stagetree import client
     from stagetree.spec import SpecError
@@ -41,6 +42,7 @@ def _code(error: Exception) -> int | None:
     codes: list[tuple[type[Exception], int]] = [
         (SpecError, USAGE),
         (TrainerFileError, USAGE),
+        (NotALog, USAGE),
         (StackFailed, FAILED),
         (client.NotFound, NOT_FOUND),
         (client.Conflict, CONFLICT),

@@ -53,7 +53,7 @@ class Replay:
 
 
 def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
-    """Replay one study of a plan's log, up to event number `at`. Other studies of the plan are folded and not judged."""
+    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged."""
     found = Replay(study)
     judge: Mind | None = None
     for number, event in log:
