@@ -45,10 +45,10 @@ def short_hp(hp: Json) -> str:
 def short_sequence(sequence: Any) -> str:
     """A sequence as one would write it in Python."""
     if not isinstance(sequence, dict):
-        return str(sequence)
+        return _short(sequence)
     fields = {name: value for name, value in sequence.items() if name != "family"}
     if sequence["family"] == "constant":
-        return str(fields["value"])
+        return _short(fields["value"])
     inner = ", ".join(_argument(name, value) for name, value in fields.items())
     return f"{sequence['family']}({inner})"
 
@@ -58,7 +58,14 @@ def _argument(name: str, value: Any) -> str:
         return short_sequence(value)
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[" + ", ".join(_part(part) for part in value) + "]"
-    return f"{name}={value}"
+    return f"{name}={_short(value)}"
+
+
+def _short(value: Any) -> str:
+    """A number with the digits that one can tell apart."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_short, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _part(part: Json) -> str:

@@ -24,7 +24,7 @@ BATCH = 5000
 
 @router.post(":replay", summary="Derive every decision again", response_model=schemas.Replay, responses=refusals(404))
 def replay_study(row: Found, use: Use, at: At = None) -> Any:
-    """Fold the log, ask the tuner again at every decision, and compare. `identical` is false at the first difference."""
+    """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     log = ((recorded.position, recorded.event) for recorded in use.log.read(row.stream))
     return replay(log, StudyId(row.id), at=at).to_json()
 
