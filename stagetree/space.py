@@ -26,7 +26,7 @@ from typing import Any
 from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
 from stagetree.where import Where, WhereError, compile_where
 
-__all__ = ["DISTRIBUTIONS", "Space", "SpaceError"]
+__all__ = ["DISTRIBUTIONS", "Choice", "Distribution", "LogUniform", "RandInt", "Space", "SpaceError", "Uniform"]
 
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
@@ -40,46 +40,77 @@ class SpaceError(SequenceError):
 
 
 # ------------------------------------------------------------------------------------------------------- distributions
-# Draws use `Random.random` alone: it is the one method whose numbers Python promises not to change.
+# Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence.
 
 
 @dataclass(frozen=True, slots=True)
-class _Uniform:
+class Uniform:
+    """Numbers from `low` to `high`, all alike."""
+
     low: float
     high: float
 
-    def draw(self, rng: Random) -> float:
-        return min(self.low + (self.high - self.low) * rng.random(), self.high)
+    def at(self, u: float) -> float:
+        """The value below which a share `u` of the distribution lies."""
+        return min(self.low + (self.high - self.low) * u, self.high)
 
 
 @dataclass(frozen=True, slots=True)
-class _LogUniform:
+class LogUniform:
+    """Numbers from `low` to `high` whose logarithms are uniform."""
+
     low: float
     high: float
 
-    def draw(self, rng: Random) -> float:
+    def at(self, u: float) -> float:
+        """The value below which a share `u` of the distribution lies."""
         low, high = math.log(self.low), math.log(self.high)
-        return min(max(math.exp(low + (high - low) * rng.random()), self.low), self.high)
+        return min(max(math.exp(low + (high - low) * u), self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)
-class _RandInt:
+class RandInt:
+    """Whole numbers from `low` to `high`, both included."""
+
     low: int
     high: int
 
-    def draw(self, rng: Random) -> int:
-        return min(self.low + int(rng.random() * (self.high - self.low + 1)), self.high)
+    def at(self, u: float) -> int:
+        """The value below which a share `u` of the distribution lies."""
+        return min(self.low + int(u * (self.high - self.low + 1)), self.high)
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """Options with equal chances. `path` is where they are written: option n is at `path[n]`."""
+class Choice:
+    """Options with equal chances; its values are their numbers. `path` is where they are written: `path[n]`."""
 
     options: tuple[Any, ...]
     path: str
 
-    def draw(self, rng: Random) -> Any:
-        return _draw(self.options[int(rng.random() * len(self.options))], rng)
+    @property
+    def low(self) -> int:
+        """The number of the first option."""
+        return 0
+
+    @property
+    def high(self) -> int:
+        """The number of the last option."""
+        return len(self.options) - 1
+
+    def at(self, u: float) -> int:
+        """The number of the option at a share `u` of them."""
+        return min(int(u * len(self.options)), self.high)
+
+
+Distribution = Uniform | LogUniform | RandInt | Choice
+
+Choose = Callable[[str, Distribution], Any]
+"""Gives the value of a distribution, named by its place in the space."""
+
+
+def drawing(rng: Random) -> Choose:
+    """Choose at random. Only `Random.random` is used: the one method whose numbers Python promises not to change."""
+    return lambda path, distribution: distribution.at(rng.random())
 
 
 def _read_bounds(value: Any, path: str) -> tuple[Any, Any]:
@@ -95,28 +126,28 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
-def _read_uniform(value: Any, path: str) -> _Uniform:
-    return _Uniform(*_read_bounds(value, path))
+def _read_uniform(value: Any, path: str) -> Uniform:
+    return Uniform(*_read_bounds(value, path))
 
 
-def _read_loguniform(value: Any, path: str) -> _LogUniform:
+def _read_loguniform(value: Any, path: str) -> LogUniform:
     low, high = _read_bounds(value, path)
     if low <= 0:
         raise SpaceError(path, f"must have bounds above 0, since their logarithms are used, got {value!r}")
-    return _LogUniform(low, high)
+    return LogUniform(low, high)
 
 
-def _read_randint(value: Any, path: str) -> _RandInt:
+def _read_randint(value: Any, path: str) -> RandInt:
     low, high = _read_bounds(value, path)
     if not (isinstance(low, int) and isinstance(high, int)):
         raise SpaceError(path, f"must be [lowest, highest], two whole numbers, got {value!r}")
-    return _RandInt(low, high)
+    return RandInt(low, high)
 
 
-def _read_choice(value: Any, path: str) -> _Choice:
+def _read_choice(value: Any, path: str) -> Choice:
     if not isinstance(value, list | tuple) or not value:
         raise SpaceError(path, f"must be a list of at least one option, got {value!r}")
-    return _Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
+    return Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
 
 
 DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {
@@ -153,7 +184,7 @@ def _read(value: Any, path: str) -> Any:
 def _unfold(pattern: Any) -> Iterator[Any]:
     """Every way to choose inside a pattern, what is written last varying fastest. Other distributions stay."""
     match pattern:
-        case _Choice(options=options):
+        case Choice(options=options):
             yield from chain.from_iterable(map(_unfold, options))
         case dict():
             for items in product(*map(_unfold, pattern.values())):
@@ -166,7 +197,7 @@ def _unfold(pattern: Any) -> Iterator[Any]:
 
 def _unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
     """As `_unfold`, each with the path of the option it comes from."""
-    if isinstance(pattern, _Choice):
+    if isinstance(pattern, Choice):
         for number, option in enumerate(pattern.options):
             yield from _unfold_entry(option, f"{pattern.path}[{number}]")
     else:
@@ -174,23 +205,51 @@ def _unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield path, unfolded
 
 
-def _draw(pattern: Any, rng: Random) -> Any:
+def _fill(pattern: Any, path: str, choose: Choose) -> Any:
+    """The pattern with a value for each distribution, chosen in the order written."""
     match pattern:
-        case _Uniform() | _LogUniform() | _RandInt() | _Choice():
-            return pattern.draw(rng)
+        case Choice():
+            number = choose(path, pattern)
+            return _fill(pattern.options[number], f"{path}[{number}]", choose)
+        case Uniform() | LogUniform() | RandInt():
+            return choose(path, pattern)
         case dict():
-            return {name: _draw(item, rng) for name, item in pattern.items()}
+            return {name: _fill(item, f"{path}.{name}", choose) for name, item in pattern.items()}
         case list():
-            return [_draw(item, rng) for item in pattern]
+            return [_fill(item, f"{path}[{number}]", choose) for number, item in enumerate(pattern)]
         case _:
             return pattern
+
+
+def _parameters(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]:
+    """The distributions of a pattern that leave a choice, by the names that `_fill` gives them."""
+    match pattern:
+        case Uniform() | LogUniform() | RandInt() | Choice() if pattern.low < pattern.high:
+            yield path, pattern
+    match pattern:
+        case Choice(options=items) | [*items]:
+            for number, item in enumerate(items):
+                yield from _parameters(item, f"{path}[{number}]")
+        case dict():
+            for name, item in pattern.items():
+                yield from _parameters(item, f"{path}.{name}")
+
+
+def _holds(distribution: Distribution, value: Any) -> bool:
+    kind = int if isinstance(distribution, RandInt | Choice) else int | float
+    return isinstance(value, kind) and _is_number(value) and bool(distribution.low <= value <= distribution.high)
+
+
+def _label(name: str) -> str:
+    """How the places inside a hyper-parameter's entry begin: quoted, where the name could be taken for such a place."""
+    return f"[{name!r}]" if set(name) & set(".[") else name
 
 
 def _random_parts(pattern: Any) -> Iterator[str]:
     """The names of the distributions that are left in an unfolded pattern."""
     match pattern:
-        case _Uniform() | _LogUniform() | _RandInt():
-            yield type(pattern).__name__.removeprefix("_").lower()
+        case Uniform() | LogUniform() | RandInt():
+            yield type(pattern).__name__.lower()
         case dict():
             yield from chain.from_iterable(map(_random_parts, pattern.values()))
         case list():
@@ -275,8 +334,40 @@ class Space:
             return sum(1 for _ in self.grid())
         return math.prod(map(len, unfolded.values()))
 
+    def parameters(self) -> dict[str, Distribution]:
+        """What is free in the space, by name: each distribution that leaves a choice, wherever it stands.
+
+        The name is its place, such as `lr`, `lr.gamma`, or `lr[1].gamma` inside option 1 of `lr`. The value of a
+        `Choice` is the number of an option; what is free inside the other options has no say then.
+        """
+        return {place: free for name, p in self._patterns.items() for place, free in _parameters(p, _label(name))}
+
+    def build(self, values: Mapping[str, Any]) -> dict[str, Sequence]:
+        """The configuration with these values of `parameters`; those that have no say may be missing.
+
+        `where` is not asked: see `allows`. Raises `SequenceError` where the values make no sequence.
+        """
+
+        def choose(place: str, distribution: Distribution) -> Any:
+            value = values.get(place, distribution.low if distribution.low == distribution.high else None)
+            if not _holds(distribution, value):
+                raise SpaceError(place, f"must be from {distribution.low} to {distribution.high}, got {value!r}")
+            return value
+
+        return self.compose(choose)
+
+    def compose(self, choose: Choose) -> dict[str, Sequence]:
+        """The configuration whose values `choose` gives, asked in the order written for those that have a say."""
+        return {name: parse(_fill(p, _label(name), choose), name) for name, p in self._patterns.items()}
+
+    def allows(self, configuration: Mapping[str, Sequence]) -> bool:
+        """Whether `where` lets a configuration through."""
+        return bool(self._where(dict(configuration)))
+
     def _attempt(self, key: str) -> dict[str, Sequence]:
-        return {name: parse(_draw(p, Random(f"{key}/{name}")), name) for name, p in self._patterns.items()}
+        return {
+            name: parse(_fill(p, name, drawing(Random(f"{key}/{name}"))), name) for name, p in self._patterns.items()
+        }
 
 
 def read_entry(entry: Any, path: str = "") -> Any:
@@ -292,7 +383,7 @@ def _check(unfolded: Any, path: str) -> None:
     rng = Random(path)
     for attempts_left in reversed(range(100 if _is_random(unfolded) else 1)):
         try:
-            parse(_draw(unfolded, rng), path)
+            parse(_fill(unfolded, path, drawing(rng)), path)
         except SequenceError:
             if not attempts_left:
                 raise

@@ -233,12 +233,13 @@ Factor = Annotated[int, Field(ge=2)]
 class SamplingTuner(TunerSpec):
     """What tuners have in common that take configurations one by one from a sampler."""
 
-    sampler: Literal["random", "grid"] = Field(
-        default="random", description="random or grid: where configurations come from"
+    sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp"] = Field(
+        default="random",
+        description="random, grid, sobol, halton, tpe, cmaes or gp: where configurations come from",
     )
 
     def check(self, spec: StudySpec) -> None:
-        if self.sampler == "random":
+        if self.sampler != "grid":
             spec.search_space.sample(spec.seed, 0)
         elif next(spec.search_space.grid(), None) is None:
             raise WhereError("must let at least one combination of the space through, got none")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from app.api.errors import Invalid, Problem
+from app.scheduling.tuners.sources import unavailable
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec
@@ -49,10 +50,12 @@ Body = Annotated[Any, Depends(json_body)]
 
 
 def study_of(body: Any, trainers: dict[str, str]) -> StudySpec:
-    """The study that a body writes. Raises `SpecError`; also where its trainer is not on this server."""
+    """The study that a body writes. Raises `SpecError`; also where this server has not what it needs."""
     spec = StudySpec.from_dict(body)
     if spec.trainer not in trainers:
         raise SpecError([SpecProblem("trainer", _unknown_trainer(spec.trainer, sorted(trainers)))])
+    if (problem := unavailable(spec)) is not None:
+        raise SpecError([SpecProblem("tuner.sampler", problem)])
     return spec
 
 

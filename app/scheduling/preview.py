@@ -10,6 +10,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.simulator import Simulator
+from app.scheduling.tuners.sources import NEEDED
 from stagetree.spec import StudySpec
 
 
@@ -20,7 +21,7 @@ def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
     )
-    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=0.0))
+    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=_unguided(spec.to_json()), at=0.0))
     simulator.let_tuners_wish()
     longest = critical_path_steps(build_stage_tree(plan))
     makespan = simulator.run()
@@ -34,6 +35,12 @@ def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
         "makespan_steps": round(makespan),
         "slots": slots,
     }
+
+
+def _unguided(spec: dict[str, Any]) -> dict[str, Any]:
+    """The study with random draws for a sampler that learns from results: here there are none to learn from."""
+    tuner = spec["tuner"]
+    return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
 
 
 def _measuring(metric: str) -> Any:

@@ -22,6 +22,8 @@ Decision = e.TrialAdded | e.TrialExtended | e.TrialStopped
 Json = dict[str, Any]
 
 RUNG = ("rung", "bracket")
+NOT_DERIVED = ("by", "sample", "asked")
+"""What the reason of a trial holds beside the tuner's: who wanted it, and how its configuration came about."""
 
 
 @dataclass
@@ -93,7 +95,7 @@ def _compare(found: Replay, judge: Mind, number: int, event: e.Event) -> None:
 def _recorded(event: e.Event) -> Json | None:
     match event:
         case e.TrialAdded():
-            reason = {name: value for name, value in event.reason.items() if name != "by"}
+            reason = {name: value for name, value in event.reason.items() if name not in NOT_DERIVED}
             return {"kind": "start", "steps": event.steps, "reason": reason}
         case e.TrialExtended():
             return {"kind": "promote", "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}

@@ -71,13 +71,15 @@ class Mind:
     def _see(self, entry: Entry) -> None:
         self._proposed += entry.kind == "start"
         self._tuner.see(entry)
+        if self._source is not None:
+            self._source.see(entry)
 
     def _concrete(self, wish: Next | None) -> Wish | None:
         """The wish with its configuration; None when the source has no more."""
         if not isinstance(wish, Fresh):
             return wish
-        hp = self._source.propose(self._proposed) if self._source else None
-        return None if hp is None else Start(hp=hp, steps=wish.steps, reason=dict(wish.reason))
+        found = self._source.propose(self._proposed) if self._source else None
+        return None if found is None else Start(hp=found.hp, steps=wish.steps, reason={**wish.reason, **found.reason})
 
     def _catch_up(self, study: Study) -> None:
         """Read what is new in the history; from the start, if what was taken for granted did not happen."""

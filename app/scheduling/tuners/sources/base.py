@@ -1,0 +1,77 @@
+"""What a source of configurations is, and the two that need nothing: random draws and the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from app.domain.search_plan import Entry
+from stagetree.sequences import Sequence
+from stagetree.spec import StudySpec
+
+Hp = dict[str, Any]
+Values = dict[str, Any]
+"""A value for each free parameter of the space, as `Space.build` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A configuration as JSON. `reason` is recorded with its trial, and all that a source is told of it later."""
+
+    hp: Hp
+    reason: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Gives configuration after configuration, as a function of the study file and of what it has seen."""
+
+    def propose(self, number: int) -> Proposal | None:
+        """Configuration `number`, counted from 0; None when there are no more. Asked again, it says the same."""
+        ...
+
+    def size(self) -> int | None:
+        """How many there are; None for no end of them."""
+        ...
+
+    def see(self, entry: Entry) -> None:
+        """Take in what happened to a trial. What costs something waits until a proposal needs it."""
+        ...
+
+
+class Blind:
+    """A source whose proposals depend on no result."""
+
+    def see(self, entry: Entry) -> None:
+        """Nothing is learned."""
+
+    def size(self) -> int | None:
+        return None
+
+
+class Random(Blind):
+    """Independent draws from the space: configuration n of a seed is always the same."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._space, self._seed = spec.search_space, spec.seed
+
+    def propose(self, number: int) -> Proposal | None:
+        return Proposal(to_json(self._space.sample(self._seed, number)))
+
+
+class Grid(Blind):
+    """The combinations of the space in the order written, once each."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._configurations = [to_json(configuration) for configuration in spec.search_space.grid()]
+
+    def propose(self, number: int) -> Proposal | None:
+        return Proposal(self._configurations[number]) if number < len(self._configurations) else None
+
+    def size(self) -> int | None:
+        return len(self._configurations)
+
+
+def to_json(configuration: Mapping[str, Sequence]) -> Hp:
+    """The JSON of a configuration."""
+    return {name: sequence.to_json() for name, sequence in configuration.items()}

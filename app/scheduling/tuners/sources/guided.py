@@ -1,0 +1,243 @@
+"""TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from the results there are.
+
+Optuna is told what the history says, and asked for one configuration at a time. A proposal is a function of the study
+file and of the history: every one gets a sampler of its own, seeded by the study's seed and the proposal's number, on
+an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
+
+What is told of a trial is the study's metric at the highest step it reached: the best-informed number there is, and
+tuners that stop trials early let only good ones get further. A result at a higher step replaces the one before it;
+CMA-ES, which uses up each generation once, keeps the first. A trial that failed, or ended without a result, is told as
+failed. Trials under way are there as such: TPE takes them for bad ones (a constant liar), the Gaussian process for
+points to keep away from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from app.domain.search_plan import Entry
+from app.scheduling.tuners.sources.base import Hp, Proposal, Values, to_json
+from stagetree.sequences import SequenceError
+from stagetree.space import Choice, Choose, Distribution, LogUniform, RandInt, drawing
+from stagetree.spec import StudySpec
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+_ATTEMPTS = 50
+"""How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
+
+_DRAWS = 1000
+
+_ENDS = frozenset({"result", "fail", "stop", "cancel"})
+
+
+class Guided:
+    """Proposals of one of Optuna's samplers.
+
+    With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
+    """
+
+    def __init__(self, spec: StudySpec, kind: str) -> None:
+        self._spec, self._kind, self._space = spec, kind, spec.search_space
+        self._seen: list[Entry] = []
+        self._told: Told | None = None
+        self._last: tuple[tuple[int, int], Proposal] | None = None
+
+    def size(self) -> int | None:
+        return None
+
+    def see(self, entry: Entry) -> None:
+        self._seen.append(entry)
+
+    def propose(self, number: int) -> Proposal | None:
+        now = (number, len(self._seen))
+        if self._last is None or self._last[0] != now:
+            self._last = (now, self._ask(number))
+        return self._last[1]
+
+    def _ask(self, number: int) -> Proposal:
+        self._told = self._told or Told(self._spec, self._kind)
+        self._told.catch_up(self._seen)
+        for attempt in range(_ATTEMPTS):
+            sample, choose = _keeping(self._told.ask(f"{number}/{attempt}"))
+            if (hp := self._made_of(choose)) is not None:
+                return Proposal(hp, {"sample": sample, "asked": attempt + 1})
+        return self._drawn(number)
+
+    def _drawn(self, number: int) -> Proposal:
+        """A configuration by chance."""
+        for attempt in range(_DRAWS):
+            sample, choose = _keeping(drawing(Random(f"{self._spec.seed}/{number}/{attempt}")))
+            if (hp := self._made_of(choose)) is not None:
+                return Proposal(hp, {"sample": sample, "asked": _ATTEMPTS})
+        raise SequenceError("", f"must hold configurations that can be found: none of {_DRAWS} draws is one")
+
+    def _made_of(self, choose: Choose) -> Hp | None:
+        """The configuration that is chosen; None where it makes no sequence, or `where` refuses it."""
+        try:
+            configuration = self._space.compose(choose)
+        except SequenceError:
+            return None
+        return to_json(configuration) if self._space.allows(configuration) else None
+
+
+def _keeping(choose: Choose) -> tuple[Values, Choose]:
+    """Choose where there is a choice, and keep what was chosen."""
+    sample: Values = {}
+
+    def kept(place: str, free: Distribution) -> Any:
+        if free.low == free.high:
+            return free.low
+        sample[place] = choose(place, free)
+        return sample[place]
+
+    return sample, kept
+
+
+class Told:
+    """An Optuna study that knows what the history says.
+
+    Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
+    again when the study is: CMA-ES seeds by the number of a trial.
+    """
+
+    def __init__(self, spec: StudySpec, kind: str) -> None:
+        self._optuna = _optuna()
+        self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
+        self._free = spec.search_space.parameters()
+        self._verdicts: dict[int, float | None] = {}  # by trial: its value, or that it failed
+        self._begin()
+
+    def _begin(self) -> None:
+        direction = "maximize" if self._spec.mode == "max" else "minimize"
+        self._study: Study = self._optuna.create_study(direction=direction)
+        self._numbers: dict[int, int] = {}  # by trial: Optuna's number
+        self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
+        self._asked = self._read = 0
+        self._open: Trial | None = None
+
+    def ask(self, key: str) -> Choose:
+        """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
+        self._give_up()
+        trial = self._open = self._trial(key)
+        return lambda place, free: _suggest(trial, place, free)
+
+    def _trial(self, key: str) -> Trial:
+        seed = int.from_bytes(sha256(f"{self._spec.seed}/{key}".encode()).digest()[:4])
+        self._study.sampler = _sampler(self._kind, seed)
+        return self._study.ask()
+
+    def _give_up(self) -> None:
+        if self._open is not None:
+            self._tell(self._open.number, None)
+            self._asked += 1
+            self._open = None
+
+    # What happened
+
+    def catch_up(self, seen: Sequence[Entry]) -> None:
+        """Tell Optuna the rest of what was seen; all of it anew, where it was told what is so no longer."""
+        self._give_up()
+        for entry in seen[self._read :]:
+            self._judge(entry)
+        if self._is_stale(seen[self._read :]):
+            self._begin()
+        for entry in seen[self._read :]:
+            self._take(entry)
+        self._read = len(seen)
+
+    def _judge(self, entry: Entry) -> None:
+        match entry.kind:
+            case "result" if not (self._once and entry.trial in self._verdicts):
+                self._verdicts[entry.trial] = entry.metrics.get(self._spec.metric)
+            case "fail" if not (self._once and entry.trial in self._verdicts):
+                self._verdicts[entry.trial] = None
+            case "stop" | "cancel":
+                self._verdicts.setdefault(entry.trial, None)
+
+    def _is_stale(self, news: Sequence[Entry]) -> bool:
+        """Whether Optuna knows a trial by what is its result no longer, or was asked for what came to nothing."""
+        asked = next((entry.reason.get("asked", 0) for entry in news if entry.kind == "start"), 0)
+        return self._asked > asked or any(self._verdicts[trial] != told for trial, told in self._settled.items())
+
+    def _take(self, entry: Entry) -> None:
+        if entry.kind == "start" and "sample" in entry.reason:
+            self._start(entry.trial, entry.reason["sample"], entry.reason["asked"])
+        elif entry.kind in _ENDS and entry.trial in self._numbers and entry.trial not in self._settled:
+            self._settled[entry.trial] = self._verdicts[entry.trial]
+            self._tell(self._numbers[entry.trial], self._verdicts[entry.trial])
+
+    def _start(self, number: int, sample: Values, asked: int) -> None:
+        """A trial of Optuna's, with these values, under way."""
+        for _ in range(asked - self._asked):
+            self._study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
+        self._asked = 0
+        self._numbers[number] = len(self._study.get_trials(deepcopy=False))
+        if self._once:  # CMA-ES keeps its state in the trials that it was asked for
+            self._study.enqueue_trial(sample)
+            trial = self._trial(f"{number}")
+            _ = trial.relative_params  # asked for its sake alone
+            for name in sample:
+                _suggest(trial, name, self._free[name])
+        else:
+            free = {name: _distribution(self._free[name]) for name in sample}
+            running = self._optuna.trial.TrialState.RUNNING
+            self._study.add_trial(self._optuna.create_trial(state=running, params=sample, distributions=free))
+
+    def _tell(self, number: int, value: float | None) -> None:
+        if value is None:
+            self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self._study.tell(number, value)
+
+
+@cache
+def _optuna() -> Any:
+    """The library, which keeps its thoughts to itself."""
+    try:
+        import optuna
+    except ImportError:
+        raise RuntimeError("this sampler needs Optuna: pip install 'stagetree[optuna]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _sampler(kind: str, seed: int) -> BaseSampler:
+    from optuna.samplers import CmaEsSampler, GPSampler, TPESampler
+
+    match kind:
+        case "tpe":
+            return TPESampler(seed=seed, multivariate=True, constant_liar=True)
+        case "cmaes":
+            return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case _:
+            return GPSampler(seed=seed, warn_independent_sampling=False)
+
+
+def _suggest(trial: Trial, place: str, free: Distribution) -> Any:
+    match free:
+        case Choice():
+            return trial.suggest_categorical(place, range(len(free.options)))
+        case RandInt():
+            return trial.suggest_int(place, free.low, free.high)
+        case _:
+            return trial.suggest_float(place, free.low, free.high, log=isinstance(free, LogUniform))
+
+
+def _distribution(free: Distribution) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match free:
+        case Choice():
+            return CategoricalDistribution(range(len(free.options)))
+        case RandInt():
+            return IntDistribution(free.low, free.high)
+        case _:
+            return FloatDistribution(free.low, free.high, log=isinstance(free, LogUniform))

@@ -1,0 +1,253 @@
+"""Samplers: pure functions of study file and history, faithful to `where`, and better than chance where they learn."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from app.api import bodies
+from app.domain.search_plan import Entry
+from app.scheduling.preview import preview
+from app.scheduling.tuners import source_of
+from app.scheduling.tuners.sources import SOURCES, Proposal, Source, guided, unavailable
+from app.scheduling.tuners.sources import quasi as quasi_module
+from stagetree.sequences import SequenceError, parse
+from stagetree.spec import SpecError, StudySpec
+
+GUIDED = ("tpe", "cmaes", "gp")
+QUASI = ("sobol", "halton")
+SPACE: dict[str, Any] = {
+    "lr": {"loguniform": [1e-4, 1.0]},
+    "wd": {"family": "exponential", "init": {"uniform": [0, 1]}, "gamma": 0.9},
+    "bs": [64, {"family": "values", "values": [64, {"randint": [65, 256]}], "milestones": [5]}],
+}
+
+
+def spec(sampler: str, **fields: Any) -> StudySpec:
+    tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
+    study = {"name": "x", "trainer": "t", "metric": "m", "mode": "max", "seed": 3, "space": SPACE, "tuner": tuner}
+    return StudySpec.from_dict({**study, **fields})
+
+
+def source(sampler: str, seen: list[Entry] | None = None, **fields: Any) -> Source:
+    made = source_of(spec(sampler, **fields))
+    assert made is not None
+    for entry in seen or ():
+        made.see(entry)
+    return made
+
+
+def proposed(made: Source, number: int) -> Proposal:
+    found = made.propose(number)
+    assert found is not None
+    return found
+
+
+def start(number: int, proposal: Proposal) -> Entry:
+    return Entry("start", number, 1, reason={"by": "tuner", **proposal.reason})
+
+
+def result(number: int, value: float, steps: int = 1) -> Entry:
+    return Entry("result", number, steps, metrics={"m": value})
+
+
+def quality(proposal: Proposal) -> float:
+    lr, wd = proposal.hp["lr"]["value"], proposal.hp["wd"]["init"]
+    return -((math.log10(lr) + 2) ** 2) - (wd - 0.3) ** 2
+
+
+def story(sampler: str, trials: int, **fields: Any) -> tuple[list[Entry], list[Proposal]]:
+    """A history in which results come two proposals late, some are replaced by later ones, and some trials fail."""
+    made, seen, proposals = source(sampler, **fields), list[Entry](), list[Proposal]()
+    for number in range(trials):
+        proposals.append(proposed(made, number))
+        news = [start(number, proposals[-1])]
+        if number >= 2:
+            late = number - 2
+            news.append(Entry("fail", late, 1) if late % 7 == 5 else result(late, quality(proposals[late])))
+        if number % 5 == 4:
+            news += [Entry("promote", number - 4, 3), result(number - 4, quality(proposals[number - 4]) + 0.1, 3)]
+        seen += news
+        for entry in news:
+            made.see(entry)
+    return seen, proposals
+
+
+def before(seen: list[Entry], number: int) -> list[Entry]:
+    """The history as it was when configuration `number` was proposed."""
+    return seen[: next(at for at, entry in enumerate(seen) if entry.kind == "start" and entry.trial == number)]
+
+
+# ---------------------------------------------------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize("sampler", [*GUIDED, *QUASI, "random"])
+def test_a_proposal_is_a_function_of_seed_and_history(sampler: str) -> None:
+    trials = 14 if sampler == "gp" else 24
+    seen, proposals = story(sampler, trials)
+    for number in (trials // 2, trials - 1):
+        again = source(sampler, before(seen, number))
+        assert proposed(again, number) == proposals[number]
+        assert proposed(again, number) == proposals[number]
+    assert proposed(source(sampler, seed=4), 0) != proposals[0]
+
+
+@pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
+def test_where_is_respected(sampler: str) -> None:
+    where = "lr < 0.05 and bs == 64"
+    seen, proposals = story(sampler, 12 if sampler == "gp" else 20, where=where)
+    space = spec(sampler, where=where).search_space
+    for proposal in proposals:
+        assert space.allows({name: parse(value) for name, value in proposal.hp.items()})
+    assert proposed(source(sampler, before(seen, 11), where=where), 11) == proposals[11]
+
+
+@pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
+def test_what_is_recorded_is_json_and_makes_the_configuration_again(sampler: str) -> None:
+    proposal = proposed(source(sampler), 0)
+    assert json.loads(json.dumps(proposal.reason)) == proposal.reason
+    assert json.loads(json.dumps(proposal.hp)) == proposal.hp
+    if sampler in GUIDED:
+        built = spec(sampler).search_space.build(proposal.reason["sample"])
+        assert {name: sequence.to_json() for name, sequence in built.items()} == proposal.hp
+
+
+@pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
+def test_a_space_without_a_choice_has_one_configuration(sampler: str) -> None:
+    made = source(sampler, space={"lr": 0.1, "bs": [64]})
+    assert (
+        proposed(made, 0).hp
+        == proposed(made, 1).hp
+        == {name: parse(v).to_json() for name, v in (("lr", 0.1), ("bs", 64))}
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- quasi
+
+
+@pytest.mark.parametrize("sampler", QUASI)
+def test_points_fill_the_space_evenly(sampler: str) -> None:
+    made = source(sampler, space={"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}})
+    points = [proposed(made, number).hp for number in range(64)]
+    cells = {tuple(int(point[name]["value"] * 4) for name in "ab") for point in points}
+    assert len(cells) == 16
+    for name in "ab":
+        halves = sum(point[name]["value"] < 0.5 for point in points)
+        assert abs(halves - 32) <= 1
+
+
+@pytest.mark.parametrize("sampler", QUASI)
+def test_the_order_in_which_points_are_asked_for_is_no_matter(sampler: str) -> None:
+    one, other = source(sampler), source(sampler)
+    forwards = [proposed(one, number) for number in range(100)]
+    assert [proposed(other, number) for number in reversed(range(100))][::-1] == forwards
+
+
+@pytest.mark.parametrize("sampler", QUASI)
+def test_a_space_that_lets_no_point_through(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quasi_module, "_ATTEMPTS", 50)
+    study = spec(sampler)
+    study.__dict__["search_space"] = type(study.search_space)(SPACE, lambda configuration: False)
+    with pytest.raises(SequenceError, match="none of 50 points"):
+        SOURCES[sampler](study).propose(0)
+
+
+# --------------------------------------------------------------------------------------------------------------- guided
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_it_learns_within_a_few_trials(sampler: str) -> None:
+    _, proposals = story(sampler, 18 if sampler == "gp" else 60)
+    found = list(map(quality, proposals))
+    assert sum(found[-6:]) / 6 > sum(found[:6]) / 6 + 0.3
+
+
+def test_cma_es_learns_over_its_generations() -> None:
+    space = {name: {"uniform": [0, 1]} for name in "ab"}
+    made, mistakes = source("cmaes", space=space, mode="min"), list[float]()
+    for number in range(120):
+        proposal = proposed(made, number)
+        mistakes.append(sum((value - 0.8) ** 2 for value in proposal.reason["sample"].values()))
+        made.see(start(number, proposal))
+        made.see(result(number, mistakes[-1]))
+    assert sum(mistakes[-12:]) < sum(mistakes[:12]) / 10
+
+
+def _optuna_trials(seen: list[Entry], sampler: str = "tpe") -> dict[int, tuple[str, float | None]]:
+    """What Optuna knows of the trials, by their number with us."""
+    told = guided.Told(spec(sampler), sampler)
+    told.catch_up(seen)
+    known = told._study.get_trials()
+    return {trial: (known[number].state.name, known[number].value) for trial, number in told._numbers.items()}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+def test_what_is_told(sampler: str) -> None:
+    made = source("tpe")
+    seen = [start(number, proposed(made, number)) for number in range(6)]
+    seen += [result(0, 0.5), result(0, 0.7, 3), Entry("fail", 1, 1), Entry("stop", 2, 1), result(3, 0.4)]
+    seen += [Entry("cancel", 3, 1), result(4, 0.9), Entry("fail", 4, 3)]
+    highest = {0: ("COMPLETE", 0.7), 4: ("FAIL", None)}
+    first = {0: ("COMPLETE", 0.5), 4: ("COMPLETE", 0.9)}
+    others = {1: ("FAIL", None), 2: ("FAIL", None), 3: ("COMPLETE", 0.4), 5: ("RUNNING", None)}
+    expected = {**others, **(first if sampler == "cmaes" else highest)}
+    assert _optuna_trials(seen, sampler) == expected
+
+
+def test_trials_that_others_made_are_not_told() -> None:
+    seen = [Entry("start", 0, 1, reason={"by": "tuner"}), result(0, 0.5), start(1, proposed(source("tpe"), 1))]
+    assert _optuna_trials(seen) == {1: ("RUNNING", None)}
+
+
+def test_a_proposal_that_came_to_nothing_leaves_no_trace() -> None:
+    seen, proposals = story("cmaes", 12)
+    made = source("cmaes", before(seen, 8))
+    proposed(made, 8)
+    for entry in [more := result(7, 0.1), *seen[len(before(seen, 8)) :]]:
+        made.see(entry)
+    assert proposed(made, 12) == proposed(source("cmaes", [*before(seen, 8), more, *seen[len(before(seen, 8)) :]]), 12)
+    assert len(proposals) == 12
+
+
+def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guided, "_ATTEMPTS", 2)
+    where = "lr < 0.0003"
+    seen, proposals = story("tpe", 12, where=where)
+    assert any(proposal.reason["asked"] == 2 for proposal in proposals)
+    assert all(proposal.reason["sample"]["lr"] < 0.0003 for proposal in proposals)
+    assert proposed(source("tpe", before(seen, 11), where=where), 11) == proposals[11]
+
+
+# ------------------------------------------------------------------------------------------------------- without Optuna
+
+
+@pytest.fixture
+def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.scheduling.tuners import sources
+
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    guided._optuna.cache_clear()
+
+
+@pytest.mark.usefixtures("no_optuna")
+@pytest.mark.parametrize("sampler", GUIDED)
+def test_a_server_without_optuna_says_so_at_once(sampler: str) -> None:
+    sentence = f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
+    assert unavailable(spec(sampler)) == sentence
+    with pytest.raises(SpecError) as refused:
+        bodies.study_of(spec(sampler).to_json(), {"t": "1"})
+    assert [(problem.field, problem.problem) for problem in refused.value.problems] == [("tuner.sampler", sentence)]
+    with pytest.raises(RuntimeError, match=r"pip install 'stagetree\[optuna\]'$"):
+        source(sampler).propose(0)
+
+
+@pytest.mark.usefixtures("no_optuna")
+def test_what_needs_no_proposal_needs_no_optuna() -> None:
+    made = source("tpe", [Entry("start", 0, 1, reason={"sample": {}, "asked": 1}), result(0, 0.5)])
+    assert made.size() is None
+    assert unavailable(spec("sobol")) is None
+    assert preview(spec("tpe"), slots=1)["trials"] == 9
