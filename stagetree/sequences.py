@@ -597,19 +597,34 @@ class Wsd(Sequence):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a `Piecewise`: `sequence` for `steps` steps, or for ever."""
+    """One part of a `Piecewise`: `sequence` for `steps` steps, or for ever, from its own t = `skip` on."""
 
     sequence: Sequence
     steps: int | None = None
+    skip: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        sequence = self.sequence.to_json()
-        return {"sequence": sequence} if self.steps is None else {"steps": self.steps, "sequence": sequence}
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return {**steps, **({"skip": self.skip} if self.skip else {}), "sequence": self.sequence.to_json()}
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        """The pieces when the part begins at step `origin`."""
+        pieces = self.sequence._pieces(origin - self.skip)
+        return _in_force_from(origin, pieces) if self.skip else pieces
+
+
+def _in_force_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    for piece, end in with_ends(pieces):
+        if end is None or end > start:
+            yield Piece(max(piece.start, start), piece.form)
 
 
 @dataclass(frozen=True, slots=True)
 class Piecewise(Sequence):
-    """Parts one after the other, each with its own t from 0; all but the last say how many steps they last."""
+    """Parts one after the other, each with its own t, from 0 or from `skip`; all but the last say how long they last.
+
+    With `skip`, a part goes on where its sequence would be by then: a schedule changes in the middle and keeps its pace.
+    """
 
     family: ClassVar[str] = "piecewise"
     parts: tuple[Part, ...]
@@ -624,7 +639,7 @@ class Piecewise(Sequence):
     def _pieces(self, origin: int) -> Iterator[Piece]:
         for part in self.parts:
             end = math.inf if part.steps is None else origin + part.steps
-            yield from takewhile(lambda piece, end=end: piece.start < end, part.sequence._pieces(origin))  # type: ignore[misc]
+            yield from takewhile(lambda piece, end=end: piece.start < end, part._pieces(origin))  # type: ignore[misc]
             origin += part.steps or 0
 
 
@@ -632,9 +647,10 @@ def _part(value: Any, path: str, *, is_last: bool) -> Part:
     if isinstance(value, Part):
         part = value
     else:
-        if not isinstance(value, Mapping) or "sequence" not in value or value.keys() - {"steps", "sequence"}:
+        if not isinstance(value, Mapping) or "sequence" not in value or value.keys() - {"steps", "sequence", "skip"}:
             raise SequenceError(path, f'must be {{"steps": n, "sequence": s}}, the last without steps, got {value!r}')
-        part = Part(parse(value["sequence"], f"{path}.sequence"), value.get("steps"))
+        part = Part(parse(value["sequence"], f"{path}.sequence"), value.get("steps"), value.get("skip", 0))
+    _check_count(f"{path}.skip", part.skip, least=0)
     if is_last and part.steps is not None:
         raise SequenceError(f"{path}.steps", "must be left out of the last part: it lasts for ever")
     if not is_last:

@@ -131,6 +131,12 @@ _OTHER_NAMES = {
     "min_steps": ("grace_period", "min_resource"),
     "reduction_factor": ("eta",),
     "num_trials": ("num_samples",),
+    "population_size": ("num_trials", "num_samples"),
+    "ready_steps": ("perturbation_interval",),
+    "quantile": ("quantile_fraction",),
+    "interval": ("evaluation_interval",),
+    "epsilon": ("slack_factor",),
+    "min_trials": ("min_samples_required",),
 }
 
 
@@ -244,6 +250,10 @@ class SamplingTuner(TunerSpec):
         elif next(spec.search_space.grid(), None) is None:
             raise WhereError("must let at least one combination of the space through, got none")
         self.check_steps()
+        self.check_study(spec)
+
+    def check_study(self, spec: StudySpec) -> None:
+        """Raise `SequenceError` if the tuner cannot work with the rest of the study."""
 
     def check_steps(self) -> None:
         """Raise `SequenceError` if the rungs make no sense."""
@@ -261,6 +271,18 @@ class ShaTuner(SamplingTuner):
     max_steps: Count = _max_steps()
     reduction_factor: Factor = _reduction_factor()
     early_stopping_rate: int = Field(default=0, ge=0, description="a whole number, 0 or more: s in the ASHA paper")
+
+    def check_steps(self) -> None:
+        """As the ASHA paper asserts, Algorithm 1: at least one configuration must be allocated `max_steps`."""
+        super().check_steps()
+        least, steps = 1, self.min_steps * self.reduction_factor ** (self.early_stopping_rate + 1)
+        while steps <= self.max_steps:
+            least, steps = least * self.reduction_factor, steps * self.reduction_factor
+        if self.num_trials < least:
+            raise FieldError(
+                "tuner.num_trials",
+                f"must be at least {least}, so that one is trained for max_steps, got {self.num_trials}",
+            )
 
 
 class AshaTuner(SamplingTuner):
@@ -305,10 +327,103 @@ class AsyncHyperbandTuner(SamplingTuner):
     brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")
 
 
+class MedianTuner(SamplingTuner):
+    """The median stopping rule: a trial whose best is worse than the median of the others' averages is stopped."""
+
+    kind: Literal["median"] = "median"
+    num_trials: Count = _num_trials()
+    max_steps: Count = _max_steps()
+    min_steps: Count = common(
+        "min_steps", "the number of steps before which no trial is stopped, at least 1", default=1
+    )
+    min_trials: Count = common(
+        "min_trials", "the number of others that a trial is compared with, at least 1", default=3
+    )
+    interval: Count | None = common(
+        "interval",
+        "the number of steps between decisions, at least 1; without it, the study's eval_every",
+        default=None,
+    )
+
+    def check_study(self, spec: StudySpec) -> None:
+        if self.interval is None and spec.eval_every is None:
+            raise FieldError("tuner.interval", "is missing: the number of steps between decisions, or give eval_every")
+
+
+class BanditTuner(SamplingTuner):
+    """The bandit policy: a trial whose best is not within a factor of 1 + `epsilon` of the best of all is stopped."""
+
+    kind: Literal["bandit"] = "bandit"
+    num_trials: Count = _num_trials()
+    max_steps: Count = _max_steps()
+    interval: Count = common("interval", "the number of steps between decisions, at least 1", default=10)
+    epsilon: float = common("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
+
+
+class PbtTuner(SamplingTuner):
+    """Population based training: every `ready_steps`, the worst go on from copies of the best with other values."""
+
+    kind: Literal["pbt"] = "pbt"
+    population_size: Annotated[int, Field(ge=2)] = common(
+        "population_size", "the number of trials trained side by side, at least 2", default=20
+    )
+    ready_steps: Count = common("ready_steps", "the number of steps between generations, at least 1")
+    max_steps: Count = _max_steps()
+    quantile: float = common(
+        "quantile", "a number above 0 and up to 0.5: the share that is replaced", default=0.2, gt=0, le=0.5
+    )
+    resample_probability: float = Field(default=0.25, ge=0, le=1, description="a number from 0 to 1")
+    factors: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
+        default=[1.2, 0.8], description="a list of at least one number above 0: by what numbers are perturbed"
+    )
+    fixed: list[str] = Field(
+        default=[], description="a list of hyper-parameters that never change in the middle, as those of architecture"
+    )
+
+    def check_study(self, spec: StudySpec) -> None:
+        if self.ready_steps > self.max_steps:
+            raise FieldError(
+                "tuner.ready_steps", f"must not be more than max_steps, {self.max_steps}, got {self.ready_steps}"
+            )
+        for number, name in enumerate(self.fixed):
+            if name not in (spec.space or {}):
+                known = list(spec.space or {})
+                raise FieldError(
+                    f"tuner.fixed[{number}]",
+                    f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}",
+                )
+
+
+class ExternalTuner(TunerSpec):
+    """Wants nothing itself: trials come over the API, and the study ends when it is told to."""
+
+    needs_space: ClassVar[bool] = False
+    kind: Literal["external"] = "external"
+
+    def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
+        return iter(())
+
+    def check(self, spec: StudySpec) -> None:
+        """It works with any study."""
+
+
 Tuner = Annotated[
-    GridTuner | RandomTuner | TrialsTuner | ShaTuner | AshaTuner | HyperbandTuner | AsyncHyperbandTuner,
+    GridTuner
+    | RandomTuner
+    | TrialsTuner
+    | ShaTuner
+    | AshaTuner
+    | HyperbandTuner
+    | AsyncHyperbandTuner
+    | MedianTuner
+    | BanditTuner
+    | PbtTuner
+    | ExternalTuner,
     Field(discriminator="kind"),
 ]
+
+_LATER = {"early_term": "the learning-curve model", "pop": "the learning-curve model"}
+"""Kinds that are known and not built, and what they wait for."""
 
 KINDS: dict[str, type[TunerSpec]] = {cls.model_fields["kind"].default: cls for cls in get_args(get_args(Tuner)[0])}
 
@@ -439,6 +554,8 @@ def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
             return f"is missing: one of {', '.join(KINDS)}"
         case "union_tag_invalid":
             kind = detail["ctx"]["tag"]
+            if kind in _LATER:
+                return f"must be one of {', '.join(KINDS)}: {kind} is not built yet, it waits for {_LATER[kind]}"
             return f"must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
         case "model_type":
             return f"must be an object with {' and '.join(TrialSpec.model_fields)}, got {got}"

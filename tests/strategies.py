@@ -91,5 +91,6 @@ def _warmup(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
 
 
 def _piecewise(draw: st.DrawFn, number: Any, depth: int) -> Sequence:
-    parts = draw(st.lists(st.tuples(sequences(depth - 1), SOON), min_size=0, max_size=3))
-    return Piecewise([*(Part(part, steps) for part, steps in parts), Part(draw(sequences(depth - 1)))])
+    skips = st.integers(0, 9)
+    parts = draw(st.lists(st.tuples(sequences(depth - 1), SOON, skips), min_size=0, max_size=3))
+    return Piecewise([*(Part(*part) for part in parts), Part(draw(sequences(depth - 1)), skip=draw(skips))])

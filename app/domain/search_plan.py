@@ -68,7 +68,8 @@ class Entry:
     """One line of a study's history, which is all that a tuner is told.
 
     kind: "start" (a trial was asked to train for `steps`), "promote" (the same trial is asked for more), "stop" (no
-    more of it is wanted), "result" (its `metrics` after `steps`), "fail" or "cancel" (no result will come).
+    more of it is wanted), "result" (its `metrics` after `steps`), "fail" or "cancel" (no result will come). `hp`: of a
+    start, the configuration.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Entry:
     steps: int
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     reason: Mapping[str, Any] = field(default_factory=dict)
+    hp: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -264,7 +266,7 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
     trial = Trial(event.study, event.trial, event.hp, event.reason)
     study.trials.append(trial)
     study.active += 1
-    study.history.append(Entry("start", event.trial, event.steps, reason=event.reason))
+    study.history.append(Entry("start", event.trial, event.steps, reason=event.reason, hp=event.hp))
     _ask(plan, trial, event.steps)
 
 

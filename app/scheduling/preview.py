@@ -30,7 +30,7 @@ def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
         "trials": len(found.trials),
         "requested": found.requested,
         "unique": found.unique,
-        "merge_rate": round(found.requested / found.unique, 3),
+        "merge_rate": round(found.requested / found.unique, 3) if found.unique else 1.0,
         "critical_path_steps": longest,
         "makespan_steps": round(makespan),
         "slots": slots,

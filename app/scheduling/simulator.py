@@ -23,6 +23,20 @@ from app.scheduling.tuners import Mind
 
 Measure = Callable[[Node, int], e.Metrics]
 
+Seconds = Callable[[e.Stage, int], float]
+"""How long a stage takes; the number counts stages as they begin, so that a stage that is repeated may take longer."""
+
+Mishap = Callable[[e.Stage, int], str | None]
+"""What goes wrong in a stage: "fail" (the user's code raises), "lose" (its worker dies), or None."""
+
+
+def one_second_a_step(stage: e.Stage, number: int) -> float:
+    return float(stage.end - stage.start)
+
+
+def no_mishap(stage: e.Stage, number: int) -> str | None:
+    return None
+
 
 class Unit(Costs):
     """Every step costs one second, for ever: durations are numbers of steps."""
@@ -32,23 +46,38 @@ class Unit(Costs):
 
 
 class Simulator:
-    """Virtual slots that train a plan. `now` is in seconds; `events` is everything that was decided or happened."""
+    """Virtual slots that train a plan. `now` is in seconds; `events` is everything that was decided or happened.
+
+    spare_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
+    """
 
     def __init__(
-        self, plan: SearchPlan, *, slots: int, measure: Measure, policy: Policy = POLICIES["critical_path"]
+        self,
+        plan: SearchPlan,
+        *,
+        slots: int,
+        measure: Measure,
+        policy: Policy = POLICIES["critical_path"],
+        seconds: Seconds = one_second_a_step,
+        mishap: Mishap = no_mishap,
+        spare_every: int | None = None,
     ) -> None:
         self.plan, self.now, self.events = plan, 0.0, list[e.Event]()
         self._frontier = Frontier(plan, Unit())
-        self._measure, self._policy = measure, policy
+        self._measure, self._policy, self._seconds, self._mishap = measure, policy, seconds, mishap
         self._free = [f"gpu{number}" for number in reversed(range(slots))]
-        self._due: list[tuple[float, int, ChainId]] = []
+        self._spare_every = spare_every
+        self._due: list[tuple[float, int, ChainId, float]] = []
+        self._begun = count()
         self._minds: dict[StudyId, Mind] = {}
         self._slots = slots
         self._numbers = count()
 
-    def give(self, command: c.Command) -> None:
+    def give(self, command: c.Command) -> tuple[e.Event, ...]:
         """Decide a command and take in what follows."""
-        self.take(decide(self.plan, command))
+        events = decide(self.plan, command)
+        self.take(events)
+        return events
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Take in events."""
@@ -58,12 +87,27 @@ class Simulator:
 
     def run(self) -> float:
         """Until nothing is left to do; the virtual time that it took."""
-        self._decide()
-        while self._due:
-            self.now, _, chain = heapq.heappop(self._due)
-            self._complete(self.plan.chains[chain])
-            self._decide()
+        while self.step():
+            pass
         return self.now
+
+    def step(self) -> bool:
+        """Until the next stage ends, one way or another; False when nothing is under way."""
+        if not self._due:
+            self._decide()
+        if not self._due:
+            return False
+        self.now, number, name, seconds = heapq.heappop(self._due)
+        chain = self.plan.chains[name]
+        match self._mishap(chain.stages[chain.index], number):
+            case "fail":
+                self._fail(chain)
+            case "lose":
+                self._lose(chain)
+            case _:
+                self._complete(chain, seconds)
+        self._decide()
+        return True
 
     def _decide(self) -> None:
         """What the tick does: let tuners wish, then give chains to free slots."""
@@ -87,22 +131,36 @@ class Simulator:
         if name not in self._minds:
             self._minds[name] = Mind(study.spec)
         mind = self._minds[name]
-        while wishes := mind.wishes(study, self._slots):
-            self.give(c.Tune(study=name, wishes=wishes))
+        while (wishes := mind.wishes(study, self._slots)) and self.give(c.Tune(study=name, wishes=wishes)):
+            pass
         if mind.is_done(study):
             self.give(c.CloseStudy(study=name, at=self.now))
 
     def _await_stage(self, chain: Chain) -> None:
-        stage = chain.stages[chain.index]
-        heapq.heappush(self._due, (self.now + stage.end - stage.start, next(self._numbers), chain.id))
+        number = next(self._begun)
+        seconds = self._seconds(chain.stages[chain.index], number)
+        heapq.heappush(self._due, (self.now + seconds, number, chain.id, seconds))
 
-    def _complete(self, chain: Chain) -> None:
+    def _fail(self, chain: Chain) -> None:
+        """The user's code raises in the first step of the stage under way."""
+        stage = chain.stages[chain.index]
+        step, kind, error = min(stage.start, stage.end - 1), "exception", "it was meant to fail"
+        self.take([e.StageFailed(chain=chain.id, index=chain.index, step=step, kind=kind, error=error, seconds=0.0)])
+        self._free.append(chain.slot)
+
+    def _lose(self, chain: Chain) -> None:
+        """The worker dies at the end of the stage under way, before anything was kept."""
+        stage = chain.stages[chain.index]
+        self.give(c.LoseChain(chain=chain.id, steps=stage.end - stage.start))
+        self._free.append(chain.slot)
+
+    def _complete(self, chain: Chain, seconds: float) -> None:
         stage = chain.stages[chain.index]
         node = self.plan.nodes[stage.node]
         asked = {step for step in node.waiting if stage.start < step <= stage.end}
         for step in sorted(asked | set(stage.evaluate)):
             self.take([e.Evaluated(node=stage.node, step=step, metrics=self._measure(node, step))])
-        seconds = float(stage.end - stage.start)
+        self._keep_spares(stage)
         self.take([e.StageCompleted(chain=chain.id, index=chain.index, seconds=seconds)])
         self.take([e.CheckpointKept(node=stage.node, step=stage.end, key="", sha256="", size=0)])
         if chain.is_trained:
@@ -110,3 +168,9 @@ class Simulator:
             self._free.append(chain.slot)
         else:
             self._await_stage(chain)
+
+    def _keep_spares(self, stage: e.Stage) -> None:
+        """Checkpoints inside the stage, for whoever branches there later."""
+        every = self._spare_every or stage.end - stage.start + 1
+        for step in range(stage.start + every, stage.end, every):
+            self.take([e.CheckpointKept(node=stage.node, step=step, key="", sha256="", size=0, spare=True)])

@@ -13,6 +13,7 @@ from stagetree.sequences import (
     Held,
     Linear,
     MultiStep,
+    Part,
     Piecewise,
     Sequence,
     SequenceError,
@@ -63,7 +64,7 @@ def naive(sequence: object, t: int) -> object:
         case {"family": "piecewise", "parts": parts}:
             for part in parts:
                 if t < part.get("steps", math.inf):
-                    return naive(part["sequence"], t)
+                    return naive(part["sequence"], t + part.get("skip", 0))
                 t -= part["steps"]
     raise AssertionError(sequence)
 
@@ -237,3 +238,16 @@ def test_errors_name_the_field_and_say_what_would_be_right(written: object, fiel
         parse(written, "lr")
     assert caught.value.field == (f"lr.{field}" if field else "lr")
     assert problem in caught.value.problem
+
+
+@given(sequences(), st.integers(1, STEPS - 1))
+def test_a_part_that_skips_goes_on_with_the_same_forms(sequence: Sequence, steps: int) -> None:
+    cut = Piecewise([Part(sequence, steps), Part(sequence, skip=steps)])
+    assert cut.take(STEPS) == sequence.take(STEPS)
+    assert forms(cut)[:steps] == forms(sequence)[:steps]
+    assert parse(cut.to_json()) == cut
+
+
+def test_a_part_skips_a_whole_number_of_steps() -> None:
+    with pytest.raises(SequenceError, match=r"parts\[0\]\.skip: must be a whole number of steps, at least 0, got -1"):
+        Piecewise([Part(Constant(1), skip=-1)])

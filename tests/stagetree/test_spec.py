@@ -24,6 +24,8 @@ GRID = {
     "tuner": {"kind": "grid", "max_steps": 40},
 }
 RANDOM = {"kind": "random", "num_trials": 3, "max_steps": 40}
+PBT = {"kind": "pbt", "population_size": 4, "ready_steps": 10, "max_steps": 40}
+SHA = {"kind": "sha", "num_trials": 8, "min_steps": 1, "max_steps": 9, "eta": 2}
 
 
 def trials(*listed: Any) -> dict[str, Any]:
@@ -159,13 +161,28 @@ LR = {"lr": 0.1}
         (
             GRID | {"tuner": {"kind": "gird"}},
             "tuner.kind",
-            "must be one of grid, random, trials, got 'gird'; did you mean grid?",
+            "got 'gird'; did you mean grid?",
         ),
         (
             GRID | {"tuner": {"kind": "unheard-of"}},
             "tuner.kind",
-            "must be one of grid, random, trials, got 'unheard-of'",
+            "got 'unheard-of'",
         ),
+        (GRID | {"tuner": {"kind": "early_term"}}, "tuner.kind", "early_term is not built yet, it waits for the learn"),
+        (GRID | {"tuner": {"kind": "median", "num_trials": 9, "max_t": 9}}, "tuner.interval", "or give eval_every"),
+        (
+            GRID | {"tuner": PBT | {"ready_steps": 41}},
+            "tuner.ready_steps",
+            "must not be more than max_steps, 40,",
+        ),
+        (
+            GRID | {"tuner": PBT | {"fixed": ["lrr"]}},
+            "tuner.fixed[0]",
+            "must be one of lr, bs, got 'lrr'; did you",
+        ),
+        (GRID | {"tuner": PBT | {"quantile": 0.6}}, "tuner.quantile", "up to 0.5: the share that is replaced, got 0.6"),
+        (GRID | {"tuner": SHA | {"eta": 3}}, "tuner.num_trials", "must be at least 9, so that one is trained for max_"),
+        (GRID | {"tuner": {"kind": "external"}}, "space", "must be left out: the tuner external has no space"),
         (
             GRID | {"tuner": {"kind": "grid"}},
             "tuner.max_steps",

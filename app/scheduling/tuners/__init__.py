@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from app.scheduling.tuners.asha import Asha
 from app.scheduling.tuners.base import Tuner
+from app.scheduling.tuners.external import External
 from app.scheduling.tuners.fixed import Fixed
 from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
 from app.scheduling.tuners.mind import Mind
+from app.scheduling.tuners.pbt import Pbt
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.sources import SOURCES, Source
-from stagetree.spec import SamplingTuner, StudySpec
+from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
+from stagetree.spec import AshaTuner, SamplingTuner, StudySpec
 
 TUNERS: dict[str, type[Tuner]] = {
     "grid": Fixed,
@@ -22,11 +25,17 @@ TUNERS: dict[str, type[Tuner]] = {
     "asha": Asha,
     "hyperband": Hyperband,
     "async_hyperband": AsyncHyperband,
+    "median": Median,
+    "bandit": Bandit,
+    "pbt": Pbt,
+    "external": External,
 }
 
 
 def tuner_of(spec: StudySpec) -> Tuner:
     """The tuner that a study file asks for."""
+    if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
+        return AshaStopping(spec)
     return TUNERS[spec.tuner.kind](spec)
 
 

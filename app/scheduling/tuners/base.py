@@ -53,7 +53,8 @@ Next = Fresh | Start | Extend | Stop
 class Tuner(ABC):
     """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
 
-    eager: its wishes are taken at once; the others are asked for one more whenever a slot could train it.
+    eager: its wishes are taken at once, and which trials it starts next does not depend on results that come meanwhile;
+    the others are asked for one more whenever a slot could train it.
     open_ended: others add trials too, so that wanting nothing does not end the study.
     """
 

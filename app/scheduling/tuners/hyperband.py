@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from app.domain.search_plan import Entry
 from app.scheduling.tuners.asha import Bracket
 from app.scheduling.tuners.base import Fresh, Next, Tuner
-from app.scheduling.tuners.rungs import rung_steps
+from app.scheduling.tuners.rungs import log_floor, rungs_down_from
 from app.scheduling.tuners.sha import SyncBracket
 from stagetree.spec import StudySpec
+
+MAX_RUNGS = 5
+"""How many rungs asynchronous Hyperband has at most, unless it is told the lowest (ASHA paper, §5.1)."""
 
 
 class _Brackets(Tuner):
@@ -33,7 +37,7 @@ class Hyperband(_Brackets):
 
     Bracket s begins with ceil((s_max + 1) * eta^(s_max - s) / (s_max - s + 1)) configurations, so that each bracket
     takes about the same number of steps (Hyperband, Algorithm 1; s counts as in the ASHA paper, from the most
-    aggressive). All brackets run at once: they do not depend on each other.
+    aggressive). All brackets run at once: they do not depend on each other. Rungs are counted from `max_steps` down.
     """
 
     eager = True
@@ -42,10 +46,10 @@ class Hyperband(_Brackets):
         super().__init__(spec)
         tuner: Any = spec.tuner
         eta = tuner.reduction_factor
-        s_max = _log(tuner.max_steps / tuner.min_steps, eta)
+        s_max = log_floor(tuner.max_steps, tuner.min_steps, eta)
         for s in range(min(tuner.brackets or s_max + 1, s_max + 1)):
             width = math.ceil((s_max + 1) * eta ** (s_max - s) / (s_max - s + 1))
-            steps = rung_steps(tuner.min_steps, tuner.max_steps, eta, s)
+            steps = rungs_down_from(tuner.max_steps, s_max - s + 1, eta)
             self.brackets.append(SyncBracket(width, steps, eta))
 
     def limit(self, trials: int) -> None:
@@ -54,10 +58,11 @@ class Hyperband(_Brackets):
             trials -= bracket.width
 
     def next(self) -> Next | None:
-        for number, bracket in enumerate(self.brackets):
-            if (wish := bracket.next()) is not None:
-                return _in_bracket(wish, number)
-        return None
+        """Every bracket's configurations first, so that what is granted together does not depend on results."""
+        starts = ((bracket.start(), number) for number, bracket in enumerate(self.brackets))
+        promotions = ((bracket.promotion(), number) for number, bracket in enumerate(self.brackets))
+        wanted = ((wish, number) for wish, number in chain(starts, promotions) if wish is not None)
+        return next((_in_bracket(wish, number) for wish, number in wanted), None)
 
 
 class AsyncHyperband(_Brackets):
@@ -72,9 +77,9 @@ class AsyncHyperband(_Brackets):
         super().__init__(spec)
         tuner: Any = spec.tuner
         eta, most = tuner.reduction_factor, tuner.max_steps
-        least = tuner.min_steps or max(1, most // eta**4)
-        rungs = _log(most / least, eta) + 1
-        ladders = [rung_steps(least, most, eta, s) for s in range(min(tuner.brackets, rungs))]
+        rungs = log_floor(most, tuner.min_steps or 1, eta) + 1
+        rungs = rungs if tuner.min_steps else min(rungs, MAX_RUNGS)
+        ladders = [rungs_down_from(most, rungs - s, eta) for s in range(min(tuner.brackets, rungs))]
         self.brackets = [Bracket(steps, eta) for steps in ladders]
         self._trials, self._rungs, self._eta = tuner.num_trials, rungs, eta
         self.limit(tuner.num_trials)
@@ -98,23 +103,15 @@ def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
     """How many of the trials each bracket gets: inversely to its average steps a configuration (ASHA paper, §5.1).
 
     With B = `rungs`, bracket s has B - s rungs and so takes (B - s) / eta^(B - 1 - s) of `max_steps` a configuration.
-    Every bracket gets at least one trial while there are any; what rounding leaves goes to the first.
+    What rounding leaves goes to the brackets that have none, then to the first.
     """
     inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
     widths = [int(trials * share / sum(inverse)) for share in inverse]
-    for s in range(1, brackets):
-        widths[s] = max(widths[s], 1) if sum(widths) < trials else widths[s]
+    for s in range(brackets):
+        widths[s] += widths[s] == 0 and sum(widths) < trials
     widths[0] += trials - sum(widths)
     return widths
 
 
 def _in_bracket(wish: Next, number: int) -> Next:
     return replace(wish, reason={**wish.reason, "bracket": number})
-
-
-def _log(ratio: float, base: int) -> int:
-    """floor(log_base(ratio)), exact for whole powers."""
-    rungs = 0
-    while base ** (rungs + 1) <= ratio:
-        rungs += 1
-    return rungs

@@ -56,12 +56,16 @@ class Mind:
         return self._tuner.next()
 
     def _take(self, study: Study, most: int) -> tuple[Wish, ...]:
+        """So many starts, or one wish of another kind: that may depend on a result which is there at once."""
         wishes: list[Wish] = []
         number = len(study.trials)
         while len(wishes) < most and (wish := self._concrete(self._tuner.next())) is not None:
+            if wishes and not isinstance(wish, Start):
+                break
             wishes.append(wish)
-            self._grant(_entry(wish, number))
-            number += isinstance(wish, Start)
+            self._grant(_entry(wish, number + len(wishes) - 1))
+            if not isinstance(wish, Start):
+                break
         return tuple(wishes)
 
     def _grant(self, entry: Entry) -> None:
@@ -84,10 +88,10 @@ class Mind:
     def _catch_up(self, study: Study) -> None:
         """Read what is new in the history; from the start, if what was taken for granted did not happen."""
         for entry in study.history[self._read :]:
-            if self._granted and _same(entry, self._granted[0]):
+            if self._granted and entry.kind in ("start", "promote", "stop"):
+                if not (_is_ours(study, entry) and _same(entry, self._granted[0])):
+                    return self._start_over(study)
                 self._granted.popleft()
-            elif self._granted and entry.kind in ("start", "promote", "stop"):
-                return self._start_over(study)
             elif _is_ours(study, entry):
                 self._see(entry)
             self._read += 1
@@ -99,10 +103,10 @@ class Mind:
 
 
 def _entry(wish: Wish, number: int) -> Entry:
-    """The line of history that a granted wish will be."""
+    """The line of history that a granted wish will be, of trial `number` if it starts one."""
     match wish:
         case Start():
-            return Entry("start", number, wish.steps, reason=wish.reason)
+            return Entry("start", number, wish.steps, reason=wish.reason, hp=wish.hp)
         case Extend():
             return Entry("promote", wish.trial, wish.steps, reason=wish.reason)
         case Stop():

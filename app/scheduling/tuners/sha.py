@@ -12,8 +12,9 @@ from stagetree.spec import StudySpec
 
 
 class SyncBracket:
-    """One bracket of `width` configurations, of which rung i is given to floor(width / eta^i).
+    """One bracket of `width` configurations, of which rung i is given to floor(width / eta^i), but to one at least.
 
+    The counts are of configurations begun: where some failed or were cancelled, as many go on if there are any.
     entered, settled: how many trials came to each rung, and how many of those have a result there, failed or were
     cancelled.
     """
@@ -45,8 +46,14 @@ class SyncBracket:
 
     def next(self) -> Next | None:
         """A new configuration for the bottom rung, or a promotion out of a rung that is complete."""
-        if self.entered[0] < self.width:
-            return Fresh(steps=self.steps[0], reason={"rung": 0})
+        return self.start() or self.promotion()
+
+    def start(self) -> Fresh | None:
+        """A new configuration, as long as the bottom rung has room: whatever the results."""
+        return Fresh(steps=self.steps[0], reason={"rung": 0}) if self.entered[0] < self.width else None
+
+    def promotion(self) -> Extend | None:
+        """The next promotion out of a rung that is complete, from the bottom up."""
         for number in range(len(self.rungs) - 1):
             if not self._is_complete(number):
                 return None
@@ -70,7 +77,7 @@ class SyncBracket:
 
     def _promotion(self, number: int) -> Extend | None:
         """The next of top_k(T, L, n_i / eta) at a complete rung."""
-        rung, keep = self.rungs[number], self.width // self.factor ** (number + 1)
+        rung, keep = self.rungs[number], max(1, self.width // self.factor ** (number + 1))
         best = rung.best_waiting()
         if best is None or (rank := rung.rank(best)) >= keep:
             return None

@@ -1,0 +1,146 @@
+"""Other values near given ones: PBT's explore (ASHA paper, A.3), and how a trial's sequences change in the middle.
+
+A value drawn from a distribution is multiplied by one of the factors and kept inside the bounds; a choice moves to an
+option beside it; what the space holds fixed stays. That goes for every distribution, wherever it stands in a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from stagetree.sequences import SequenceError, parse
+from stagetree.space import Choice, LogUniform, RandInt, Uniform, read_entry
+from stagetree.spec import StudySpec
+
+Hp = dict[str, Any]
+Json = dict[str, Any]
+
+ATTEMPTS = 20
+"""How often exploring is tried again where it gives no valid configuration, or the same one."""
+
+
+class Explorer:
+    """Explores around configurations of a study's space, with randomness from text keys alone."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        tuner: Any = spec.tuner
+        self._space, self._fixed = spec.search_space, frozenset(tuner.fixed)
+        self._patterns = {name: read_entry(entry, name) for name, entry in (spec.space or {}).items()}
+        self._resample, self._factors = tuner.resample_probability, tuple(tuner.factors)
+
+    def explore(self, hp: Mapping[str, Any], key: str) -> dict[str, Json]:
+        """What to change in a configuration: for each name that changes, how, from what and to what."""
+        for attempt in range(ATTEMPTS):
+            try:
+                changes = self._attempt(hp, f"{key}/{attempt}")
+            except SequenceError:
+                continue  # such as milestones that do not rise any more
+            explored = {**hp, **{name: change["to"] for name, change in changes.items()}}
+            if changes and self._space.allows({name: parse(value) for name, value in explored.items()}):
+                return changes
+        return {}
+
+    def _attempt(self, hp: Mapping[str, Any], key: str) -> dict[str, Json]:
+        free = [name for name in hp if name not in self._fixed]
+        tried = {name: self._change(name, hp[name], Random(f"{key}/{name}")) for name in free}
+        return {name: change for name, change in tried.items() if change["to"] != change["from"]}
+
+    def _change(self, name: str, value: Any, rng: Random) -> Json:
+        pattern = self._patterns[name]
+        resampled = rng.random() < self._resample
+        new = drawn(pattern, rng) if resampled else perturbed(pattern, value, rng, self._factors)
+        return {"by": "resample" if resampled else "perturb", "from": value, "to": parse(new).to_json()}
+
+
+def drawn(pattern: Any, rng: Random) -> Any:
+    """A draw from a pattern of the space."""
+    match pattern:
+        case Choice():
+            return drawn(pattern.options[pattern.at(rng.random())], rng)
+        case Uniform() | LogUniform() | RandInt():
+            return pattern.at(rng.random())
+        case dict():
+            return {name: drawn(item, rng) for name, item in pattern.items()}
+        case list():
+            return [drawn(item, rng) for item in pattern]
+    return pattern
+
+
+def perturbed(pattern: Any, value: Any, rng: Random, factors: Sequence[float]) -> Any:
+    """A value of the pattern near the given one; the same where nothing near is there."""
+    value = _bare(pattern, value)
+    match pattern:
+        case Choice():
+            return _beside(pattern, value, rng, factors)
+        case Uniform() | LogUniform() | RandInt():
+            moved = value * factors[int(rng.random() * len(factors))]
+            return min(max(round(moved) if isinstance(pattern, RandInt) else moved, pattern.low), pattern.high)
+        case dict():
+            inside = [name for name in pattern if name in value]
+            return {**value, **{name: perturbed(pattern[name], value[name], rng, factors) for name in inside}}
+        case list():
+            return [perturbed(item, old, rng, factors) for item, old in zip(pattern, value, strict=True)]
+    return value
+
+
+def _beside(choice: Choice, value: Any, rng: Random, factors: Sequence[float]) -> Any:
+    """The option before or after the one that the value comes from; of a single option, a value near."""
+    number = next((number for number, option in enumerate(choice.options) if _fits(option, value)), None)
+    if number is None:
+        return value
+    if len(choice.options) == 1:
+        return perturbed(choice.options[0], value, rng, factors)
+    neighbours = [n for n in (number - 1, number + 1) if 0 <= n < len(choice.options)]
+    return drawn(choice.options[neighbours[int(rng.random() * len(neighbours))]], rng)
+
+
+def _fits(pattern: Any, value: Any) -> bool:
+    """Whether a value can come from a pattern."""
+    value = _bare(pattern, value)
+    match pattern:
+        case Choice():
+            return any(_fits(option, value) for option in pattern.options)
+        case Uniform() | LogUniform() | RandInt():
+            return isinstance(value, int | float) and bool(pattern.low <= value <= pattern.high)
+        case dict():
+            known = isinstance(value, Mapping) and pattern.keys() <= value.keys()
+            return known and all(_fits(item, value[name]) for name, item in pattern.items())
+        case list():
+            long = isinstance(value, list) and len(value) == len(pattern)
+            return long and all(map(_fits, pattern, value))
+    return bool(pattern == value)
+
+
+def _bare(pattern: Any, value: Any) -> Any:
+    """A constant as its bare value, unless the pattern spells the family out."""
+    if isinstance(value, Mapping) and value.get("family") == "constant" and not isinstance(pattern, dict):
+        return value["value"]
+    return value
+
+
+# ------------------------------------------------------------------------------------------------ change in the middle
+
+
+def spliced(before: Any, step: int, after: Any) -> Json:
+    """The sequence `before` for the first `step` steps, then `after` as it would be by then, in the absolute step.
+
+    What the steps up to `step` are called in the search plan does not change, so whoever trained them has trained them
+    for this sequence too.
+    """
+    skip = {} if after["family"] == "constant" else {"skip": step}
+    return {"family": "piecewise", "parts": [*_until(before, step), {**skip, "sequence": after}]}
+
+
+def _until(sequence: Any, step: int) -> list[Json]:
+    """The parts of a sequence up to a step."""
+    if sequence["family"] != "piecewise":
+        return [{"steps": step, "sequence": sequence}]
+    found: list[Json] = []
+    for part in sequence["parts"]:
+        steps = min(step, part.get("steps", step))
+        if steps:
+            found.append({**part, "steps": steps})
+        step -= steps
+    return found

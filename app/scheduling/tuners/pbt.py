@@ -1,0 +1,159 @@
+"""Population based training (Jaderberg et al. 2017), with the settings of the ASHA paper, A.3.
+
+A population is trained side by side. After each `ready_steps` steps comes a generation: the worst members are stopped,
+and each is replaced by a copy of one of the best that goes on from there with other values (truncation selection).
+
+Such a copy is a new trial whose sequences are those of the trial it copies up to that step and its own after it. So it
+shares that beginning by name, and resumes from the other's checkpoint with no step run twice.
+
+Generations are synchronous: all members are compared at the same step. That is the fair comparison that A.3 asks for
+(members that were trained for longer would win), and decisions follow from results alone, in whatever order they come.
+The price, waiting for the slowest member, is at most one interval, and free slots serve other studies meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from app.domain.commands import Extend, Start, Stop, Wish
+from app.domain.search_plan import Entry
+from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.scheduling.tuners.explore import Explorer, spliced
+from app.scheduling.tuners.stopping import every
+from stagetree.spec import StudySpec
+
+Hp = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A place in the population. hp: what its trial trains with. values: the configuration in force at its end."""
+
+    number: int
+    trial: int
+    hp: Hp
+    values: Hp
+
+
+class Pbt(Tuner):
+    """Population based training. A member that a user cancels leaves; one that fails is replaced like the worst."""
+
+    eager = True
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        tuner: Any = spec.tuner
+        self._size, self._quantile = tuner.population_size, tuner.quantile
+        self._ends = every(tuner.ready_steps, tuner.max_steps)
+        self._explorer, self._seed, self._fixed = Explorer(spec), spec.seed, tuple(tuner.fixed)
+        self._generation = self._begun = 0
+        self._members: dict[int, Member] = {}  # by trial
+        self._values: dict[int, Hp] = {}  # of every trial there ever was
+        self._losses: dict[int, float] = {}  # of the members that came to the end of the generation
+        self._wanted: deque[Wish] = deque()
+
+    def limit(self, trials: int) -> None:
+        self._size = min(self._size, trials)
+
+    def see(self, entry: Entry) -> None:
+        match entry.kind:
+            case "start":
+                self._start(entry)
+            case "promote" | "stop":
+                self._granted(entry)
+            case "result" | "fail" if entry.trial in self._members and self._is_due(entry):
+                self._losses[entry.trial] = self.loss(entry)
+            case "cancel":
+                self._leave(entry.trial)
+        if not self._wanted and self._members and self._is_complete():
+            self._select()
+
+    def next(self) -> Next | None:
+        if self._begun < self._size:
+            return Fresh(steps=self._ends[0], reason={"rung": 0, "member": self._begun})
+        return self._wanted[0] if self._wanted else None
+
+    # ------------------------------------------------------------------------------------------------ population
+
+    def _start(self, entry: Entry) -> None:
+        if self._wanted:
+            self._wanted.popleft()
+        else:
+            self._begun += 1
+        changes = entry.reason.get("explored", {})
+        inherited = self._values.get(entry.reason.get("exploits", -1), entry.hp)
+        values = {**inherited, **{name: change["to"] for name, change in changes.items()}}
+        self._values[entry.trial] = values
+        self._members[entry.trial] = Member(entry.reason["member"], entry.trial, entry.hp, values)
+
+    def _granted(self, entry: Entry) -> None:
+        self._wanted.popleft()
+        if entry.kind == "stop":
+            self._leave(entry.trial)
+
+    def _leave(self, trial: int) -> None:
+        self._members.pop(trial, None)
+        self._losses.pop(trial, None)
+        self._wanted = deque(wish for wish in self._wanted if isinstance(wish, Start) or wish.trial != trial)
+
+    def _is_due(self, entry: Entry) -> bool:
+        return entry.kind == "fail" or entry.steps in self._ends[self._generation : self._generation + 1]
+
+    def _is_complete(self) -> bool:
+        return self._begun >= self._size and self._losses.keys() == self._members.keys()
+
+    # ------------------------------------------------------------------------------------------------- selection
+
+    def _select(self) -> None:
+        """The generation is complete: who goes on, who is stopped, and who takes its place."""
+        ranked = sorted(self._members.values(), key=lambda member: (self._losses[member.trial], member.trial))
+        alive = [member for member in ranked if math.isfinite(self._losses[member.trial])]
+        share = min(max(1, int(len(ranked) * self._quantile)), len(ranked) // 2)
+        self._drop_failed()
+        self._generation += 1
+        if self._generation < len(self._ends):
+            self._wanted.extend(self._wishes(ranked, alive, share))
+        self._losses = {}
+
+    def _drop_failed(self) -> None:
+        self._members = {trial: member for trial, member in self._members.items() if self._losses[trial] < math.inf}
+
+    def _wishes(self, ranked: list[Member], alive: list[Member], share: int) -> Iterator[Wish]:
+        best = alive[:share]
+        for rank, member in enumerate(ranked, start=1):
+            failed = self._losses[member.trial] == math.inf
+            models = [model for model in best if self._may_copy(member, model)]
+            if not models or not (failed or rank > len(ranked) - share):
+                if not failed:
+                    yield self._extend(member, rank, len(ranked))
+                continue
+            if not failed:
+                yield Stop(trial=member.trial, reason=self._reason(member, rank, len(ranked)))
+            yield self._copy(member, models, self._reason(member, rank, len(ranked)))
+
+    def _may_copy(self, member: Member, model: Member) -> bool:
+        """Never from another architecture, and never from itself."""
+        return member is not model and all(member.values[name] == model.values[name] for name in self._fixed)
+
+    def _extend(self, member: Member, rank: int, of: int) -> Extend:
+        steps = self._ends[self._generation]
+        return Extend(trial=member.trial, steps=steps, reason=self._reason(member, rank, of))
+
+    def _copy(self, member: Member, models: list[Member], reason: dict[str, Any]) -> Start:
+        """A new trial that is one of the models until now, and explores from here on."""
+        key = f"{self._seed}/pbt/{self._generation}/{member.number}"
+        model = models[int(Random(key).random() * len(models))]
+        changes, step = self._explorer.explore(model.values, key), self._ends[self._generation - 1]
+        hp = {**model.hp, **{name: spliced(model.hp[name], step, new["to"]) for name, new in changes.items()}}
+        reason |= {"exploits": model.trial, "replaces": member.trial, "explored": changes}
+        return Start(hp=hp, steps=self._ends[self._generation], reason=reason)
+
+    def _reason(self, member: Member, rank: int, of: int) -> dict[str, Any]:
+        loss = self._losses[member.trial]
+        lost = {"loss": loss} if math.isfinite(loss) else {}
+        return {"rung": self._generation, "member": member.number, "rank": rank, "of": of, **lost}

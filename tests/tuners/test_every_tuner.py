@@ -1,0 +1,206 @@
+"""What every tuner must do, whatever its results and its luck: run on virtual slots, in virtual time."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan, Study, fold
+from app.scheduling.preview import preview
+from app.scheduling.replay import replay
+from app.scheduling.simulator import Simulator
+from app.scheduling.tuners import TUNERS, Mind
+from stagetree.spec import StudySpec
+from tests.tuners.worlds import SHARING, SPACE, STUDY, losses, mishaps, numbered, simulator, spec, stragglers, submit
+
+KINDS: dict[str, dict[str, Any]] = {
+    "grid": {"kind": "grid", "max_steps": 6},
+    "random": {"kind": "random", "num_trials": 9, "max_steps": 6},
+    "sha": {"kind": "sha", "num_trials": 17, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
+    "sha: uneven top rung": {"kind": "sha", "num_trials": 8, "min_steps": 2, "max_steps": 11, "reduction_factor": 2},
+    "asha": {"kind": "asha", "num_trials": 24, "min_steps": 1, "max_steps": 16, "reduction_factor": 2},
+    "asha: one rung": {"kind": "asha", "num_trials": 5, "min_steps": 6, "max_steps": 6},
+    "asha: fewer trials than eta": {"kind": "asha", "num_trials": 3, "min_steps": 1, "max_steps": 16},
+    "asha: endless": {"kind": "asha", "num_trials": 20, "min_steps": 1, "reduction_factor": 3},
+    "asha: stopping": {"kind": "asha", "type": "stopping", "num_trials": 24, "min_steps": 1, "max_steps": 16, "eta": 2},
+    "hyperband": {"kind": "hyperband", "min_steps": 1, "max_steps": 9},
+    "hyperband: uneven": {"kind": "hyperband", "min_steps": 1, "max_steps": 10, "brackets": 2},
+    "async_hyperband": {"kind": "async_hyperband", "num_trials": 20, "max_steps": 20, "reduction_factor": 2},
+    "median": {"kind": "median", "num_trials": 14, "max_steps": 11, "interval": 3, "min_steps": 4},
+    "bandit": {"kind": "bandit", "num_trials": 14, "max_steps": 11, "interval": 3, "epsilon": 0.3},
+    "pbt": {"kind": "pbt", "population_size": 7, "ready_steps": 3, "max_steps": 11, "quantile": 0.3, "fixed": ["bs"]},
+}
+EVERY = pytest.mark.parametrize("tuner", KINDS.values(), ids=KINDS)
+SPACES = {"apart": SPACE | {"lr": [0.1, 0.01], "wd": [0, 0.1]}, "shared": SHARING}
+SEEDS = st.integers(0, 10**6)
+settings.register_profile("tuners", deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(settings.get_profile("tuners"))
+
+
+def study_of(tuner: dict[str, Any], space: str, **fields: Any) -> StudySpec:
+    fixed = {"fixed": [name for name in tuner["fixed"] if name in SPACES[space]]} if "fixed" in tuner else {}
+    return spec(tuner | fixed, space=SPACES[space], **fields)
+
+
+def run(
+    study: StudySpec, seed: int, *, slots: int = 3, nans: float = 0.0, spare_every: int | None = None, **luck: float
+) -> Simulator:
+    """The study from beginning to end, with stages that end in any order."""
+    made_up = {"measure": losses(seed, nans=nans, digits=1), "seconds": stragglers(seed)}
+    world = simulator(study, slots=slots, mishap=mishaps(seed, **luck), spare_every=spare_every, **made_up)
+    world.run()
+    return world
+
+
+def check(world: Simulator, tuner: dict[str, Any], name: StudyId = STUDY) -> Study:
+    """What holds at the end of any study."""
+    study = world.plan.studies[name]
+    assert study.is_final and study.active == 0
+    assert all(trial.steps <= tuner.get("max_steps", 10**9) for trial in study.trials)
+    assert sum(trial.reason.get("by") == "tuner" for trial in study.trials) <= most_trials(tuner)
+    found = replay(numbered(world.events), name)
+    assert found.identical, found.difference
+    return study
+
+
+def most_trials(tuner: dict[str, Any]) -> int:
+    if tuner["kind"] == "pbt":
+        return tuner["population_size"] * (1 + tuner["max_steps"] // tuner["ready_steps"])
+    return tuner.get("num_trials", 1000)
+
+
+def test_every_tuner_is_in_the_suite() -> None:
+    assert {tuner["kind"] for tuner in KINDS.values()} | {"trials", "external"} == set(TUNERS)
+
+
+@EVERY
+@pytest.mark.parametrize("space", SPACES)
+@FEW
+@given(seed=SEEDS, slots=st.sampled_from([1, 3, 20]))
+def test_without_bad_luck_no_step_is_run_twice(tuner: dict[str, Any], space: str, seed: int, slots: int) -> None:
+    """Some ask late for a step, or a branch, that was passed before anyone knew: a spare checkpoint is there."""
+    world = run(study_of(tuner, space), seed, slots=slots, spare_every=1)
+    study = check(world, tuner)
+    assert study.state == "completed"
+    assert study.executed == study.unique <= study.requested
+
+
+@EVERY
+@FEW
+@given(seed=SEEDS, space=st.sampled_from(list(SPACES)))
+def test_failures_nans_and_lost_workers(tuner: dict[str, Any], seed: int, space: str) -> None:
+    rng = Random(seed)
+    luck = {"nans": rng.choice([0, 0.1, 0.4]), "fail": rng.choice([0, 0.2, 0.5]), "lose": rng.choice([0, 0.2])}
+    check(run(study_of(tuner, space), seed, **luck), tuner)
+
+
+@EVERY
+def test_when_everything_fails(tuner: dict[str, Any]) -> None:
+    assert check(run(study_of(tuner, "apart"), 0, fail=1.0), tuner).state == "failed"
+
+
+@EVERY
+@FEW
+@given(seed=SEEDS)
+def test_users_cancel_add_pause_and_resume(tuner: dict[str, Any], seed: int) -> None:
+    rng = Random(seed)
+    world = simulator(study_of(tuner, "shared"), measure=losses(seed, nans=0.05), seconds=stragglers(seed))
+    study = world.plan.studies[STUDY]
+    while world.step():
+        if not study.is_final:
+            interfere(world, study, rng)
+    world.run()
+    check(world, tuner)
+
+
+def interfere(world: Simulator, study: Study, rng: Random) -> None:
+    active = [trial.number for trial in study.trials if trial.state == "active"]
+    match rng.randrange(8):
+        case 0 if active:
+            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(active)))
+        case 1:
+            world.give(c.AddTrial(study=STUDY, hp=rng.choice(SHARED), steps=rng.randint(1, 6)))
+        case 2:
+            world.give(c.PauseStudy(study=STUDY))
+            for _ in range(rng.randrange(4)):
+                world.step()
+            world.give(c.ResumeStudy(study=STUDY))
+
+
+SHARED: list[dict[str, Any]] = [{"lr": sequence} for sequence in SHARING["lr"]]
+
+
+@EVERY
+@FEW
+@given(seed=SEEDS)
+def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int) -> None:
+    """A second study on the same nodes finds some results there as soon as it asks, and runs nothing twice."""
+    world = simulator(study_of(tuner, "shared"), measure=losses(seed), seconds=stragglers(seed))
+    for _ in range(seed % 30):
+        world.step()
+    second = StudyId("second")
+    submit(world, study_of({"kind": "grid", "max_steps": 7}, "shared"), StudyId("grid"))
+    submit(world, study_of(tuner, "shared", seed=world.plan.opened.seed if world.plan.opened else 0), second)
+    world.run()
+    check(world, tuner)
+    check(world, tuner, second)
+    assert sum(study.executed for study in world.plan.studies.values()) == sum(
+        node.steps_run for node in world.plan.nodes.values()
+    )
+
+
+@EVERY
+@FEW
+@given(seed=SEEDS)
+def test_the_same_history_gives_the_same_wishes(tuner: dict[str, Any], seed: int) -> None:
+    """Read at once or line by line, by a mind that granted its own wishes or by one that did not."""
+    world = run(study_of(tuner, "apart"), seed, fail=0.1, nans=0.05)
+    study = world.plan.studies[STUDY]
+    fresh = Mind(study.spec)
+    assert fresh.expected(study) == fresh.expected(study) == Mind(study.spec).expected(study)
+    again = fold(world.events, SearchPlan()).studies[STUDY]
+    assert again.history == study.history
+    assert run(study_of(tuner, "apart"), seed, fail=0.1, nans=0.05).events == world.events
+
+
+@EVERY
+def test_max_of_a_metric_is_min_of_its_opposite(tuner: dict[str, Any]) -> None:
+    least = run(study_of(tuner, "apart"), 3).plan.studies[STUDY]
+    most = run(study_of(tuner, "apart", metric="accuracy", mode="max"), 3).plan.studies[STUDY]
+    if tuner["kind"] != "bandit":  # a factor is not the same below 0
+        assert [(x.kind, x.trial, x.steps) for x in least.history] == [(x.kind, x.trial, x.steps) for x in most.history]
+
+
+@EVERY
+def test_fewer_configurations_than_asked_for(tuner: dict[str, Any]) -> None:
+    sampled = tuner if tuner["kind"] in ("grid", "random") else tuner | {"sampler": "grid"}
+    study = spec({**sampled, **({"fixed": []} if "fixed" in tuner else {})}, space={"lr": [0.1, 0.2, 0.3]})
+    world = run(study, 1)
+    first = [trial for trial in check(world, tuner).trials if "exploits" not in trial.reason]
+    assert len(first) == (9 if tuner["kind"] == "random" else 3)
+
+
+@EVERY
+def test_preview(tuner: dict[str, Any]) -> None:
+    found = preview(study_of(tuner, "shared"), slots=2)
+    assert found["merge_rate"] >= 1 and found["trials"] > 0
+
+
+def test_external_wants_nothing_and_ends_on_request() -> None:
+    study = spec({"kind": "external"})
+    world = simulator(study)
+    assert not world.step()
+    world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=4))
+    world.run()
+    found = world.plan.studies[STUDY]
+    assert (found.state, [trial.state for trial in found.trials]) == ("running", ["completed"])
+    assert isinstance(world.give(c.CloseStudy(study=STUDY, at=1.0))[0], e.StudyCompleted)
+    assert replay(numbered(world.events), STUDY).identical
+    assert preview(study, slots=1)["requested"] == 0

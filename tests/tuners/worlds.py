@@ -1,0 +1,135 @@
+"""Studies on virtual slots, with made-up results and made-up bad luck: every number follows from a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Entry, Node, SearchPlan, Study
+from app.scheduling.simulator import Simulator, no_mishap, one_second_a_step
+from app.scheduling.tuners import tuner_of
+from app.scheduling.tuners.base import Next, Tuner
+from stagetree.spec import StudySpec
+
+STUDY = StudyId("study")
+SPACE = {"lr": {"loguniform": [1e-3, 1.0]}, "bs": [32, 64, 128], "wd": {"uniform": [0.0, 0.1]}}
+SHARING = {
+    "lr": [
+        {"family": "multistep", "init": 0.1, "milestones": [milestone], "gamma": gamma}
+        for milestone in (2, 3, 5, 7, 11, 13)
+        for gamma in (0.1, 0.2, 0.5)
+    ]
+}
+
+
+def spec(tuner: dict[str, Any], *, space: dict[str, Any] | None = None, **fields: Any) -> StudySpec:
+    """A study with this tuner."""
+    study = {"name": "study", "trainer": "made-up", "metric": "loss", "mode": "min", "tuner": tuner} | fields
+    if tuner["kind"] not in ("trials", "external"):
+        study["space"] = space or SPACE
+    return StudySpec.from_dict(study)
+
+
+def simulator(study: StudySpec, *, slots: int = 3, name: StudyId = STUDY, **options: Any) -> Simulator:
+    """A simulator to which the study was submitted."""
+    found = Simulator(SearchPlan(), slots=slots, **({"measure": losses(0)} | options))
+    submit(found, study, name)
+    return found
+
+
+def submit(to: Simulator, study: StudySpec, name: StudyId) -> None:
+    opened = e.PlanOpened(trainer=study.trainer, trainer_version="", trainer_args={}, seed=study.seed)
+    to.give(c.SubmitStudy(plan=opened, study=name, spec=study.to_json(), at=to.now))
+
+
+# --------------------------------------------------------------------------------------------------- results and luck
+
+
+def losses(seed: int, *, nans: float = 0.0, digits: int = 3) -> Callable[[Node, int], e.Metrics]:
+    """Losses that fall with the steps and are much like each other; `nans` of them are not finite."""
+
+    def measure(node: Node, step: int) -> e.Metrics:
+        rng = Random(f"{seed}/{node.id}/{step}")
+        if rng.random() < nans:
+            return {"loss": None, "accuracy": 0.5}
+        loss = round(Random(f"{seed}/{node.id}").random() + 1 / math.sqrt(step) + rng.random() / 10, digits)
+        return {"loss": loss, "accuracy": -loss}
+
+    return measure
+
+
+def stragglers(seed: int) -> Callable[[e.Stage, int], float]:
+    """Times by which any stage may end before any other."""
+    return lambda stage, number: (stage.end - stage.start + 1) * Random(f"{seed}/{number}").uniform(0.1, 9.0)
+
+
+def mishaps(seed: int, *, fail: float = 0.0, lose: float = 0.0) -> Callable[[e.Stage, int], str | None]:
+    """Some stages fail, some lose their worker."""
+
+    def happens(stage: e.Stage, number: int) -> str | None:
+        luck = Random(f"{seed}/{number}").random()
+        return "fail" if luck < fail else "lose" if luck < fail + lose else None
+
+    return happens
+
+
+CALM: dict[str, Any] = {"seconds": one_second_a_step, "mishap": no_mishap}
+
+
+# ------------------------------------------------------------------------------------------------------------- tuners
+
+
+class Table:
+    """A tuner alone on a table, told what happens line by line. `log` is what it decided, in order."""
+
+    def __init__(self, tuner: dict[str, Any], **fields: Any) -> None:
+        self.tuner: Tuner = tuner_of(spec(tuner, **fields))
+        self.started, self.steps, self.log = 0, dict[int, int](), list[tuple[str, int, int]]()
+
+    def ask(self) -> Next | None:
+        """What is wanted, granted at once."""
+        wish = self.tuner.next()
+        assert wish == self.tuner.next(), "asking changes nothing"
+        if wish is not None:
+            self._grant(wish)
+        return wish
+
+    def ask_all(self) -> list[Next]:
+        return list(iter(self.ask, None))
+
+    def result(self, trial: int, loss: float) -> None:
+        self.tuner.see(Entry("result", trial, self.steps[trial], metrics={"loss": loss}))
+
+    def fail(self, trial: int) -> None:
+        self.tuner.see(Entry("fail", trial, self.steps[trial], reason={"kind": "exception"}))
+
+    def cancel(self, trial: int) -> None:
+        self.tuner.see(Entry("cancel", trial, self.steps[trial]))
+
+    def _grant(self, wish: Any) -> None:
+        kind = {"Fresh": "start", "Start": "start", "Extend": "promote", "Stop": "stop"}[type(wish).__name__]
+        trial = self.started if kind == "start" else wish.trial
+        self.started += kind == "start"
+        steps = self.steps[trial] = getattr(wish, "steps", self.steps.get(trial, 0))
+        hp = getattr(wish, "hp", {"lr": {"family": "constant", "value": 0.1}})
+        self.log.append((kind, trial, steps))
+        self.tuner.see(Entry(kind, trial, steps, reason=wish.reason, hp=hp))
+
+
+def promotions(study: Study) -> list[tuple[int, int]]:
+    """(trial, steps) of every promotion, in order."""
+    return [(entry.trial, entry.steps) for entry in study.history if entry.kind == "promote"]
+
+
+def trials_at(study: Study, steps: int) -> int:
+    """How many trials were asked to train for so many steps, or came by there."""
+    return sum(steps in trial.asked for trial in study.trials)
+
+
+def numbered(events: Iterable[e.Event]) -> list[tuple[int, e.Event]]:
+    return list(enumerate(events, start=1))
