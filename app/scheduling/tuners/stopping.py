@@ -90,7 +90,7 @@ class AshaStopping(StoppingRule):
     """Stopping-type ASHA: a trial goes on at once if it is in the top 1/eta of those seen at its rung, with itself.
 
     At least one place is always there, so the best so far goes on. A failed trial is the worst at its rung and counts.
-    No trial waits for others to widen the top 1/eta: what is stopped stays stopped. (This is not in the ASHA paper: later
+    No trial waits for others to widen the top 1/eta: what is stopped stays stopped. (Not in the ASHA paper; later
     systems ship it under that name.)
     """
 
