@@ -28,7 +28,7 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     errors.install(app)
     openapi.install(app)
-    for router in (studies.router, trials.router, plans.router, replays.router, service.slots):
+    for router in (studies.router, trials.router, trials.batch, plans.router, replays.router, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
     return app

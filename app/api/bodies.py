@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from app.api.errors import Invalid, Problem
+from app.domain import commands as c
 from app.scheduling.tuners.sources import unavailable
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
-from stagetree.spec import SpecError, StudySpec, TrialSpec
+from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
 
 MAX_BYTES = 10 * 2**20
 MAX_DEPTH = 64
@@ -74,6 +75,46 @@ def trial_of(body: Any) -> TrialSpec:
     except SpecError as error:
         problems = [SpecProblem(each.field.removeprefix(inside).lstrip("."), each.problem) for each in error.problems]
         raise SpecError(problems) from None
+
+
+def asks_of(body: Any) -> list[c.Start | c.Extend]:
+    """The trials that a body asks for, new ones and longer ones. Raises `SpecError`."""
+    if not isinstance(body, dict) or body.keys() != {"trials"} or not isinstance(body["trials"], list):
+        raise SpecError([SpecProblem("trials", "must be the one field: a list of {hp, steps} and {trial, steps}")])
+    asks, problems = list[c.Start | c.Extend](), list[SpecProblem]()
+    for number, item in enumerate(body["trials"]):
+        try:
+            asks.append(_ask_of(item))
+        except SpecError as error:
+            problems += [SpecProblem(f"trials[{number}].{p.field}".rstrip("."), p.problem) for p in error.problems]
+    if problems:
+        raise SpecError(problems)
+    return asks
+
+
+def _ask_of(item: Any) -> c.Start | c.Extend:
+    if isinstance(item, dict) and "trial" in item:
+        return extension_of({name: value for name, value in item.items() if name != "trial"}, item["trial"])
+    trial = trial_of(item)
+    hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
+    return c.Start(hp=hp, steps=trial.steps)
+
+
+def extension_of(body: Any, trial: Any) -> c.Extend:
+    """More steps for a trial, as a body asks for them. Raises `SpecError`."""
+    given = body if isinstance(body, dict) else {}
+    problems = []
+    if not _is_count(trial, 0):
+        problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, got {shown(trial)}"))
+    if not _is_count(given.get("steps"), 1) or len(given) != 1:
+        problems.append(SpecProblem("steps", "must be the one field: the number of steps in all, at least 1"))
+    if problems:
+        raise SpecError(problems)
+    return c.Extend(trial=trial, steps=given["steps"])
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _refuse_constant(constant: str) -> Any:

@@ -65,7 +65,7 @@ def install(app: FastAPI) -> None:
 
 def _by_hand() -> dict[str, Json]:
     found: dict[str, Json] = {}
-    for model in (schemas.Problem, StudySpec, TrialSpec):
+    for model in (schemas.Problem, StudySpec, TrialSpec, schemas.TrialsAsked, schemas.Extension):
         schema = model.model_json_schema(ref_template=REF + "{model}")
         found |= schema.pop("$defs", {}) | {model.__name__: schema}
     return found

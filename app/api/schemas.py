@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stagetree.spec import TrialSpec
+
 Json = dict[str, Any]
 
 StudyState = Literal["running", "paused", "completed", "failed", "cancelled"]
@@ -26,6 +28,13 @@ STUDY_FILE: Json = {
     "tuner": {"kind": "grid", "max_steps": 40},
 }
 TRIAL: Json = {"trial": 3, "state": "completed", "steps": 40, "value": 0.9889, "hp": HP}
+TRIAL_DETAIL: Json = {
+    **TRIAL,
+    "asked": [10, 40],
+    "reason": {"by": "tuner"},
+    "path": [NODE],
+    "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
+}
 LISTED: Json = {
     "study": "digits-grid-3f9c1a",
     "name": "digits-grid",
@@ -155,15 +164,7 @@ class Failure(BaseModel):
 class TrialDetail(Trial):
     """A trial with its curve."""
 
-    model_config = _example(
-        {
-            **TRIAL,
-            "asked": [10, 40],
-            "reason": {"by": "tuner"},
-            "path": [NODE],
-            "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
-        }
-    )
+    model_config = _example(TRIAL_DETAIL)
     asked: list[int] = Field(description="the steps for which a result was asked, in order")
     reason: Json = Field(description="who wanted it, and why")
     path: list[str] = Field(description="its nodes in the search plan, root first")
@@ -175,6 +176,31 @@ class TrialPage(BaseModel):
     model_config = _example({"items": [TRIAL], "next_cursor": None})
     items: list[Trial]
     next_cursor: str | None
+
+
+class TrialBatch(BaseModel):
+    """Trials in the order they were asked for."""
+
+    model_config = _example({"items": [TRIAL_DETAIL]})
+    items: list[TrialDetail]
+
+
+class Longer(BaseModel):
+    """More steps of a trial there is."""
+
+    model_config = ConfigDict(extra="forbid")
+    trial: int = Field(ge=0, description="its number")
+    steps: int = Field(ge=1, description="how many in all")
+
+
+class Extension(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    steps: int = Field(ge=1, description="how many in all")
+
+
+class TrialsAsked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    trials: list[TrialSpec | Longer]
 
 
 class Steps(BaseModel):

@@ -63,6 +63,14 @@ class AddTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A user's own trials, and more steps of those there are: all of it, or nothing."""
+
+    study: StudyId
+    wishes: tuple[Start | Extend, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTrial:
     study: StudyId
     trial: int
@@ -80,6 +88,14 @@ class ResumeStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelStudy:
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteStudy:
+    """Whoever brings the trials of an external study has no more of them."""
+
     study: StudyId
     at: float
 
@@ -124,10 +140,12 @@ Command = (
     SubmitStudy
     | Tune
     | AddTrial
+    | Ask
     | CancelTrial
     | PauseStudy
     | ResumeStudy
     | CancelStudy
+    | CompleteStudy
     | CloseStudy
     | FailStudy
     | AssignChain

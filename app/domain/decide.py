@@ -27,6 +27,8 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
             return tuple(_tune(_study(plan, command.study), command.wishes))
         case c.AddTrial():
             return (_add_trial(_open_study(plan, command.study), command),)
+        case c.Ask():
+            return tuple(_ask(_open_study(plan, command.study), command.wishes))
         case c.CancelTrial():
             return tuple(_cancel_trial(_trial(plan, command.study, command.trial)))
         case c.PauseStudy():
@@ -40,6 +42,8 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
             if study.state == "cancelled":
                 return ()
             return (e.StudyCancelled(study=_open_study(plan, study.id).id, at=command.at),)
+        case c.CompleteStudy():
+            return tuple(_complete(_study(plan, command.study), command.at))
         case c.CloseStudy():
             return tuple(_close(_study(plan, command.study), command.at))
         case c.FailStudy():
@@ -98,6 +102,39 @@ def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
         steps=command.steps,
         reason={"by": "user"},
     )
+
+
+def _ask(study: Study, wishes: tuple[c.Start | c.Extend, ...]) -> Iterator[e.Event]:
+    number = len(study.trials)
+    for wish in wishes:
+        if isinstance(wish, c.Start):
+            yield e.TrialAdded(study=study.id, trial=number, hp=wish.hp, steps=wish.steps, reason={"by": "user"})
+            number += 1
+        elif wish.steps > _users_trial(study, wish.trial).steps:
+            yield e.TrialExtended(study=study.id, trial=wish.trial, steps=wish.steps, reason={"by": "user"})
+
+
+def _users_trial(study: Study, number: int) -> Trial:
+    """A trial of which its user may ask for more."""
+    if not 0 <= number < len(study.trials):
+        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+    trial = study.trials[number]
+    if trial.reason.get("by") != "user":
+        raise Conflict(f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained")
+    if trial.state not in ("active", "completed"):
+        raise Conflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
+    return trial
+
+
+def _complete(study: Study, at: float) -> Iterator[e.Event]:
+    if study.state == "completed":
+        return
+    if study.spec["tuner"]["kind"] != "external":
+        raise Conflict(f"study {study.id} has a tuner of its own, which says when it is completed")
+    if study.is_final or study.active:
+        standing = study.state if study.is_final else f"still training ({study.active} trials)"
+        raise Conflict(f"study {study.id} is {standing} and cannot be completed")
+    yield from _close(study, at)
 
 
 def _cancel_trial(trial: Trial) -> Iterator[e.Event]:

@@ -26,7 +26,13 @@ from stagetree.spec import StudySpec
 
 router = APIRouter(tags=["studies"])
 
-STATES: dict[type, str] = {e.StudyPaused: "paused", e.StudyResumed: "running", e.StudyCancelled: "cancelled"}
+STATES: dict[type, str] = {
+    e.StudyPaused: "paused",
+    e.StudyResumed: "running",
+    e.StudyCancelled: "cancelled",
+    e.StudyCompleted: "completed",
+    e.StudyFailed: "failed",
+}
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
@@ -135,6 +141,12 @@ def resume_study(row: Found, use: Use, write: Writing) -> Json:
 def cancel_study(row: Found, use: Use, write: Writing) -> Json:
     """What it has so far remains."""
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
+
+
+@router.post(**_command("complete", "Complete a study whose trials come from outside"))
+def complete_study(row: Found, use: Use, write: Writing) -> Json:
+    """Nothing more is asked of it. Refused while a trial is under way."""
+    return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:

@@ -7,17 +7,18 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api import paging, schemas, views
-from app.api.bodies import Body, trial_of
+from app.api.bodies import Body, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
 from app.api.openapi import body, refusals
-from app.api.services import Found, TrialPath, Use
-from app.api.writing import Writing
+from app.api.services import Found, Services, TrialPath, Use
+from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
+from app.events.tables import StudyRow
 
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"])
 
@@ -75,12 +76,53 @@ def add_trial(request: Request, response: Response, row: Found, given: Body, use
     return get_trial(row, added.trial, use)
 
 
-def _decide_added(plan: SearchPlan, command: c.AddTrial) -> tuple[e.Event, ...]:
+batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
+
+
+@batch.post(
+    "/trials:batch",
+    summary="Ask for many trials at once",
+    response_model=schemas.TrialBatch,
+    response_model_exclude_unset=True,
+    response_description="The trials, in the order asked for.",
+    responses=refusals(400, 404, 409, 413, 415),
+    openapi_extra=body("TrialsAsked", {"trials": [{"hp": schemas.HP, "steps": 40}, {"trial": 3, "steps": 80}]}),
+)
+def ask_trials(row: Found, given: Body, use: Use, write: Writing) -> Json:
+    """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
+    asks = asks_of(given)
+    return {"items": _asked(row, asks, use, write)}
+
+
+def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
+    command = c.Ask(study=StudyId(row.id), wishes=tuple(asks))
+    recorded = write(row.stream, lambda plan: _decide_added(plan, command))
+    added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
+    numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]
+    with use.looking_at(row) as (plan, found):
+        return [views.trial(plan, found.trials[number]) for number in numbers]
+
+
+@router.post(
+    "/{number}:extend",
+    summary="Train a trial of your own longer",
+    response_model=schemas.TrialDetail,
+    response_model_exclude_unset=True,
+    responses=refusals(400, 404, 409, 413, 415),
+    openapi_extra=body("Extension", {"steps": 80}),
+)
+def extend_trial(row: Found, number: TrialPath, given: Body, use: Use, write: Writing) -> Json:
+    """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
+    return _asked(row, [extension_of(given, number)], use, write)[0]
+
+
+def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask) -> tuple[e.Event, ...]:
     """Raises `Invalid` where the hyper-parameters are not those of the study."""
     events = decide(plan, command)
-    wanted, given = _hyper_parameters(plan.studies[command.study]), set(command.hp)
-    if wanted and wanted != given:
-        raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {', '.join(sorted(given))}")
+    wanted = _hyper_parameters(plan.studies[command.study])
+    for event in events:
+        if isinstance(event, e.TrialAdded) and (wanted := wanted or set(event.hp)) != set(event.hp):
+            raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {', '.join(sorted(event.hp))}")
     return events
 
 
