@@ -71,7 +71,8 @@ class Work:
 class Run:
     """A chain that this slot holds: its fence, how far it is, and what it was told at the last heartbeat.
 
-    step: the last one trained. sound: the last one after which nothing has failed.
+    step: the last one trained. sound: the last one after which nothing has failed. idle_since: when the stage before was
+    done, while the message that starts the next one is on its way.
     """
 
     chain: str
@@ -85,6 +86,7 @@ class Run:
     sound: int = 0
     looked_at: float = 0.0
     begun_at: float = field(default_factory=time.monotonic)
+    idle_since: float | None = None
     lost: bool = False
     spares: list[e.CheckpointKept] = field(default_factory=list)
     spare_seconds: float = 0.0
@@ -195,7 +197,7 @@ class Slot:
 
     def _train(self, run: Run) -> None:
         stage = run.stage
-        run.begun_at, run.spare_seconds = time.monotonic(), 0.0
+        run.begun_at, run.idle_since, run.spare_seconds = time.monotonic(), None, 0.0
         run.sound = stage.start if stage.start < stage.end else stage.start - 1
         model = self._model_at(run)
         found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
@@ -247,6 +249,8 @@ class Slot:
         if last:
             self._run = None
             self._saver.submit(lambda: self._finish(run))
+        else:
+            run.idle_since = time.monotonic()
         self._nudge()
 
     # ------------------------------------------------------------------------------------------------ the model
@@ -451,6 +455,15 @@ class Slot:
             self._record(run, run.take_spares())
         except Fenced:
             run.lost = True
+        idle_since = run.idle_since
+        if idle_since and time.monotonic() - idle_since > self._lease_seconds and self._saver.is_idle():
+            self._give_up(run)
+
+    def _give_up(self, run: Run) -> None:
+        """The message that starts the next stage did not come. If it does now, it is stale."""
+        logger.warning("chain %s waited in vain for the message that starts stage %s", run.chain, run.index)
+        self._give_back(run, [*run.take_spares(), e.ChainEnded(chain=ChainId(run.chain), outcome="undelivered")])
+        self._nudge()
 
 
 def _fields(stored: Stored) -> dict[str, Any]:
