@@ -71,8 +71,8 @@ class Work:
 class Run:
     """A chain that this slot holds: its fence, how far it is, and what it was told at the last heartbeat.
 
-    step: the last one trained. sound: the last one after which nothing has failed. idle_since: when the stage before was
-    done, while the message that starts the next one is on its way.
+    step: the last one trained. sound: the last one after which nothing has failed. idle_since: when the stage before
+    was done, while the message that starts the next one is on its way.
     """
 
     chain: str
