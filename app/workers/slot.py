@@ -71,8 +71,9 @@ class Work:
 class Run:
     """A chain that this slot holds: its fence, how far it is, and what it was told at the last heartbeat.
 
-    step: the last one trained. sound: the last one after which nothing has failed. idle_since: when the stage before
-    was done, while the message that starts the next one is on its way.
+    step: the last one trained. sound: the last one after which nothing has failed; always before the end of the stage,
+    so that a failure fails someone and does not come back for ever. idle_since: when the stage before was done, while
+    the message that starts the next one is on its way.
     """
 
     chain: str
@@ -215,7 +216,7 @@ class Slot:
         run.step = model.step
         self._peek(run)
         found = self._look(run, model)
-        run.sound = model.step
+        run.sound = min(model.step, run.stage.end - 1)
         if run.beat.stop and model.step < run.stage.end:
             self._record(run, found)
             raise Stopped
