@@ -1,6 +1,6 @@
 """Draws a plot of the first sequence under each heading of `sequences.md`, so page and picture cannot disagree.
 
-    python docs/plots.py        writes docs/plots/*.svg
+python docs/plots.py        writes docs/plots/*.svg
 """
 
 from __future__ import annotations
