@@ -11,6 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan
 
 Features = dict[str, float]
@@ -25,6 +26,7 @@ class Costs:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._weights: npt.NDArray[np.float64] = np.zeros(1)
+        self._estimates: dict[NodeId, float] = {}
         self._fitted_at = 0
 
     def refit(self, plan: SearchPlan) -> bool:
@@ -41,6 +43,11 @@ class Costs:
         """The estimate for one node."""
         if node.steps_run and node.seconds > 0:
             return node.seconds / node.steps_run
+        if node.id not in self._estimates:
+            self._estimates[node.id] = self._estimate(node)
+        return self._estimates[node.id]
+
+    def _estimate(self, node: Node) -> float:
         features = _features(node)
         row = [1.0, *(features.get(name, 0.0) for name in self._names)]
         return float(np.exp(np.clip(self._weights @ row, -20, 20)))
@@ -58,6 +65,7 @@ class Costs:
             np.concatenate([y * root, np.zeros(len(ridge))]),
             rcond=None,
         )[0]
+        self._estimates.clear()
 
 
 def _features(node: Node) -> Features:

@@ -30,6 +30,9 @@ class Unit(Costs):
     def refit(self, plan: SearchPlan) -> bool:
         return False
 
+    def seconds_per_step(self, node: Node) -> float:
+        return 1.0
+
 
 class Simulator:
     """Virtual slots that train a plan. `now` is in seconds; `events` is everything that was decided or happened."""

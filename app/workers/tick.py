@@ -101,7 +101,7 @@ class Ticker:
                 self._tell(row, frontier, chain)
 
     def _tell(self, row: ChainRow, frontier: Frontier, chain: Chain) -> None:
-        marks = set(_marks(frontier, chain)) - set(row.marks)
+        marks = set(frontier.marks(chain)) - set(row.marks)
         unwanted = not row.stop and not _is_wanted(frontier.plan, chain)
         if marks or unwanted:
             with self._database.write() as session:
@@ -251,17 +251,6 @@ def _pick(free: Sequence[SlotRow], stream: str, resume: dict[str, Any] | None) -
     """The slot that has the model in memory, if there is one."""
     warm = resume and {"plan": stream, "node": resume["node"], "step": resume["step"]}
     return next((slot for slot in free if warm and slot.warm == warm), free[0])
-
-
-def _marks(frontier: Frontier, chain: Chain) -> list[int]:
-    """The steps inside the stages of a chain at which someone needs more than was known when it was assigned."""
-    found: list[int] = []
-    for stage in chain.stages[chain.index :]:
-        needed = frontier.covered(frontier.plan.nodes[stage.node])
-        found += [step for step in needed if stage.start < step < stage.end]
-        if stage.end in frontier.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
-            found.append(stage.end)
-    return found
 
 
 def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
