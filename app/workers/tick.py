@@ -94,11 +94,11 @@ class Ticker:
         """Running chains learn of new requests on their way, and that nobody wants them any more."""
         with self._database.read() as session:
             rows = [row for row in leases.live(session) if row.state != "saving"]
+        frontiers = {stream: self._frontier(stream) for stream in {row.stream for row in rows}}
         for row in rows:
-            frontier = self._frontiers.get(row.stream)
-            chain = frontier.plan.chains.get(ChainId(row.chain)) if frontier else None
-            if frontier is not None and chain is not None and not chain.is_trained:
-                self._tell(row, frontier, chain)
+            chain = frontiers[row.stream].plan.chains.get(ChainId(row.chain))
+            if chain is not None and not chain.is_trained:
+                self._tell(row, frontiers[row.stream], chain)
 
     def _tell(self, row: ChainRow, frontier: Frontier, chain: Chain) -> None:
         marks = set(frontier.marks(chain)) - set(row.marks)
