@@ -72,8 +72,13 @@ class Service:
         return self.client.study(study)
 
     def wait_for_step(self, study: str, step: int) -> None:
-        """Until a slot has trained this step for the study, and is at work."""
-        wait_for(f"step {step} of {study}", lambda: any(run["step"] >= step for run in self.running(study)))
+        """Until a model of the study was evaluated after this step, or a later one."""
+
+        def look() -> bool:
+            evaluated = (event["data"] for event in self.client.events(study) if event["type"] == "Evaluated")
+            return any(each["step"] >= step for each in evaluated)
+
+        wait_for(f"step {step} of {study}", look)
 
     def wait_for_event(self, study: str, kind: str, **data: Any) -> Json:
         """The first event of the study of this kind that says so."""
