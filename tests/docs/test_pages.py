@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -18,6 +20,7 @@ from typer.main import get_command
 from app.api.application import make_app
 from app.cli import errors as exits
 from app.cli.commands import app as cli
+from app.scheduling.preview import preview
 from app.settings import Settings
 from stagetree.sequences import FAMILIES, parse
 from stagetree.spec import _OTHER_NAMES, KINDS, StudySpec, TunerSpec
@@ -220,3 +223,39 @@ def test_every_dependency_has_its_reason() -> None:
     cells = [cells[0] for first in ("package", "for development") for cells in rows(page, first)]
     given = {re.match(r"[\w-]+", each.strip())[0].lower() for cell in cells for each in cell.split(",")}  # type: ignore[index]
     assert given == wanted, "docs/decisions/0001-dependencies.md must have each dependency, and no other"
+
+
+# ------------------------------------------------------------------------------------------------- beside the guide
+
+
+def test_what_the_readme_says_of_the_demo() -> None:
+    [line] = re.findall(r"^steps +(\d+) asked for, (\d+) different, (\d+) run$", (ROOT / "README.md").read_text(), re.M)
+    found = preview(StudySpec.from_file(ROOT / "examples" / "digits" / "study.yaml"), slots=2)
+    assert [int(number) for number in line] == [found["requested"], found["unique"], found["unique"]]
+    assert f"merge rate {found['merge_rate']}" in (ROOT / "README.md").read_text()
+
+
+def test_what_the_picture_says() -> None:
+    """Four trials of 40 steps, 160 in all: 80 different ones."""
+    multistep = {"family": "multistep", "init": 0.1, "gamma": 0.1}
+    rates = [0.1, *({**multistep, "milestones": milestones} for milestones in ([30], [20], [20, 30]))]
+    common = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
+    spec = StudySpec(**common, space={"lr": rates}, tuner={"kind": "grid", "max_steps": 40})
+    found = preview(spec, slots=1)
+    assert (found["requested"], found["unique"]) == (160, 80)
+    text = (DOCS / "pictures" / "shared-beginnings.svg").read_text()
+    assert "160 steps" in text and "80 steps" in text
+
+
+def test_the_citation_is_valid() -> None:
+    schema = "vendor.citation-file-format"
+    check = [Path(sys.executable).parent / "check-jsonschema", "--builtin-schema", schema, ROOT / "CITATION.cff"]
+    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_versions_agree() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    changes = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert changes[0] == "Unreleased" or changes[0] == version

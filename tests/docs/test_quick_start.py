@@ -62,7 +62,9 @@ class Reader:
     def where(self) -> dict[str, object]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGETREE_")}
-        server = {"STAGETREE_URL": self.url} if self.server else {}  # without it, `stagetree run` has a stack of its own
+        server = (
+            {"STAGETREE_URL": self.url} if self.server else {}
+        )  # without it, `stagetree run` has a stack of its own
         return {"cwd": self.folder, "env": {**environment, **server, "PATH": path}}
 
 
