@@ -17,7 +17,7 @@ from app.domain.ids import ChainId, NodeId, StudyId, TrialKey, node_id
 from app.domain.schedule import Segment, segments
 
 MAX_UNSAVED = 3
-"""A checkpoint that could not be written this often fails the trials that need it."""
+"""A checkpoint that could not be written this often fails the trials that branch there: others need no state there."""
 
 FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
 
@@ -476,5 +476,7 @@ def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
     del node.saving[event.step]
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
     if node.unsaved[event.step] >= MAX_UNSAVED:
-        for key in list(waiting_beyond(plan, node, event.step)):
-            _end(plan, plan.trial(key), "failed", {"kind": "storage", "step": event.step, "error": event.reason})
+        error = {"kind": "storage", "step": event.step, "error": event.reason}
+        branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
+        for key in [key for branch in branches for key in waiting_beyond(plan, branch, event.step)]:
+            _end(plan, plan.trial(key), "failed", error)
