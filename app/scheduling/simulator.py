@@ -60,12 +60,18 @@ class Simulator:
 
     def run(self) -> float:
         """Until nothing is left to do; the virtual time that it took."""
-        self._decide()
-        while self._due:
-            self.now, _, chain = heapq.heappop(self._due)
-            self._complete(self.plan.chains[chain])
-            self._decide()
+        while self.advance():
+            pass
         return self.now
+
+    def advance(self) -> bool:
+        """Decide, and let the next stage end; False when nothing is left to do."""
+        self._decide()
+        if not self._due:
+            return False
+        self.now, _, chain = heapq.heappop(self._due)
+        self._complete(self.plan.chains[chain])
+        return True
 
     def _decide(self) -> None:
         """What the tick does: let tuners wish, then give chains to free slots."""
