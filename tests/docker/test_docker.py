@@ -17,11 +17,12 @@ import pytest
 import yaml
 from celery.bin.worker import worker as celery_worker
 from redis import Redis
-from sqlalchemy import create_engine, inspect
 from stacks import Cluster, redis_server
 from uvicorn.main import main as uvicorn_main
 
+from app.api.health import check_schema
 from app.embedded import Embedded
+from app.events.database import Database
 from app.settings import Settings
 from app.workers.checkpoints import Checkpoints
 from app.workers.process import SLOT_QUEUE
@@ -184,14 +185,13 @@ def test_the_commented_worker_is_like_the_others() -> None:
     assert {name: worker[name] for name in worker if name != "of"} == json.loads(wanted.replace("gpu0", "gpu1"))
 
 
-def test_the_schema_is_made_by_the_command_in_compose(tmp_path: Path) -> None:
+def test_the_schema_is_made_by_the_command_in_compose(empty_url: str) -> None:
     command = SERVICES["migrate"]["command"]
-    url = f"sqlite:///{tmp_path / 'log.db'}"
-    environment = {**os.environ, "STAGETREE_DATABASE_URL": url}
+    environment = {**os.environ, "STAGETREE_DATABASE_URL": empty_url}
     subprocess.run([BIN / command[0], *command[1:]], check=True, cwd=ROOT, env=environment, capture_output=True)
-    engine = create_engine(url)
-    assert {"events", "chains", "slots"} <= set(inspect(engine).get_table_names())
-    engine.dispose()
+    database = Database(empty_url)
+    check_schema(database)
+    database.dispose()
 
 
 def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) -> None:
