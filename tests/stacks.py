@@ -31,7 +31,9 @@ from app.events import leases
 from app.events.database import Database
 from stagetree.client import Client
 
-TRAINERS = [str(Path(__file__).parent / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
+ROOT = Path(__file__).parents[1]
+TOYS = [str(ROOT / "tests" / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
+TRAINERS = [*TOYS, *(str(ROOT / "examples" / name / "trainer.py") for name in ("digits", "charlm"))]
 PATIENCE = 60.0
 Json = dict[str, Any]
 
@@ -95,7 +97,7 @@ class Service:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The embedded stack with two slots and the trainers of `tests/e2e/trainers.py`."""
+    """The embedded stack with two slots, the toy trainers and those of the examples."""
     embedded = Embedded(tmp_path_factory.mktemp("stack"), 2, TRAINERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGETREE_SPARE_OVERHEAD", "1")  # the toy's steps are shorter than it takes to write a file
@@ -210,7 +212,7 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_LEASE_SECONDS": "4",
         "STAGETREE_TICK_SECONDS": "1",
         "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(ROOT),
     }
     celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO"]
     serve = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app"]
