@@ -26,6 +26,9 @@ from app.scheduling.ranking import Ranking, Urgency
 NOTHING = NodeId("")
 """Where roots begin: the state of this node at step 0 is always at hand."""
 
+MOST_ESTIMATES = 300
+"""How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -55,12 +58,20 @@ class Frontier:
         self._branches: dict[NodeId, dict[int, Ranking[NodeId]]] = defaultdict(dict)  # children with demand, by start
         self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
         self._ready: Ranking[tuple[int, NodeId]] = Ranking()  # the states at hand from which something is to be done
+        self._outdated: list[NodeId] = []  # nodes whose estimates have changed, each before its children
         plan.touched.update(plan.nodes)
 
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call."""
         if self._costs.refit(self.plan):
-            self.plan.touched.update(self._demand)
+            self._outdated = list(self.plan.nodes)
+        self._take_in_events()
+        for _ in range(min(len(self._outdated), MOST_ESTIMATES)):
+            self._update(
+                self.plan.nodes[self._outdated.pop()]
+            )  # only urgencies change, and the parent's turn will come
+
+    def _take_in_events(self) -> None:
         queue = [(-self.plan.nodes[name].start, name) for name in self.plan.touched]
         self.plan.touched.clear()
         heapq.heapify(queue)  # children begin after their parents, so each node is looked at once

@@ -259,5 +259,33 @@ class History(RuleBasedStateMachine):
         return st.sampled_from(things)
 
 
+def test_two_slots_do_not_evaluate_the_same() -> None:
+    story = Story()
+    study = story.submit(({"h": 1}, 10))
+    (node,) = story.path(study)
+    story.keep(node.id, 10)
+    frontier = Frontier(story.plan)
+    frontier.refresh()
+    assert story.take(frontier) is not None
+    frontier.refresh()
+    assert story.take(frontier) is None
+
+
+def test_what_a_new_estimate_changes_is_taken_in_bit_by_bit() -> None:
+    story, costs = Story(), Costs()
+    study = story.submit(*(({"bs": number, "lr": steps(1, 2, milestones=[3])}, 10) for number in range(1, 400)))
+    frontier = Frontier(story.plan, costs)
+    frontier.refresh()
+    story.train(story.assign((story.path(study)[0], 0, 3)), seconds=60.0)
+    frontier.refresh()
+    expected = {head: seconds for head, (_, seconds) in urgencies(story.plan, costs).items()}
+    found = {head: frontier.urgency(head)[1] for head in frontier.heads()}
+    assert found.keys() == expected.keys()
+    assert found != pytest.approx(expected)
+    frontier.refresh()
+    frontier.refresh()
+    assert {head: frontier.urgency(head)[1] for head in frontier.heads()} == pytest.approx(expected)
+
+
 def test_the_frontier_is_the_stage_tree_after_any_history() -> None:
     run_state_machine_as_test(History, settings=tried(120, stateful_step_count=50))
