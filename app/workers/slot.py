@@ -148,8 +148,11 @@ class Slot:
         self._nudge()
 
     def close(self) -> None:
-        """Finish what is being saved and fall silent."""
+        """Finish what is being saved, give back a chain whose next stage is not begun, and fall silent."""
         self._saver.wait()
+        if self._run is not None:
+            self._give_back(self._run, [*self._run.take_spares(), _ended(self._run, "stopped")])
+            self._nudge()
         self._stopped.set()
         self._heart.join()
 
@@ -344,7 +347,7 @@ class Slot:
 
     def _finish(self, run: Run) -> None:
         """All is trained and saved."""
-        ended = e.ChainEnded(chain=ChainId(run.chain), outcome="done")
+        ended = _ended(run, "done")
         try:
             self._write(run, [*run.take_spares(), ended], lambda session: leases.finish(session, run.chain, run.fence))
         except Fenced:
@@ -463,8 +466,13 @@ class Slot:
     def _give_up(self, run: Run) -> None:
         """The message that starts the next stage did not come. If it does now, it is stale."""
         logger.warning("chain %s waited in vain for the message that starts stage %s", run.chain, run.index)
-        self._give_back(run, [*run.take_spares(), e.ChainEnded(chain=ChainId(run.chain), outcome="undelivered")])
+        self._give_back(run, [*run.take_spares(), _ended(run, "undelivered")])
         self._nudge()
+
+
+def _ended(run: Run, outcome: str) -> e.ChainEnded:
+    """The end of a chain between two stages."""
+    return e.ChainEnded(chain=ChainId(run.chain), outcome=outcome)
 
 
 def _fields(stored: Stored) -> dict[str, Any]:

@@ -52,6 +52,18 @@ def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: li
     check(cluster, study, expected)
 
 
+def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, expected: list[Json]) -> None:
+    study, slot = begin(cluster, "asked")
+    cluster.kill(slot, signal.SIGTERM)
+    outcomes = [event["data"].get("outcome") for event in cluster.client.events(study)]
+    assert "stopped" in outcomes and "lost" not in outcomes
+    assert slot not in [known["name"] for known in cluster.client.slots()]
+    cluster.start(slot)
+    check(cluster, study, expected)
+    steps = cluster.client.study(study)["steps"]
+    assert steps["executed"] == steps["unique"]
+
+
 def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, expected: list[Json]) -> None:
     study, slot = begin(cluster, "zombie")
     zombie = cluster.child(slot) or 0
