@@ -398,10 +398,11 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
     """Nothing more comes from this chain: what it did not train or save is outstanding again."""
     for index, stage in enumerate(chain.stages):
         node = plan.nodes[stage.node]
-        node.running.pop((chain.id, index), None)
+        if node.running.pop((chain.id, index), None):
+            plan.touched.add(node.id)
         if node.saving.get(stage.end) == chain.id:
             del node.saving[stage.end]
-        plan.touched.add(node.id)
+            plan.touched.add(node.id)
     del plan.chains[chain.id]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from app.domain.ids import NodeId
@@ -26,7 +26,7 @@ from app.scheduling.ranking import Ranking, Urgency
 NOTHING = NodeId("")
 """Where roots begin: the state of this node at step 0 is always at hand."""
 
-MOST_ESTIMATES = 300
+MOST_ESTIMATES = 100
 """How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
 
 
@@ -101,13 +101,16 @@ class Frontier:
         return top and self._first(top[1][1], top[1][0])
 
     def path(self, head: Place) -> list[Span]:
-        """The most urgent path from a head to the end, cut at every need on its way."""
+        """The most urgent path from a head to the end, cut at every need on its way.
+
+        Of equal ones, that which stays in the node for longest: whoever branches on the way can begin the sooner.
+        """
         spans: list[Span] = []
         place: Place | None = head
         while place is not None:
             name, start = place
             needs = [need for need in self._needs(self.plan.nodes[name]) if need.cut == start]
-            target = max(needs, key=lambda need: need.urgency).step
+            target = max(needs, key=lambda need: (need.urgency, need.step)).step
             for need in needs:
                 if need.step <= target:
                     spans.append(Span(name, start, need.step))
@@ -128,31 +131,34 @@ class Frontier:
         It should evaluate and keep its state there.
         """
         found: list[int] = []
-        needed: dict[NodeId, list[int]] = {}
-        for stage in chain.stages[chain.index :]:
-            node = self.plan.nodes[stage.node]
-            if stage.node not in needed:
-                needed[stage.node] = [step for step in sorted(self._wanted(node)) if step not in node.checkpoints]
+        ahead = chain.stages[chain.index :]
+        needed = {name: self._unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
+        for stage in ahead:
             steps = needed[stage.node]
             found += steps[bisect_right(steps, stage.start) : bisect_left(steps, stage.end)]
-            if stage.end in node.waiting and stage.end not in stage.evaluate:
+            if stage.end in self.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
                 found.append(stage.end)
         return found
+
+    def _unkept(self, node: Node) -> list[int]:
+        return sorted(self._wanted(node, lambda step: step not in node.checkpoints))
 
     # ------------------------------------------------------------------------------------ one node looked at again
 
     def _update(self, node: Node) -> NodeId | None:
         """Look at a node again; its parent if that must be looked at too."""
-        demand: dict[int, Urgency] = {}
+        before, demand = self._demand.get(node.id, {}), dict[int, Urgency]()
         for need in self._needs(node):
             demand[need.cut] = max(demand.get(need.cut, need.urgency), need.urgency)
         kept = frozenset(node.checkpoints)
-        changed = {step for step, _ in self._demand.get(node.id, {}).items() ^ demand.items()}
-        changed |= self._kept.get(node.id, frozenset()) ^ kept
+        changed = self._kept.get(node.id, frozenset()) ^ kept
+        if demand != before:
+            changed |= {step for step, _ in before.items() ^ demand.items()}
         self._demand[node.id], self._kept[node.id] = demand, kept
         for step in changed:
             self._renew(node.id, step)
-        return self._tell_parent(node, demand.get(node.start))
+        first = demand.get(node.start)
+        return None if first == before.get(node.start) else self._tell_parent(node, first)
 
     def _tell_parent(self, node: Node, demand: Urgency | None) -> NodeId | None:
         """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
@@ -192,25 +198,23 @@ class Frontier:
 
     def _needs(self, node: Node) -> list[Need]:
         """What must be reached in the node and by no stage under way, in order of steps."""
-        wanted = self._wanted(node)
-        if not wanted:
-            return []
-        reach, cost, needs = _Reach(node), self._costs.seconds_per_step(node), list[Need]()
+        reach = _Reach(node)
+        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
+        cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
         for step in sorted(wanted):
-            if not reach.covers(step) and step not in node.saving:
-                cut, (priority, seconds) = reach.latest(step), wanted[step]
-                needs.append(Need(step, cut, (priority, seconds + (step - cut) * cost)))
+            cut, (priority, seconds) = reach.latest(step), wanted[step]
+            needs.append(Need(step, cut, (priority, seconds + (step - cut) * cost)))
         return needs
 
-    def _wanted(self, node: Node) -> dict[int, Urgency]:
-        """The steps that someone waits for or that children begin at, each with the urgency of what follows there."""
+    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgency]:
+        """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
         wanted: dict[int, Urgency] = {}
-        for step in node.waiting:
+        for step in filter(counts, node.waiting):
             for study in self.plan.wanted(node, step):
                 urgency = (float(study.spec.get("priority", 1)), 0.0)
                 wanted[step] = max(wanted.get(step, urgency), urgency)
         for step, branch in self._branches[node.id].items():
-            if step not in node.checkpoints and (top := branch.top()):
+            if step not in node.checkpoints and counts(step) and (top := branch.top()):
                 wanted[step] = max(wanted.get(step, top[0]), top[0])
         return wanted
 
