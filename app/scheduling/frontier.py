@@ -198,6 +198,8 @@ class Frontier:
 
     def _needs(self, node: Node) -> list[Need]:
         """What must be reached in the node and by no stage under way, in order of steps."""
+        if not node.waiting and not self._branches[node.id]:
+            return []
         reach = _Reach(node)
         wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
         cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
