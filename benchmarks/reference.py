@@ -38,7 +38,7 @@ def main() -> None:
         ratios.append(ours["seconds"] / bare)
         steps = ours["study"]["steps"]
         print(
-            f"round {number + 1}: bare loop {bare:6.2f} s   stagetree {ours['seconds']:6.2f} s   ratio {ratios[-1]:.3f}   "
+            f"round {number + 1}: bare loop {bare:6.2f} s  stagetree {ours['seconds']:6.2f} s  ratio {ratios[-1]:.3f}  "
             f"({steps['requested']} steps asked for, {steps['unique']} different, {steps['executed']} run)",
             flush=True,
         )

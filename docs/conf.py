@@ -17,6 +17,9 @@ html_title = "stagetree"
 html_theme = "furo"
 html_show_copyright = False
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+highlight_language = "none"
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
 

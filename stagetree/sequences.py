@@ -623,7 +623,7 @@ def _in_force_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
 class Piecewise(Sequence):
     """Parts one after the other, each with its own t, from 0 or from `skip`; all but the last say how long they last.
 
-    With `skip`, a part goes on where its sequence would be by then: a schedule changes in the middle and keeps its pace.
+    With `skip`, a part goes on where its sequence would be by then: a schedule changes and keeps its pace.
     """
 
     family: ClassVar[str] = "piecewise"

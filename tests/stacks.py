@@ -20,15 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
 import psutil
 import pytest
+from celery import Celery
+from redis import Redis
 
 from app.embedded import Embedded
 from app.events import leases
 from app.events.database import Database
 from stagetree.client import Client
 
-TRAINERS = [str(Path(__file__).parent / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
+ROOT = Path(__file__).parents[1]
+TOYS = [str(ROOT / "tests" / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
+TRAINERS = [*TOYS, *(str(ROOT / "examples" / name / "trainer.py") for name in ("digits", "charlm"))]
 PATIENCE = 60.0
 Json = dict[str, Any]
 
@@ -69,8 +74,22 @@ class Service:
         return self.client.study(study)
 
     def wait_for_step(self, study: str, step: int) -> None:
-        """Until a slot has trained this step for the study, and is at work."""
-        wait_for(f"step {step} of {study}", lambda: any(run["step"] >= step for run in self.running(study)))
+        """Until a model of the study was evaluated after this step, or a later one."""
+
+        def look() -> bool:
+            evaluated = (event["data"] for event in self.client.events(study) if event["type"] == "Evaluated")
+            return any(each["step"] >= step for each in evaluated)
+
+        wait_for(f"step {step} of {study}", look)
+
+    def wait_for_event(self, study: str, kind: str, **data: Any) -> Json:
+        """The first event of the study of this kind that says so."""
+
+        def look() -> Json | None:
+            found = (event for event in self.client.events(study) if event["type"] == kind)
+            return next((event for event in found if data.items() <= event["data"].items()), None)
+
+        return dict(wait_for(f"{kind} in {study}", look))
 
     def running(self, study: str) -> list[Json]:
         return list(self.client.study(study, trials=False)["progress"]["running"])
@@ -78,7 +97,7 @@ class Service:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The embedded stack with two slots and the trainers of `tests/e2e/trainers.py`."""
+    """The embedded stack with two slots, the toy trainers and those of the examples."""
     embedded = Embedded(tmp_path_factory.mktemp("stack"), 2, TRAINERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGETREE_SPARE_OVERHEAD", "1")  # the toy's steps are shorter than it takes to write a file
@@ -138,15 +157,20 @@ class Cluster(Service):
         os.kill(self.processes[name].pid, number)
         self.processes[name].wait(PATIENCE)
 
+    def broker(self) -> Redis:
+        return Redis.from_url(self.settings["STAGETREE_BROKER_URL"])
+
+    def nudge(self) -> None:
+        """Ask for a tick, as whoever records something does."""
+        with Celery(broker=self.settings["STAGETREE_BROKER_URL"]) as sender:
+            sender.conf.broker_transport_options = {"global_keyprefix": "stagetree:"}
+            sender.send_task("stagetree.tick", queue="scheduler")
+
     def stop(self) -> None:
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        """End every process, the broker last."""
+        for name in reversed(self.commands):
+            self.processes[name].terminate()
+            self.processes[name].wait(PATIENCE)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -155,7 +179,6 @@ class Cluster(Service):
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[dict[str, str]]:
     """An S3 server with a bucket; what the environment must hold to use it."""
-    import boto3
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -167,14 +190,11 @@ def bucket() -> Iterator[dict[str, str]]:
         "AWS_SECRET_ACCESS_KEY": "nothing",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    boto3.client(
-        "s3",
-        endpoint_url=environment["AWS_ENDPOINT_URL"],
-        aws_access_key_id="nobody",
-        aws_secret_access_key="nothing",
-        region_name="us-east-1",
-    ).create_bucket(Bucket="checkpoints")
-    yield environment
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        boto3.client("s3").create_bucket(Bucket="checkpoints")
+        yield environment
     server.stop()
 
 
@@ -191,7 +211,8 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_TRAINERS": ",".join(TRAINERS),
         "STAGETREE_LEASE_SECONDS": "4",
         "STAGETREE_TICK_SECONDS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
+        "PYTHONPATH": str(ROOT),
     }
     celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO"]
     serve = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app"]

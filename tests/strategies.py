@@ -27,6 +27,9 @@ LEAVES = ["constant", "values", "multistep", "linear", "exponential", "cosine", 
 SOON = st.integers(1, 12)
 """A number of steps that a test can wait for."""
 
+Trial = tuple[dict[str, Any], int]
+"""The JSON of a trial's hyper-parameters, and its steps."""
+
 
 @st.composite
 def sequences(draw: st.DrawFn, depth: int = 2, families: tuple[str, ...] = ()) -> Sequence:
@@ -40,6 +43,22 @@ def sequences(draw: st.DrawFn, depth: int = 2, families: tuple[str, ...] = ()) -
 def configurations(names: str = "abc", **options: Any) -> st.SearchStrategy[dict[str, Sequence]]:
     """One sequence for each of the one-letter `names`."""
     return st.fixed_dictionaries({name: sequences(**options) for name in names})
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> list[Trial]:
+    """Trials with few sequences for each hyper-parameter, so that many begin alike; one of them joins two others."""
+    pools = [draw(st.lists(sequences(), min_size=1, max_size=3)) for _ in range(draw(st.integers(1, 3)))]
+    for pool in pools:
+        pool.append(_joined(pool[0], pool[-1], draw(st.integers(1, 12))))
+    asked = st.integers(1, 40)
+    chosen = st.tuples(*(st.sampled_from(pool) for pool in pools))
+    trials = draw(st.lists(st.tuples(chosen, asked), min_size=1, max_size=8))
+    return [({name: part.to_json() for name, part in zip("abc", hp, strict=False)}, steps) for hp, steps in trials]
+
+
+def _joined(first: Sequence, then: Sequence, steps: int) -> Sequence:
+    return Piecewise([Part(first, steps), Part(then)])
 
 
 def _steps_in_order(draw: st.DrawFn, most: int = 4) -> list[int]:

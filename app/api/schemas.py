@@ -66,6 +66,7 @@ STUDY: Json = {
     "submitted_at": 1789000000.0,
     "finished_at": None,
     "progress": {"running": [UNDER_WAY]},
+    "spec": STUDY_FILE,
     "trials": [TRIAL],
 }
 EVENT: Json = {
@@ -243,6 +244,7 @@ class Study(BaseModel):
     submitted_at: float
     finished_at: float | None
     progress: Progress
+    spec: Json = Field(default={}, description="the study file as it was submitted; left out with the trials")
     trials: list[Trial] = []
 
 

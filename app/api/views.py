@@ -57,7 +57,7 @@ def study(
         "finished_at": found.finished_at,
         "progress": {"running": list(_progress(plan, found, reached or {}))},
     }
-    return view | ({"trials": all_trials} if with_trials else {})
+    return view | ({"spec": found.spec, "trials": all_trials} if with_trials else {})
 
 
 def _costs(study: Study) -> Json:

@@ -79,11 +79,7 @@ def preview(
         f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
     )
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
-    print(
-        f"on {slots} slot{'s' * (slots > 1)}       {found['makespan_steps']} steps one after another".replace(
-            "  steps", " steps"
-        )
-    )
+    print(f"makespan        {found['makespan_steps']} steps of time on {slots} slot{'s' * (slots > 1)}")
 
 
 @app.command()

@@ -45,8 +45,8 @@ def own_stack(
         with embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             yield Service(client, stack.check, stack.folder)
     except BaseException:
-        if folder is None and (where / "stagetree.db").exists():
-            print(f"What was trained is kept: add --dir {where} to go on from there.", file=sys.stderr)
+        if (where / "stagetree.db").exists():
+            print(f"What was trained is kept: the same command with --dir {where} goes on from there.", file=sys.stderr)
         raise
     if folder is None:
         shutil.rmtree(where, ignore_errors=True)

@@ -13,6 +13,7 @@ from app.domain import events as e
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study, Trial
+from stagetree.sequences import SequenceError, parse
 
 MAX_LOST = 3
 """A stage that lost its worker this often is taken to kill its worker, and fails."""
@@ -50,7 +51,7 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
             final = _study(plan, command.study).is_final
             return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
         case c.AssignChain():
-            return (_assign(plan, command),)
+            return tuple(_assign(plan, command))
         case c.LoseChain():
             return tuple(_lose(plan, command))
         case _:
@@ -95,6 +96,13 @@ def _may_extend(trial: Trial, steps: int) -> bool:
 def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
     if command.steps < 1:
         raise Refused(f"steps: must be at least 1, got {command.steps}")
+    if not command.hp:
+        raise Refused("hp: must name at least one hyper-parameter")
+    try:
+        for name, sequence in command.hp.items():
+            parse(sequence, name)
+    except SequenceError as error:
+        raise Refused(f"hp.{error}") from None
     return e.TrialAdded(
         study=study.id,
         trial=len(study.trials),
@@ -157,15 +165,21 @@ def _close(study: Study, at: float) -> Iterator[e.Event]:
         yield e.StudyCompleted(study=study.id, at=at)
 
 
-def _assign(plan: SearchPlan, command: c.AssignChain) -> e.ChainAssigned:
+def _assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
+    if command.chain in plan.chains:
+        return
     first = command.stages[0]
     for stage in command.stages:
-        for start, end in plan.nodes[stage.node].running.values():
-            if stage.start < end and start < stage.end:
-                raise Conflict(f"steps {start} to {end} of node {stage.node} are being trained already")
+        node = plan.nodes[stage.node]
+        for start, end in node.running.values():
+            if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (start, end):
+                raise Conflict(f"steps {start} to {end} of node {node.id} are being trained already")
+        for step in (*node.checkpoints, *node.saving):
+            if stage.start < step <= stage.end:
+                raise Conflict(f"node {node.id} has been trained to step {step} already")
     if not _can_begin(plan, first):
         raise Conflict(f"there is no checkpoint of node {first.node} at step {first.start}")
-    return e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
+    yield e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
 
 
 def _can_begin(plan: SearchPlan, stage: e.Stage) -> bool:

@@ -144,9 +144,9 @@ class StageCompleted:
 class ChainEnded:
     """Nothing more comes from this chain.
 
-    `outcome` is "done" (all is trained and saved), "lost" (its lease ran out), "undelivered" (it was never begun) or
-    "stopped" (nobody wants it any more). `steps` of the stage under way had been run by then, as far as is known, and
-    `seconds` were spent on them.
+    `outcome` is "done" (all is trained and saved), "lost" (its lease ran out), "undelivered" (a message that starts one
+    of its stages never arrived) or "stopped" (nobody wants it any more). `steps` of the stage under way had been run by
+    then, as far as is known, and `seconds` were spent on them.
     """
 
     chain: ChainId
@@ -196,7 +196,7 @@ class CheckpointKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDropped:
-    """The state at a step is gone, could not be read, or could not be written; `reason` says which."""
+    """The state at a step is gone, could not be read, or could not be written (no `key`); `reason` says which."""
 
     node: NodeId
     step: int

@@ -17,7 +17,7 @@ from app.domain.ids import ChainId, NodeId, StudyId, TrialKey, node_id
 from app.domain.schedule import Segment, segments
 
 MAX_UNSAVED = 3
-"""A checkpoint that could not be written this often fails the trials that need it."""
+"""A checkpoint that could not be written this often fails the trials that branch there: others need no state there."""
 
 FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
 
@@ -35,7 +35,7 @@ class Node:
 
     waiting: at each step, the trials that asked for a result there and have none yet.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
-    saving: steps that were trained and whose checkpoint is still being written.
+    saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
     """
@@ -48,7 +48,7 @@ class Node:
     metrics: dict[int, e.Metrics] = field(default_factory=dict)
     waiting: dict[int, set[TrialKey]] = field(default_factory=dict)
     running: dict[tuple[ChainId, int], tuple[int, int]] = field(default_factory=dict)
-    saving: set[int] = field(default_factory=set)
+    saving: dict[int, ChainId] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
     unsaved: dict[int, int] = field(default_factory=dict)
     steps_run: int = 0
@@ -59,8 +59,8 @@ class Node:
         return self.segment.start
 
     def covers(self, step: int) -> bool:
-        """True when a stage under way will pass `step` here."""
-        return any(start < step <= end for start, end in self.running.values())
+        """True when a stage under way will pass `step` here, or evaluates what is kept there."""
+        return any(start < step <= end or start == step == end for start, end in self.running.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
         return
     study.answered += 1
     study.history.append(Entry("result", trial.number, step, metrics=plan.metrics(trial, step) or {}))
-    if step == trial.steps and trial.state == "active":
+    if trial.state == "active" and all(plan.metrics(trial, asked) is not None for asked in trial.asked):
         trial.state, study.active = "completed", study.active - 1
 
 
@@ -399,7 +399,7 @@ def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     node = plan.nodes[stage.node]
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
-        node.saving.add(stage.end)
+        node.saving[stage.end] = chain.id
     _charge(plan, stage, stage.end - stage.start, event.seconds)
     plan.touched.add(node.id)
 
@@ -428,9 +428,11 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
     """Nothing more comes from this chain: what it did not train or save is outstanding again."""
     for index, stage in enumerate(chain.stages):
         node = plan.nodes[stage.node]
-        node.running.pop((chain.id, index), None)
-        node.saving.discard(stage.end)
-        plan.touched.add(node.id)
+        if node.running.pop((chain.id, index), None):
+            plan.touched.add(node.id)
+        if node.saving.get(stage.end) == chain.id:
+            del node.saving[stage.end]
+            plan.touched.add(node.id)
     del plan.chains[chain.id]
 
 
@@ -446,12 +448,22 @@ def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
 
 def waiting_beyond(plan: SearchPlan, node: Node, step: int) -> Iterator[TrialKey]:
     """The trials that wait for a result which takes training `node` past `step`."""
-    for at, keys in node.waiting.items():
-        if at > step:
-            yield from keys
-    for name in node.children:
-        if plan.nodes[name].start > step:
-            yield from waiting_beyond(plan, plan.nodes[name], step)
+    for found in beyond(plan, node, step):
+        for at, keys in found.waiting.items():
+            if at > step:
+                yield from keys
+
+
+def beyond(plan: SearchPlan, node: Node, step: int) -> Iterator[Node]:
+    """The node and, each before its own children, all nodes below it that begin after `step`, however deep."""
+    ways = [iter([node])]
+    while ways:
+        found = next(ways[-1], None)
+        if found is None:
+            ways.pop()
+        else:
+            yield found
+            ways.append(plan.nodes[name] for name in found.children if plan.nodes[name].start > step)
 
 
 def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
@@ -476,8 +488,8 @@ def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node = plan.nodes[event.node]
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size)
     plan.spare_bytes += event.size * event.spare
-    node.saving.discard(event.step)
-    _touch_at(plan, node, event.step)
+    node.saving.pop(event.step, None)
+    plan.touched.add(node.id)
 
 
 def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
@@ -485,21 +497,17 @@ def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     kept = node.checkpoints.get(event.step)
     if kept is not None and kept.key == event.key:
         del node.checkpoints[event.step]
-    if event.step in node.saving:
+    if not event.key and event.step in node.saving:
         _unsaved(plan, node, event)
-    _touch_at(plan, node, event.step)
+    plan.touched.add(node.id)
 
 
 def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
     """A checkpoint could not be written: it is tried again with the training, but not for ever."""
-    node.saving.discard(event.step)
+    del node.saving[event.step]
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
     if node.unsaved[event.step] >= MAX_UNSAVED:
-        for key in list(waiting_beyond(plan, node, event.step)):
-            _end(plan, plan.trial(key), "failed", {"kind": "storage", "step": event.step, "error": event.reason})
-
-
-def _touch_at(plan: SearchPlan, node: Node, step: int) -> None:
-    """The node, and the children that begin at this step, stand differently now."""
-    plan.touched.add(node.id)
-    plan.touched.update(name for name in node.children if plan.nodes[name].start == step)
+        error = {"kind": "storage", "step": event.step, "error": event.reason}
+        branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
+        for key in [key for branch in branches for key in waiting_beyond(plan, branch, event.step)]:
+            _end(plan, plan.trial(key), "failed", error)

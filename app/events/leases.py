@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Update, func, literal, literal_column, select, text, update
+from sqlalchemy import ColumnElement, Float, Update, delete, func, literal, literal_column, select, text, update
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
@@ -86,6 +86,14 @@ def register_slot(session: Session, name: str, device: str, host: str, pid: int)
 def expire_slot(session: Session, name: str) -> None:
     """Whatever chain the slot still has was its last process's, which is gone: the next tick may end it."""
     session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
+
+
+def retire_slot(session: Session, name: str) -> None:
+    """The slot's worker is going: its chain is to stop at the next step, or at once if not begun, and none follows."""
+    mine = update(CHAINS).where(CHAINS.c.slot == name, text(LIVE))
+    session.execute(mine.where(CHAINS.c.state == "ready").values(lease_until=0.0))
+    session.execute(mine.where(CHAINS.c.state == "running").values(stop=True))
+    session.execute(delete(SLOTS).where(SLOTS.c.name == name))
 
 
 def touch_slot(session: Session, name: str) -> None:

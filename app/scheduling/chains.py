@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from app.domain.events import Stage
 from app.domain.ids import TrialKey
-from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.search_plan import Node, SearchPlan, Study, beyond
 from app.scheduling.frontier import Span
 
 
@@ -54,15 +54,13 @@ def _regular(study: Study, start: int, end: int) -> Iterable[int]:
 
 def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey]:
     """The trials of running studies that wait for a result at `step` in the node, or else for one beyond it."""
-    here = [key for key in node.waiting.get(step, ()) if plan.studies[key[0]].state == "running"]
+    here = [key for key in node.waiting.get(step, ()) if _runs(plan, key)]
     if here:
         return here
-    later = [key for at in node.waiting if at > step for key in node.waiting[at] if _runs(plan, key)]
-    if later:
-        return later
-    for name in node.children:
-        if plan.nodes[name].start >= step and (found := list(_waiting_below(plan, plan.nodes[name], 0))):
-            return found
+    for found in beyond(plan, node, step - 1):
+        later = [key for at, keys in found.waiting.items() if at > step for key in keys if _runs(plan, key)]
+        if later:
+            return later
     return ()
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan
 
 Features = dict[str, float]
+
+MOST_FITTED = 1000
+"""The most nodes that the regression is fitted to, taken evenly from all that were measured."""
 
 
 class Costs:
@@ -23,8 +26,9 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._weights: npt.NDArray[np.float64] = np.zeros(1)
+        self._base = 0.0
+        self._weights: Features = {}
+        self._estimates: dict[NodeId, float] = {}
         self._fitted_at = 0
 
     def refit(self, plan: SearchPlan) -> bool:
@@ -34,30 +38,36 @@ class Costs:
         self._fitted_at = plan.stages_run
         measured = [node for node in plan.nodes.values() if node.steps_run and node.seconds > 0]
         if measured:
-            self._fit(measured)
+            self._fit(measured[:: 1 + len(measured) // MOST_FITTED])
         return bool(measured)
 
     def seconds_per_step(self, node: Node) -> float:
         """The estimate for one node."""
         if node.steps_run and node.seconds > 0:
             return node.seconds / node.steps_run
-        features = _features(node)
-        row = [1.0, *(features.get(name, 0.0) for name in self._names)]
-        return float(np.exp(np.clip(self._weights @ row, -20, 20)))
+        if node.id not in self._estimates:
+            self._estimates[node.id] = self._estimate(node)
+        return self._estimates[node.id]
+
+    def _estimate(self, node: Node) -> float:
+        logarithm = self._base + sum(self._weights.get(name, 0.0) * x for name, x in _features(node).items())
+        return math.exp(min(max(logarithm, -20.0), 20.0))
 
     def _fit(self, nodes: list[Node]) -> None:
         rows = [_features(node) for node in nodes]
-        self._names = sorted({name for row in rows for name in row})
-        x = np.array([[1.0, *(row.get(name, 0.0) for name in self._names)] for row in rows])
+        names = sorted({name for row in rows for name in row})
+        x = np.array([[1.0, *(row.get(name, 0.0) for name in names)] for row in rows])
         y = np.log([node.seconds / node.steps_run for node in nodes])
         root = np.sqrt([node.steps_run for node in nodes])  # a mean over more steps is surer
         ridge = 1e-3 * np.eye(x.shape[1])
         ridge[0, 0] = 0
-        self._weights = np.linalg.lstsq(
+        weights = np.linalg.lstsq(
             np.vstack([x * root[:, None], ridge]),
             np.concatenate([y * root, np.zeros(len(ridge))]),
             rcond=None,
         )[0]
+        self._base, self._weights = float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True))
+        self._estimates.clear()
 
 
 def _features(node: Node) -> Features:

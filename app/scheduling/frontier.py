@@ -12,26 +12,31 @@ path). A cut with demand whose state is at hand is a *head*.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from app.domain.ids import NodeId
-from app.domain.search_plan import Node, SearchPlan
-from app.domain.stage_tree import Place, latest
+from app.domain.search_plan import Chain, Node, SearchPlan
+from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
+from app.scheduling.ranking import Ranking, Urgency
 
-Urgency = tuple[float, float]
-"""(priority of the most important study served, seconds of training on the longest path for that priority)"""
+NOTHING = NodeId("")
+"""Where roots begin: the state of this node at step 0 is always at hand."""
+
+MOST_ESTIMATES = 100
+"""How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Reach `step`, resuming at `cut`; `beyond` is the urgency of what follows there."""
+    """Reach `step`, resuming at `cut`; `urgency` is that of what is to be done from there on, this included."""
 
     step: int
     cut: int
-    beyond: Urgency
+    urgency: Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +53,25 @@ class Frontier:
 
     def __init__(self, plan: SearchPlan, costs: Costs | None = None) -> None:
         self.plan = plan
-        self.heads: dict[Place, Urgency] = {}
         self._costs = costs or Costs()
-        self._demand: dict[NodeId, dict[int, Urgency]] = {}
-        self._open: dict[NodeId, dict[int, dict[NodeId, Urgency]]] = defaultdict(dict)
-        self._heap: list[tuple[float, float, int, NodeId]] = []
+        self._demand: dict[NodeId, dict[int, Urgency]] = {}  # of each cut inside a node, or at its beginning
+        self._branches: dict[NodeId, dict[int, Ranking[NodeId]]] = defaultdict(dict)  # children with demand, by start
+        self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
+        self._ready: Ranking[tuple[int, NodeId]] = Ranking()  # the states at hand from which something is to be done
+        self._outdated: list[NodeId] = []  # nodes whose estimates have changed, each before its children
         plan.touched.update(plan.nodes)
 
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call."""
         if self._costs.refit(self.plan):
-            self.plan.touched.update(self._demand)
+            self._outdated = list(self.plan.nodes)
+        self._take_in_events()
+        for _ in range(min(len(self._outdated), MOST_ESTIMATES)):
+            self._update(
+                self.plan.nodes[self._outdated.pop()]
+            )  # only urgencies change, and the parent's turn will come
+
+    def _take_in_events(self) -> None:
         queue = [(-self.plan.nodes[name].start, name) for name in self.plan.touched]
         self.plan.touched.clear()
         heapq.heapify(queue)  # children begin after their parents, so each node is looked at once
@@ -70,100 +83,162 @@ class Frontier:
                 if (parent := self._update(self.plan.nodes[name])) is not None:
                     heapq.heappush(queue, (-self.plan.nodes[parent].start, parent))
 
+    def heads(self) -> Iterator[Place]:
+        """Where a slot may begin, in no particular order."""
+        for step, name in self._ready:
+            if name and step in self._demand[name]:
+                yield (name, step)
+            if branch := self._branches[name].get(step):
+                yield from ((child, step) for child in branch)
+
+    def urgency(self, head: Place) -> Urgency:
+        """How urgent the most urgent path from a head is."""
+        return self._demand[head[0]][head[1]]
+
     def longest(self) -> Place | None:
-        """The head with the most urgent path, ties to the earlier step and the smaller name."""
-        while self._heap:
-            priority, seconds, step, node = self._heap[0]
-            if self.heads.get((node, step)) == (-priority, -seconds):
-                return (node, step)
-            heapq.heappop(self._heap)
-        return None
+        """The head with the most urgent path, ties to the earlier step."""
+        top = self._ready.top()
+        return top and self._first(top[1][1], top[1][0])
 
     def path(self, head: Place) -> list[Span]:
-        """The most urgent path from a head to the end, cut at every need on its way."""
+        """The most urgent path from a head to the end, cut at every need on its way.
+
+        Of equal ones, that which stays in the node for longest: whoever branches on the way can begin the sooner.
+        """
         spans: list[Span] = []
         place: Place | None = head
         while place is not None:
-            node, start = self.plan.nodes[place[0]], place[1]
-            needs = sorted((need for need in self._needs(node) if need.cut == start), key=lambda need: need.step)
-            target = max(needs, key=lambda need: self._urgency(node, need)).step
+            name, start = place
+            needs = [need for need in self._needs(self.plan.nodes[name]) if need.cut == start]
+            target = max(needs, key=lambda need: (need.urgency, need.step)).step
             for need in needs:
                 if need.step <= target:
-                    spans.append(Span(node.id, start, need.step))
+                    spans.append(Span(name, start, need.step))
                     start = need.step
-            place = self._onward(node, target)
+            branch = self._branches[name].get(target)
+            onward = branch and branch.top()
+            place = (onward[1], target) if onward else None
         return spans
 
     def children(self, span: Span) -> int:
         """How many stages could begin where this one ends."""
-        node = self.plan.nodes[span.node]
-        beyond = any(need.step > span.end and need.cut <= span.end for need in self._needs(node))
-        return len(self._open[span.node].get(span.end, ())) + beyond
+        beyond = any(need.step > span.end and need.cut <= span.end for need in self._needs(self.plan.nodes[span.node]))
+        return len(self._branches[span.node].get(span.end, ())) + beyond
 
-    def covered(self, node: Node) -> Iterator[int]:
-        """The steps needed in a node that a stage under way passes: it should evaluate and save there."""
-        wanted = {step for step in node.waiting if any(self.plan.wanted(node, step))}
-        branches = {step for step, children in self._open[node.id].items() if children}
-        yield from (step for step in sorted(wanted | branches) if node.covers(step) and step not in node.checkpoints)
+    def marks(self, chain: Chain) -> list[int]:
+        """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
 
-    def _onward(self, node: Node, step: int) -> Place | None:
-        children = self._open[node.id].get(step)
-        if not children:
-            return None
-        child = max(children, key=lambda name: (children[name], name))
-        return (child, step)
+        It should evaluate and keep its state there.
+        """
+        found: list[int] = []
+        ahead = chain.stages[chain.index :]
+        needed = {name: self._unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
+        for stage in ahead:
+            steps = needed[stage.node]
+            found += steps[bisect_right(steps, stage.start) : bisect_left(steps, stage.end)]
+            if stage.end in self.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
+                found.append(stage.end)
+        return found
+
+    def _unkept(self, node: Node) -> list[int]:
+        return sorted(self._wanted(node, lambda step: step not in node.checkpoints))
+
+    # ------------------------------------------------------------------------------------ one node looked at again
 
     def _update(self, node: Node) -> NodeId | None:
         """Look at a node again; its parent if that must be looked at too."""
-        before = self._demand.get(node.id, {})
-        now: dict[int, Urgency] = {}
+        before, demand = self._demand.get(node.id, {}), dict[int, Urgency]()
         for need in self._needs(node):
-            now[need.cut] = max(now.get(need.cut, (0.0, -1.0)), self._urgency(node, need))
-        self._demand[node.id] = now
-        self._renew_heads(node, before, now)
-        return self._tell_parent(node, now.get(node.start))
-
-    def _renew_heads(self, node: Node, before: dict[int, Urgency], now: dict[int, Urgency]) -> None:
-        for cut in before.keys() | now.keys():
-            place = (node.id, cut)
-            if cut in now and self._is_at_hand(node, cut):
-                if self.heads.get(place) != now[cut]:
-                    self.heads[place] = now[cut]
-                    heapq.heappush(self._heap, (-now[cut][0], -now[cut][1], cut, node.id))
-            else:
-                self.heads.pop(place, None)
+            demand[need.cut] = max(demand.get(need.cut, need.urgency), need.urgency)
+        kept = frozenset(node.checkpoints)
+        changed = self._kept.get(node.id, frozenset()) ^ kept
+        if demand != before:
+            changed |= {step for step, _ in before.items() ^ demand.items()}
+        self._demand[node.id], self._kept[node.id] = demand, kept
+        for step in changed:
+            self._renew(node.id, step)
+        first = demand.get(node.start)
+        return None if first == before.get(node.start) else self._tell_parent(node, first)
 
     def _tell_parent(self, node: Node, demand: Urgency | None) -> NodeId | None:
-        if node.parent is None:
+        """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
+        parent = node.parent or NOTHING
+        branch = self._branches[parent].get(node.start, Ranking())
+        before = branch.top()
+        branch.put(node.id, demand)
+        if branch.top() == before:
             return None
-        children = self._open[node.parent].setdefault(node.start, {})
-        if children.get(node.id) == demand:
-            return None
-        if demand is None:
-            del children[node.id]
+        if branch:
+            self._branches[parent][node.start] = branch
         else:
-            children[node.id] = demand
+            del self._branches[parent][node.start]
+        if self._is_at_hand(parent, node.start):
+            self._renew(parent, node.start)
+            return None
         return node.parent
 
-    def _needs(self, node: Node) -> Iterator[Need]:
-        beyond: dict[int, Urgency] = {}
-        for step in node.waiting:
+    def _renew(self, name: NodeId, step: int) -> None:
+        """What is to be done from a state has changed, or whether it is at hand."""
+        first = self._first(name, step) if self._is_at_hand(name, step) else None
+        self._ready.put((step, name), None if first is None else self.urgency(first))
+
+    def _first(self, name: NodeId, step: int) -> Place | None:
+        """The most urgent of the places that begin with this state: the node's own cut there, or a child."""
+        own = self._demand.get(name, {}).get(step) if name and step > self.plan.nodes[name].start else None
+        branch = self._branches[name].get(step)
+        top = branch.top() if branch else None
+        if top is None or (own is not None and own >= top[0]):
+            return None if own is None else (name, step)
+        return (top[1], step)
+
+    def _is_at_hand(self, name: NodeId, step: int) -> bool:
+        return name == NOTHING or step in self.plan.nodes[name].checkpoints
+
+    # ------------------------------------------------------------------------------------------------------- needs
+
+    def _needs(self, node: Node) -> list[Need]:
+        """What must be reached in the node and by no stage under way, in order of steps."""
+        if not node.waiting and not self._branches[node.id]:
+            return []
+        reach = _Reach(node)
+        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
+        cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
+        for step in sorted(wanted):
+            cut, (priority, seconds) = reach.latest(step), wanted[step]
+            needs.append(Need(step, cut, (priority, seconds + (step - cut) * cost)))
+        return needs
+
+    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgency]:
+        """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
+        wanted: dict[int, Urgency] = {}
+        for step in filter(counts, node.waiting):
             for study in self.plan.wanted(node, step):
-                priority = float(study.spec.get("priority", 1))
-                beyond[step] = max(beyond.get(step, (0.0, 0.0)), (priority, 0.0))
-        for step, children in self._open[node.id].items():
-            if children and step not in node.checkpoints:
-                beyond[step] = max(beyond.get(step, (0.0, 0.0)), *children.values())
-        for step, urgency in beyond.items():
-            if not node.covers(step) and step not in node.saving:
-                resume = latest(node, step)
-                yield Need(step, node.start if resume is None else resume, urgency)
+                urgency = (float(study.spec.get("priority", 1)), 0.0)
+                wanted[step] = max(wanted.get(step, urgency), urgency)
+        for step, branch in self._branches[node.id].items():
+            if step not in node.checkpoints and counts(step) and (top := branch.top()):
+                wanted[step] = max(wanted.get(step, top[0]), top[0])
+        return wanted
 
-    def _urgency(self, node: Node, need: Need) -> Urgency:
-        priority, seconds = need.beyond
-        return (priority, seconds + (need.step - need.cut) * self._costs.seconds_per_step(node))
 
-    def _is_at_hand(self, node: Node, step: int) -> bool:
-        if step > node.start:
-            return step in node.checkpoints
-        return node.parent is None or step in self.plan.nodes[node.parent].checkpoints
+class _Reach:
+    """Where the state of a node is kept, or will be when the stages under way, which do not overlap, are over."""
+
+    def __init__(self, node: Node) -> None:
+        self._start = node.start
+        self._running = sorted((end, start) for start, end in node.running.values())
+        self._ends = [end for end, _ in self._running]
+        self._states = sorted({*node.checkpoints, *node.saving, *self._ends})
+
+    def covers(self, step: int) -> bool:
+        """As `Node.covers`."""
+        number = bisect_left(self._ends, step)
+        if number == len(self._ends):
+            return False
+        end, start = self._running[number]
+        return start < step or start == step == end
+
+    def latest(self, step: int) -> int:
+        """As `stage_tree.latest`, or the beginning of the node."""
+        number = bisect_right(self._states, step)
+        return self._states[number - 1] if number else self._start

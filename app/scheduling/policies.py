@@ -16,7 +16,7 @@ Policy = Callable[[Sequence[Frontier]], Choice | None]
 
 def critical_path(frontiers: Sequence[Frontier]) -> Choice | None:
     """The longest remaining path over all trees, as a whole, so that its model stays in memory (TreeML §4.3)."""
-    heads = [(frontier.heads[head], frontier, head) for frontier in frontiers if (head := frontier.longest())]
+    heads = [(frontier.urgency(head), frontier, head) for frontier in frontiers if (head := frontier.longest())]
     if not heads:
         return None
     _, frontier, head = max(heads, key=lambda found: found[0])
@@ -37,8 +37,8 @@ def _single(frontiers: Sequence[Frontier], rank: Callable[[Frontier, Span], tupl
     """The first stage of the head that ranks highest within the highest priority; ties to the smaller name."""
     found: list[tuple[float, tuple[int, ...], Place, Choice]] = []
     for frontier in frontiers:
-        for head, (priority, _) in frontier.heads.items():
-            span = frontier.path(head)[0]
+        for head in frontier.heads():
+            priority, span = frontier.urgency(head)[0], frontier.path(head)[0]
             found.append((priority, rank(frontier, span), head, (frontier, [span])))
     return min(found, key=lambda entry: (-entry[0], [-part for part in entry[1]], entry[2]))[3] if found else None
 

@@ -44,6 +44,9 @@ class Unit(Costs):
     def refit(self, plan: SearchPlan) -> bool:
         return False
 
+    def seconds_per_step(self, node: Node) -> float:
+        return 1.0
+
 
 class Simulator:
     """Virtual slots that train a plan. `now` is in seconds; `events` is everything that was decided or happened.
@@ -87,14 +90,13 @@ class Simulator:
 
     def run(self) -> float:
         """Until nothing is left to do; the virtual time that it took."""
-        while self.step():
+        while self.advance():
             pass
         return self.now
 
-    def step(self) -> bool:
-        """Until the next stage ends, one way or another; False when nothing is under way."""
-        if not self._due:
-            self._decide()
+    def advance(self) -> bool:
+        """Decide, and let the next stage end, one way or another; False when nothing is left to do."""
+        self._decide()
         if not self._due:
             return False
         self.now, number, name, seconds = heapq.heappop(self._due)
@@ -106,7 +108,6 @@ class Simulator:
                 self._lose(chain)
             case _:
                 self._complete(chain, seconds)
-        self._decide()
         return True
 
     def _decide(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from typing import Any
 
-from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown
+from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown, worker_shutting_down
 
 from app.events import leases
 from app.events.database import Database, DatabaseUnavailable
@@ -14,6 +15,8 @@ from app.events.tables import SlotRow
 from app.settings import settings
 from app.workers import process
 from app.workers.celery_app import celery
+
+logger = logging.getLogger(__name__)
 
 
 @celeryd_after_setup.connect
@@ -32,6 +35,20 @@ def check_queues(instance: Any, **_: Any) -> None:
 def open_slot(**_: Any) -> None:
     for name in _slots():
         process.open_slot(name)
+
+
+@worker_shutting_down.connect
+def retire_slot(**_: Any) -> None:
+    """A worker that is asked to end gives its chain back at the next step, instead of training it to the end."""
+    database = Database(settings().database_url)
+    try:
+        with database.write() as session:
+            for name in _slots():
+                leases.retire_slot(session, name)
+    except DatabaseUnavailable as problem:
+        logger.warning("the slot ends with its lease: %s", problem)
+    finally:
+        database.dispose()
 
 
 @worker_process_shutdown.connect

@@ -71,7 +71,9 @@ class Work:
 class Run:
     """A chain that this slot holds: its fence, how far it is, and what it was told at the last heartbeat.
 
-    step: the last one trained. sound: the last one after which nothing has failed.
+    step: the last one trained. sound: the last one after which nothing has failed; always before the end of the stage,
+    so that a failure fails someone and does not come back for ever. idle_since: when the stage before was done, while
+    the message that starts the next one is on its way.
     """
 
     chain: str
@@ -85,6 +87,7 @@ class Run:
     sound: int = 0
     looked_at: float = 0.0
     begun_at: float = field(default_factory=time.monotonic)
+    idle_since: float | None = None
     lost: bool = False
     spares: list[e.CheckpointKept] = field(default_factory=list)
     spare_seconds: float = 0.0
@@ -145,8 +148,11 @@ class Slot:
         self._nudge()
 
     def close(self) -> None:
-        """Finish what is being saved and fall silent."""
+        """Finish what is being saved, give back a chain whose next stage is not begun, and fall silent."""
         self._saver.wait()
+        if self._run is not None:
+            self._give_back(self._run, [*self._run.take_spares(), _ended(self._run, "stopped")])
+            self._nudge()
         self._stopped.set()
         self._heart.join()
 
@@ -195,7 +201,7 @@ class Slot:
 
     def _train(self, run: Run) -> None:
         stage = run.stage
-        run.begun_at, run.spare_seconds = time.monotonic(), 0.0
+        run.begun_at, run.idle_since, run.spare_seconds = time.monotonic(), None, 0.0
         run.sound = stage.start if stage.start < stage.end else stage.start - 1
         model = self._model_at(run)
         found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
@@ -213,7 +219,7 @@ class Slot:
         run.step = model.step
         self._peek(run)
         found = self._look(run, model)
-        run.sound = model.step
+        run.sound = min(model.step, run.stage.end - 1)
         if run.beat.stop and model.step < run.stage.end:
             self._record(run, found)
             raise Stopped
@@ -247,6 +253,8 @@ class Slot:
         if last:
             self._run = None
             self._saver.submit(lambda: self._finish(run))
+        else:
+            run.idle_since = time.monotonic()
         self._nudge()
 
     # ------------------------------------------------------------------------------------------------ the model
@@ -339,7 +347,7 @@ class Slot:
 
     def _finish(self, run: Run) -> None:
         """All is trained and saved."""
-        ended = e.ChainEnded(chain=ChainId(run.chain), outcome="done")
+        ended = _ended(run, "done")
         try:
             self._write(run, [*run.take_spares(), ended], lambda session: leases.finish(session, run.chain, run.fence))
         except Fenced:
@@ -451,6 +459,20 @@ class Slot:
             self._record(run, run.take_spares())
         except Fenced:
             run.lost = True
+        idle_since = run.idle_since
+        if idle_since and time.monotonic() - idle_since > self._lease_seconds and self._saver.is_idle():
+            self._give_up(run)
+
+    def _give_up(self, run: Run) -> None:
+        """The message that starts the next stage did not come. If it does now, it is stale."""
+        logger.warning("chain %s waited in vain for the message that starts stage %s", run.chain, run.index)
+        self._give_back(run, [*run.take_spares(), _ended(run, "undelivered")])
+        self._nudge()
+
+
+def _ended(run: Run, outcome: str) -> e.ChainEnded:
+    """The end of a chain between two stages."""
+    return e.ChainEnded(chain=ChainId(run.chain), outcome=outcome)
 
 
 def _fields(stored: Stored) -> dict[str, Any]:

@@ -96,14 +96,14 @@ class Ticker:
         """Running chains learn of new requests on their way, and that nobody wants them any more."""
         with self._database.read() as session:
             rows = [row for row in leases.live(session) if row.state != "saving"]
+        frontiers = {stream: self._frontier(stream) for stream in {row.stream for row in rows}}
         for row in rows:
-            frontier = self._frontiers.get(row.stream)
-            chain = frontier.plan.chains.get(ChainId(row.chain)) if frontier else None
-            if frontier is not None and chain is not None and not chain.is_trained:
-                self._tell(row, frontier, chain)
+            chain = frontiers[row.stream].plan.chains.get(ChainId(row.chain))
+            if chain is not None and not chain.is_trained:
+                self._tell(row, frontiers[row.stream], chain)
 
     def _tell(self, row: ChainRow, frontier: Frontier, chain: Chain) -> None:
-        marks = set(_marks(frontier, chain)) - set(row.marks)
+        marks = set(frontier.marks(chain)) - set(row.marks)
         unwanted = not row.stop and not _is_wanted(frontier.plan, chain)
         if marks or unwanted:
             with self._database.write() as session:
@@ -261,17 +261,6 @@ def _pick(free: Sequence[SlotRow], stream: str, resume: dict[str, Any] | None) -
     """The slot that has the model in memory, if there is one."""
     warm = resume and {"plan": stream, "node": resume["node"], "step": resume["step"]}
     return next((slot for slot in free if warm and slot.warm == warm), free[0])
-
-
-def _marks(frontier: Frontier, chain: Chain) -> list[int]:
-    """The steps inside the stages of a chain at which someone needs more than was known when it was assigned."""
-    found: list[int] = []
-    for stage in chain.stages[chain.index :]:
-        needed = frontier.covered(frontier.plan.nodes[stage.node])
-        found += [step for step in needed if stage.start < step < stage.end]
-        if stage.end in frontier.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
-            found.append(stage.end)
-    return found
 
 
 def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:

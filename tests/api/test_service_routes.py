@@ -73,7 +73,8 @@ def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
     with TestClient(app) as http:
         problem = http.get("/readyz").json()
     assert problem["detail"] == "Not ready: broker."
-    assert "refused" in problem["checks"]["broker"]
+    why = problem["checks"]["broker"]  # the client tries again for about as long as it is given
+    assert any(word in why for word in ("refused", "did not answer", "Timeout"))
 
 
 def test_what_does_not_answer_is_not_waited_for(

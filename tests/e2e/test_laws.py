@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from stacks import Cluster, Service
-from studies import curves, grid
+from studies import curves, grid, switch
 
 Json = dict[str, Any]
+EXAMPLES = {
+    "digits": {
+        "trainer_args": {"width": 4},
+        "metric": "val_accuracy",
+        "space": {
+            "lr": [0.1, {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}],
+            "bs": [64, switch(64, 128, 3)],
+            "momentum": 0.9,
+            "weight_decay": 0.0005,
+        },
+        "tuner": {"kind": "grid", "max_steps": 4},
+    },
+    "charlm": {
+        "trainer_args": {"layers": 1, "width": 16, "context": 16, "batches_per_step": 2},
+        "metric": "val_loss",
+        "mode": "min",
+        "space": {
+            "lr": [
+                {"family": "wsd", "peak": 0.01, "warmup": 2, "stable_until": end, "decay": 6 - end, "shape": "sqrt"}
+                for end in (3, 4)
+            ],
+            "bs": 32,
+            "weight_decay": 0.1,
+        },
+        "tuner": {"kind": "grid", "max_steps": 6},
+    },
+}
 
 
 def test_each_different_step_is_trained_once(stack: Service) -> None:
@@ -22,6 +50,16 @@ def test_sharing_changes_no_bit_of_any_result(stack: Service) -> None:
     assert stack.wait(alone)["steps"] == {"requested": 96, "unique": 96, "executed": 96}
     stack.wait(shared)
     assert curves(stack, alone) == curves(stack, shared)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_sharing_changes_no_bit_of_real_models_either(stack: Service, cluster: Cluster, example: str) -> None:
+    spec = {"name": example, "trainer": example, "mode": "max", "eval_every": 2, **EXAMPLES[example]}
+    alone, shared = stack.submit(spec | {"merge": False}), stack.submit(spec)
+    through_s3 = cluster.submit(spec)
+    assert stack.wait(shared)["steps"]["executed"] < stack.wait(alone)["steps"]["executed"]
+    cluster.wait(through_s3)
+    assert curves(stack, alone) == curves(stack, shared) == curves(cluster, through_s3)
 
 
 def test_the_cluster_gives_what_the_embedded_stack_gives(stack: Service, cluster: Cluster) -> None:

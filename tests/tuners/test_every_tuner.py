@@ -113,7 +113,7 @@ def test_users_cancel_add_pause_and_resume(tuner: dict[str, Any], seed: int) -> 
     rng = Random(seed)
     world = simulator(study_of(tuner, "shared"), measure=losses(seed, nans=0.05), seconds=stragglers(seed))
     study = world.plan.studies[STUDY]
-    while world.step():
+    while world.advance():
         if not study.is_final:
             interfere(world, study, rng)
     world.run()
@@ -130,7 +130,7 @@ def interfere(world: Simulator, study: Study, rng: Random) -> None:
         case 2:
             world.give(c.PauseStudy(study=STUDY))
             for _ in range(rng.randrange(4)):
-                world.step()
+                world.advance()
             world.give(c.ResumeStudy(study=STUDY))
 
 
@@ -144,7 +144,7 @@ def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int
     """A second study on the same nodes finds some results there as soon as it asks, and runs nothing twice."""
     world = simulator(study_of(tuner, "shared"), measure=losses(seed), seconds=stragglers(seed))
     for _ in range(seed % 30):
-        world.step()
+        world.advance()
     second = StudyId("second")
     submit(world, study_of({"kind": "grid", "max_steps": 7}, "shared"), StudyId("grid"))
     submit(world, study_of(tuner, "shared", seed=world.plan.opened.seed if world.plan.opened else 0), second)
@@ -196,7 +196,7 @@ def test_preview(tuner: dict[str, Any]) -> None:
 def test_external_wants_nothing_and_ends_on_request() -> None:
     study = spec({"kind": "external"})
     world = simulator(study)
-    assert not world.step()
+    assert not world.advance()
     world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=4))
     world.run()
     found = world.plan.studies[STUDY]

@@ -142,8 +142,8 @@ class Bandit(StoppingRule):
     """The bandit policy of HyperDrive (Rasley et al. 2017, §5.3), after action elimination in TuPAQ.
 
     A trial goes on if jobBest * (1 + epsilon) > globalBest, the best value of any trial at any step. Where less is
-    better, or values are negative, it is the other one that is multiplied: the one nearer to 0. Values of different sign
-    are never that close, and the best itself always goes on.
+    better, or values are negative, it is the other one that is multiplied: the one nearer to 0. Values of different
+    sign are never that close, and the best itself always goes on.
     """
 
     def __init__(self, spec: StudySpec) -> None:

@@ -1,0 +1,236 @@
+"""What docker/ starts is what other tests run: the same commands, settings that exist, files their tools accept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from celery.bin.worker import worker as celery_worker
+from redis import Redis
+from stacks import Cluster, redis_server
+from uvicorn.main import main as uvicorn_main
+
+from app.api.health import check_schema
+from app.embedded import Embedded
+from app.events.database import Database
+from app.settings import Settings
+from app.workers.checkpoints import Checkpoints
+from app.workers.process import SLOT_QUEUE
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+COMPOSE = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BIN = Path(sys.executable).parent
+
+Command = list[str]
+
+
+def stages() -> dict[str, list[str]]:
+    """The instructions of each target of the Dockerfile."""
+    found: dict[str, list[str]] = {}
+    text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
+    for line in text.splitlines():
+        if line.startswith("FROM "):
+            target = line.rsplit(" ", 1)[-1]
+            found[target] = []
+        elif line and not line.startswith("#"):
+            found[target].append(line)
+    return found
+
+
+def json_after(instructions: list[str], word: str) -> Command:
+    """The command in the exec form of CMD or HEALTHCHECK."""
+    line = next(line for line in instructions if line.startswith(word))
+    return list(json.loads(line[line.index("[") :]))
+
+
+def docker_commands() -> dict[str, Command]:
+    """Every command of Dockerfile and compose.yaml that starts one of our processes."""
+    ours = {
+        name: service["command"] for name, service in SERVICES.items() if "build" in service and "command" in service
+    }
+    images = {target: json_after(stages()[target], "CMD") for target in ("api", "worker")}
+    return ours | {f"image {target}": command for target, command in images.items()}
+
+
+def embedded_commands(folder: Path, patch: pytest.MonkeyPatch) -> list[Command]:
+    """What the embedded stack would start."""
+    started: list[Command] = []
+    patch.setattr(Embedded, "_spawn", lambda self, name, command: started.append(list(command)))
+    patch.setattr(Embedded, "_create_database", lambda self: None)
+    Embedded(folder, 1, ())._spawn_all()
+    return started
+
+
+def arguments(command: Command) -> dict[str, Any]:
+    """The options of a celery or uvicorn command, as that program reads them, without what is different by nature."""
+    words = command[2:] if command[0] == sys.executable else command
+    if words[0] == "celery":
+        assert words[1:4] == ["-A", "app.workers", "worker"]
+        queue = words[words.index("-Q") + 1]
+        values = celery_worker.make_context("worker", words[4:], resilient_parsing=True).params
+        given = {name: value for name, value in values.items() if value not in (None, False, [], ())}
+        assert given.pop("hostname", f"{queue}@%h").startswith(queue)
+        return {**given, "queues": "a slot" if SLOT_QUEUE.fullmatch(queue) else queue}
+    values = uvicorn_main.make_context("uvicorn", words[1:], resilient_parsing=True).params
+    return {name: values[name] for name in ("app", "factory", "workers", "reload", "fd", "uds")}
+
+
+def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
+    run_elsewhere = [arguments(command) for name, command in cluster.commands.items() if name != "redis"]
+    started = {name: command for name, command in docker_commands().items() if command[0] in ("celery", "uvicorn")}
+    assert len(started) == 5
+    for name, command in started.items():
+        assert arguments(command) in run_elsewhere, name
+
+
+def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = embedded_commands(tmp_path, monkeypatch)
+    api = next(command for command in started if "uvicorn" in command)
+    slot = next(command for command in started if "gpu0" in command)
+    assert arguments(api) == arguments(docker_commands()["image api"])
+    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(slot).items()
+
+
+def test_every_queue_is_a_slot_or_the_scheduler() -> None:
+    for name, command in docker_commands().items():
+        if command[0] == "celery":
+            queue = command[command.index("-Q") + 1]
+            assert queue == "scheduler" or SLOT_QUEUE.fullmatch(queue), name
+
+
+def test_every_setting_exists() -> None:
+    known = {f"STAGETREE_{field.upper()}" for field in Settings.model_fields}
+    text = DOCKERFILE.read_text() + (ROOT / "docker" / "compose.yaml").read_text()
+    assert set(re.findall(r"STAGETREE_\w+", text)) <= known
+
+
+def test_the_settings_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in COMPOSE["x-settings"].items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert settings.checkpoints.startswith("s3://") and settings.trainer_files == ["/trainers/trainer.py"]
+
+
+def test_the_trainer_that_is_mounted_is_there() -> None:
+    folder, inside, _ = SERVICES["worker-gpu0"]["volumes"][0].split(":")
+    assert (ROOT / "docker" / folder / "trainer.py").exists()
+    assert COMPOSE["x-settings"]["STAGETREE_TRAINERS"].startswith(inside)
+
+
+def test_api_and_workers_share_settings_and_trainers() -> None:
+    ours = [service for service in SERVICES.values() if "build" in service]
+    assert len(ours) == 6
+    assert len({json.dumps([service["environment"], service["volumes"]]) for service in ours}) == 1
+
+
+def test_the_secrets_of_the_store_agree() -> None:
+    [identity] = json.loads(COMPOSE["configs"]["s3"]["content"])["identities"]
+    settings = COMPOSE["x-settings"]
+    assert identity["credentials"] == [
+        {"accessKey": settings["AWS_ACCESS_KEY_ID"], "secretKey": settings["AWS_SECRET_ACCESS_KEY"]}
+    ]
+
+
+def test_only_the_api_is_published_and_only_on_this_machine() -> None:
+    assert {name: service["ports"] for name, service in SERVICES.items() if "ports" in service} == {
+        "api": ["127.0.0.1:8000:8000"]
+    }
+
+
+def test_profiles() -> None:
+    profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
+    assert profiles == {"worker-cpu0": ["default"], "worker-gpu0": ["gpu"]}
+
+
+def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
+    ignored = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().split()
+    for line in stages()["base"]:
+        if line.startswith("COPY "):
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists() and f"!{source}" in ignored, source
+
+
+def test_no_image_runs_as_root() -> None:
+    assert stages()["base"][-1] == "USER 10001"
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    found = subprocess.run([BIN / "hadolint", DOCKERFILE], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_compose_is_valid_by_its_schema() -> None:
+    check = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", ROOT / "docker" / "compose.yaml"]
+    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_the_commented_worker_is_like_the_others() -> None:
+    text = (ROOT / "docker" / "compose.yaml").read_text()
+    commented = "\n".join(re.findall(r"^  # (  .*|worker-gpu1:)$", text, re.MULTILINE))
+    [worker] = yaml.safe_load(commented.replace("<<: *worker", "of: worker")).values()
+    wanted = json.dumps({name: SERVICES["worker-gpu0"][name] for name in ("profiles", "hostname", "command", "deploy")})
+    assert {name: worker[name] for name in worker if name != "of"} == json.loads(wanted.replace("gpu0", "gpu1"))
+
+
+def test_the_schema_is_made_by_the_command_in_compose(empty_url: str) -> None:
+    command = SERVICES["migrate"]["command"]
+    environment = {**os.environ, "STAGETREE_DATABASE_URL": empty_url}
+    subprocess.run([BIN / command[0], *command[1:]], check=True, cwd=ROOT, env=environment, capture_output=True)
+    database = Database(empty_url)
+    check_schema(database)
+    database.dispose()
+
+
+def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) -> None:
+    command = SERVICES["bucket"]["command"]
+    name = "made-by-compose"
+    command = [word.replace("'checkpoints'", f"'{name}'") for word in command]
+    for _ in range(2):  # it runs at every start
+        subprocess.run([sys.executable, *command[1:]], check=True, env={**os.environ, **bucket})
+    checkpoints = Checkpoints(f"s3://{name}/stagetree")
+    stored = checkpoints.write("plan/node/1", b"state")
+    assert checkpoints.read(stored.key, stored.sha256) == b"state"
+
+
+@pytest.fixture
+def redis_of_compose(tmp_path: Path) -> Iterator[Redis]:
+    """A Redis with the options of compose.yaml, on a socket."""
+    folder = Path(f"/tmp/stagetree-redis-{os.getpid()}")  # a socket's path must be short
+    folder.mkdir()
+    options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--dir", str(folder)]
+    process = subprocess.Popen([redis_server(), *SERVICES["redis"]["command"][1:], *options], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while not (folder / "redis.sock").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with Redis(unix_socket_path=f"{folder}/redis.sock") as client:
+        yield client
+    process.terminate()
+    process.wait()
+    shutil.rmtree(folder)
+
+
+def test_redis_keeps_what_it_is_given_and_evicts_nothing(redis_of_compose: Redis) -> None:
+    wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+    for name, value in wanted.items():
+        assert redis_of_compose.config_get(name) == {name: value}
+
+
+def test_the_health_check_asks_the_api(cluster: Cluster) -> None:
+    check = json_after(stages()["api"], "HEALTHCHECK")
+    for url, code in ((cluster.url, 0), ("http://127.0.0.1:9", 1)):
+        command = [word.replace("http://127.0.0.1:8000", url) for word in check]
+        found = subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False)
+        assert found.returncode == code

@@ -1,0 +1,261 @@
+"""What the pages name exists: links, commands and options, settings, families, tuners, routes, dependencies."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from docs_pages import DOCS, PAGES, ROOT, anchors, blocks, commands, links, prose, rows
+from typer.main import get_command
+
+from app.api.application import make_app
+from app.cli import errors as exits
+from app.cli.commands import app as cli
+from app.scheduling.preview import preview
+from app.settings import Settings
+from stagetree.sequences import FAMILIES, parse
+from stagetree.spec import _OTHER_NAMES, KINDS, StudySpec, TunerSpec
+
+COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-defined]
+DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
+WORDS = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
+OTHER_VARIABLES = {"STAGETREE_URL", "STAGETREE_TEST_DATABASE_URL"}
+"""Those that are not settings of the service: of the client, and of the tests."""
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@each_page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        found = (page.parent / target).resolve() if target else page
+        if found.parent == DOCS / "plots":
+            assert found.stem in FAMILIES, link
+            continue
+        assert found.exists(), link
+        if anchor:
+            assert anchor in anchors(found), link
+
+
+@each_page
+def test_every_command_and_option_exists(page: Path) -> None:
+    for line in commands(page):
+        name = [*line.split(), ""][1]
+        if name in ("", "COMMAND", "..."):
+            continue
+        if name.startswith("-"):
+            assert name == "--help", line
+            continue
+        assert name in COMMANDS, line
+        known = {"--help", *(option for parameter in COMMANDS[name].params for option in parameter.opts)}
+        assert set(WORDS.findall(line.partition(" > ")[0])) <= known, line
+
+
+@each_page
+def test_every_variable_exists(page: Path) -> None:
+    known = {f"STAGETREE_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
+    assert set(re.findall(r"STAGETREE_[A-Z_]*[A-Z]", page.read_text())) <= known
+
+
+@each_page
+def test_every_file_named_exists(page: Path) -> None:
+    for path in re.findall(r"`((?:app|stagetree|docs|docker|examples|tests|benchmarks)/[\w./-]+)`", prose(page)):
+        assert (ROOT / path).exists(), path
+
+
+@each_page
+def test_every_make_target_exists(page: Path) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z]+)`", page.read_text())) <= set(targets)
+
+
+@each_page
+def test_nothing_is_said_about_places_that_are_not_the_readers(page: Path) -> None:
+    assert not re.search(r"/work/|/tmp/|/root/", page.read_text())
+
+
+# ---------------------------------------------------------------------------------------------------- the command line
+
+
+def test_every_command_is_described() -> None:
+    page = DOCS / "command-line.md"
+    described = set(re.findall(r"`stagetree (\w+)[ `]", page.read_text())) - {"COMMAND"}
+    assert described == set(COMMANDS), "docs/command-line.md must have each command, and no other"
+
+
+def test_every_option_is_described() -> None:
+    text = (DOCS / "command-line.md").read_text()
+    for name, command in COMMANDS.items():
+        for parameter in command.params:
+            for option in parameter.opts:
+                assert not option.startswith("-") or f"`{option}" in text, f"{name} {option}"
+
+
+def test_exit_codes() -> None:
+    known = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert {int(code) for code, _ in rows(DOCS / "command-line.md", "code")} == known
+
+
+# ------------------------------------------------------------------------------------------------------- study files
+
+
+def test_every_setting_is_described_as_the_code_does() -> None:
+    described = {cells[0].strip("`"): cells[1:] for cells in rows(DOCS / "cluster.md", "variable")}
+    for name, field in Settings.model_fields.items():
+        default = f"`{field.default}`" if field.default != "" else ""
+        assert described.pop(f"STAGETREE_{name.upper()}") == [default, field.description]
+    assert not described
+
+
+def test_every_field_of_a_study_is_described() -> None:
+    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "spaces-and-studies.md", "field")}
+    assert set(described) == set(StudySpec.model_fields)
+    for name, field in StudySpec.model_fields.items():
+        assert (described[name] == "yes") == field.is_required(), name
+
+
+def test_every_tuner_is_described() -> None:
+    described = {cells[0].strip("`"): cells[1] for cells in rows(DOCS / "spaces-and-studies.md", "kind")}
+    assert set(described) == set(KINDS), "docs/spaces-and-studies.md must have each kind of tuner, and no other"
+    for kind, tuner in KINDS.items():
+        assert issubclass(tuner, TunerSpec)
+        for field in tuner.model_fields.keys() - {"kind"}:
+            assert f"`{field}`" in described[kind], f"{kind}: {field}"
+
+
+def test_other_names_of_fields_are_described() -> None:
+    text = prose(DOCS / "spaces-and-studies.md")
+    used = {field for tuner in KINDS.values() for field in tuner.model_fields}
+    for field, others in _OTHER_NAMES.items():
+        assert field not in used or all(f"`{other}`" in text for other in others), field
+
+
+def test_study_files_in_the_pages_are_valid() -> None:
+    whole = 0
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "yaml" and "\ntrainer:" in block.text:
+                StudySpec.from_dict(yaml.safe_load(block.text))
+                whole += 1
+    assert whole >= 3
+
+
+# --------------------------------------------------------------------------------------------------------- sequences
+
+
+def test_every_family_is_described_with_its_fields() -> None:
+    page = (DOCS / "sequences.md").read_text()
+    sections = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert set(sections) == set(FAMILIES)
+    for name, family in FAMILIES.items():
+        described = re.findall(r"^\| `(\w+)` \|(.*)\|$", sections[name], re.MULTILINE)
+        assert [field for field, _ in described] == [field.name for field in fields(family)]  # type: ignore[arg-type]
+        for field, (_, meaning) in zip(fields(family), described, strict=True):  # type: ignore[arg-type]
+            assert (field.default is not MISSING) == ("if left out" in meaning), f"{name}.{field.name}"
+
+
+def test_every_example_of_a_sequence_is_of_its_family() -> None:
+    found = re.findall(r"^## `(\w+)`\n.*?^```json\n(.*?)^```$", (DOCS / "sequences.md").read_text(), re.M | re.S)
+    assert [parse(json.loads(text)).family for _, text in found] == [name for name, _ in found] == list(FAMILIES)
+
+
+def test_plots_show_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import plots
+
+    plots.draw(DOCS / "sequences.md", tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == set(FAMILIES)
+    drawn = (tmp_path / "linear.svg").read_text()
+    assert drawn.count("<circle") == plots.STEPS
+    heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawn)]
+    assert heights == sorted(heights)  # the example falls, and an SVG counts from the top
+
+
+# -------------------------------------------------------------------------------------------------------------- REST
+
+
+def test_every_route_named_exists() -> None:
+    services: Any = SimpleNamespace()
+    known = {path.replace("/api/v1", "") for path in make_app(services).openapi()["paths"]}
+    shapes = {re.sub(r"\{\w+\}", "*", path) for path in known}
+    for page in PAGES:
+        for path in re.findall(r"/api/v1(/[^\s`'\")?]*)", page.read_text()):
+            shape = re.sub(r"\{study\}|\$STUDY|\bID\b", "*", path).replace("trials/0", "trials/*")
+            assert shape.replace("trials/1", "trials/*") in shapes, f"{page.name}: {path}"
+
+
+def test_every_route_is_described() -> None:
+    services: Any = SimpleNamespace()
+    text = (DOCS / "rest-api.md").read_text().replace("$STUDY", "{study}")
+    for path in make_app(services).openapi()["paths"]:
+        assert path.replace("{number}", "0") in text, path
+
+
+# --------------------------------------------------------------------------------------------------------- decisions
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_is_short_and_named_by_its_number(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert len(lines) <= 30
+    assert lines[0].startswith(f"# {page.stem[:4]} ")
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    extras = [each for extra in project["project"]["optional-dependencies"].values() for each in extra]
+    listed = [*project["project"]["dependencies"], *extras, *groups["dev"], *groups["docs"]]
+    wanted = {re.match(r"[\w-]+", each)[0].lower() for each in listed if isinstance(each, str)}  # type: ignore[index]
+    page = DOCS / "decisions" / "0001-dependencies.md"
+    cells = [cells[0] for first in ("package", "for development") for cells in rows(page, first)]
+    given = {re.match(r"[\w-]+", each.strip())[0].lower() for cell in cells for each in cell.split(",")}  # type: ignore[index]
+    assert given == wanted, "docs/decisions/0001-dependencies.md must have each dependency, and no other"
+
+
+# ------------------------------------------------------------------------------------------------- beside the guide
+
+
+def test_what_the_readme_says_of_the_demo() -> None:
+    [line] = re.findall(r"^steps +(\d+) asked for, (\d+) different, (\d+) run$", (ROOT / "README.md").read_text(), re.M)
+    found = preview(StudySpec.from_file(ROOT / "examples" / "digits" / "study.yaml"), slots=2)
+    assert [int(number) for number in line] == [found["requested"], found["unique"], found["unique"]]
+    assert f"merge rate {found['merge_rate']}" in (ROOT / "README.md").read_text()
+
+
+def test_what_the_picture_says() -> None:
+    """Four trials of 40 steps, 160 in all: 80 different ones."""
+    multistep = {"family": "multistep", "init": 0.1, "gamma": 0.1}
+    rates = [0.1, *({**multistep, "milestones": milestones} for milestones in ([30], [20], [20, 30]))]
+    common = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
+    spec = StudySpec(**common, space={"lr": rates}, tuner={"kind": "grid", "max_steps": 40})
+    found = preview(spec, slots=1)
+    assert (found["requested"], found["unique"]) == (160, 80)
+    text = (DOCS / "pictures" / "shared-beginnings.svg").read_text()
+    assert "160 steps" in text and "80 steps" in text
+
+
+def test_the_citation_is_valid() -> None:
+    schema = "vendor.citation-file-format"
+    check = [Path(sys.executable).parent / "check-jsonschema", "--builtin-schema", schema, ROOT / "CITATION.cff"]
+    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+def test_versions_agree() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    changes = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert changes[0] == "Unreleased" or changes[0] == version

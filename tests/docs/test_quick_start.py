@@ -1,0 +1,123 @@
+"""The pages are done as they say: their files are written, and their commands run in order, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from docs_pages import DOCS, Block, blocks
+from stacks import free_port
+
+ADDRESS = "http://127.0.0.1:8000"
+"""Where the pages say that the server is; here it is at a port that is free."""
+
+
+@dataclass
+class Reader:
+    """Somebody who does what the pages say."""
+
+    folder: Path
+    url: str = field(default_factory=lambda: f"http://127.0.0.1:{free_port()}")
+    server: subprocess.Popen[str] | None = None
+
+    def do(self, page: str) -> str:
+        """What the commands of a page print, all of them in one shell up to each that starts a server."""
+        said, script = "", ""
+        for block in blocks(DOCS / page):
+            if block.file:
+                (self.folder / block.file).write_text(block.text)
+            elif block.text.startswith("stagetree up"):
+                said, script = said + self.run(script), ""
+                self.start(block)
+            elif block.language == "sh":
+                script += block.text
+        return said + self.run(script)
+
+    def run(self, script: str) -> str:
+        script = "set -euo pipefail\n" + script.replace(ADDRESS, self.url)
+        found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, **self.where())
+        assert found.returncode == 0, f"{script}\n{found.stdout}\n{found.stderr}"
+        return found.stdout
+
+    def start(self, block: Block) -> None:
+        """The command of the other terminal; returns when it says that it is up."""
+        command = [*block.text.split(), "--port", self.url.rsplit(":", 1)[-1]]
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **self.where())
+        assert self.server.stdout is not None
+        assert "stagetree is up" in self.server.stdout.readline()
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.send_signal(signal.SIGINT)
+            assert self.server.wait(30) == 130
+            assert self.server.stdout is not None
+            self.server.stdout.close()
+
+    def where(self) -> dict[str, object]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGETREE_")}
+        server = (
+            {"STAGETREE_URL": self.url} if self.server else {}
+        )  # without it, `stagetree run` has a stack of its own
+        return {"cwd": self.folder, "env": {**environment, **server, "PATH": path}}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    reader = Reader(tmp_path_factory.mktemp("reader"))
+    yield reader
+    reader.stop()
+
+
+@pytest.fixture(scope="module")
+def quick_start(reader: Reader) -> str:
+    return reader.do("quick-start.md")
+
+
+def test_quick_start(quick_start: str) -> None:
+    preview = next(block.text for block in blocks(DOCS / "quick-start.md") if block.language == "text")
+    assert quick_start.startswith(preview)
+    assert "48 asked for, 24 different, 24 run" in quick_start
+    assert "no server" not in quick_start
+
+
+def test_rest_api(reader: Reader, quick_start: str) -> None:
+    said = reader.do("rest-api.md")
+    assert '"state":"cancelled"' in said.replace(" ", "")
+    assert "stagetree_log_head" in said
+
+
+def test_the_client_in_python(reader: Reader, quick_start: str) -> None:
+    [example] = [block.text for block in blocks(DOCS / "rest-api.md") if block.language == "python"]
+    (reader.folder / "client.py").write_text(example.replace("Client()", f'Client("{reader.url}")'))
+    said = reader.run("python client.py")
+    assert "StudyCompleted" in said and "'trial'" in said
+
+
+def test_the_trainers_of_the_page_pass_the_test_of_the_page(tmp_path: Path) -> None:
+    for block in blocks(DOCS / "trainers.md"):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+    reader = Reader(tmp_path)
+    assert "1 passed" in reader.run("python -m pytest -q -p no:cacheprovider --rootdir . test_trainer.py")
+    reader.run("""python -c '
+from walk import Walk
+one, other = Walk(seed=0, device="cpu"), Walk(seed=0, device="cpu", start=3.0)
+one.setup({"drift": 1.0})
+one.train()
+other.load_state_dict(one.state_dict())
+assert other.evaluate() == one.evaluate()
+'""")
+
+
+@pytest.mark.parametrize("page", ["sequences.md", "spaces-and-studies.md"])
+def test_python_in_the_pages_runs(page: str) -> None:
+    for block in blocks(DOCS / page):
+        if block.language == "python":
+            exec(compile(block.text, page, "exec"), {})

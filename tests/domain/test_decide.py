@@ -1,0 +1,185 @@
+"""What is accepted and what is refused: given a plan, when a command, then events or a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.errors import Conflict, Refused, Unknown
+from app.domain.ids import ChainId, StudyId
+from tests.plans import METRIC, OPENED, Story
+
+S = StudyId("s")
+
+
+@pytest.fixture
+def story() -> Story:
+    """A study of two trials; one node."""
+    story = Story()
+    story.submit(({"h": 1}, 10), ({"h": 1}, 20), name="s")
+    return story
+
+
+def refused(story: Story, command: c.Command) -> str:
+    with pytest.raises(Refused) as caught:
+        decide(story.plan, command)
+    sentence = str(caught.value)
+    assert sentence and "\n" not in sentence
+    return sentence
+
+
+def stage(story: Story, start: int, end: int) -> e.Stage:
+    return e.Stage(node=story.path(S)[0].id, start=start, end=end, study=S)
+
+
+def assign(story: Story, *stages: e.Stage, chain: str = "c") -> c.AssignChain:
+    return c.AssignChain(chain=ChainId(chain), slot="gpu0", stages=stages, at=0.0)
+
+
+def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
+    story, first = Story(), c.SubmitStudy(plan=OPENED, study=S, spec={"metric": METRIC}, at=3.0)
+    assert story.give(first) == (OPENED, e.StudySubmitted(study=S, spec={"metric": METRIC}, at=3.0))
+    assert "already" in refused(story, first)
+    second = replace(first, study=StudyId("t"))
+    assert decide(story.plan, second) == (e.StudySubmitted(study=StudyId("t"), spec={"metric": METRIC}, at=3.0),)
+    with pytest.raises(Conflict, match="another trainer, version, arguments or seed"):
+        decide(story.plan, replace(second, plan=replace(OPENED, seed=1)))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.Tune(study=StudyId("t"), wishes=()),
+        c.AddTrial(study=StudyId("t"), hp={"h": 1}, steps=1),
+        c.CancelTrial(study=StudyId("t"), trial=0),
+        c.CancelTrial(study=S, trial=2),
+        c.CancelTrial(study=S, trial=-1),
+        c.PauseStudy(study=StudyId("t")),
+        c.ResumeStudy(study=StudyId("t")),
+        c.CancelStudy(study=StudyId("t"), at=0.0),
+        c.CloseStudy(study=StudyId("t"), at=0.0),
+        c.FailStudy(study=StudyId("t"), error="", at=0.0),
+    ],
+)
+def test_what_is_not_there_is_unknown(story: Story, command: c.Command) -> None:
+    assert "no" in refused(story, command)
+    with pytest.raises(Unknown):
+        decide(story.plan, command)
+
+
+@pytest.mark.parametrize(
+    ("hp", "steps", "problem"),
+    [
+        ({"h": 1}, 0, "steps: must be at least 1, got 0"),
+        ({}, 5, "hp: must name at least one"),
+        ({"h": {"family": "cosin"}}, 5, "hp.h.family: must be one of"),
+        ({"h": {"family": "linear", "init": 1}}, 5, "hp.h.slope: is missing"),
+        ({"h": [1, 2]}, 5, "hp.h: must be a number"),
+        ({"h": float("nan")}, 5, "hp.h: must be a finite number"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused(story: Story, hp: Any, steps: int, problem: str) -> None:
+    assert refused(story, c.AddTrial(study=S, hp=hp, steps=steps)).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.PauseStudy(study=S),
+        c.CancelTrial(study=S, trial=0),
+        c.CancelStudy(study=S, at=1.0),
+        c.FailStudy(study=S, error="Boom", at=1.0),
+        c.Tune(study=S, wishes=(c.Stop(trial=1),)),
+        c.Tune(study=S, wishes=(c.Extend(trial=0, steps=30),)),
+    ],
+)
+def test_deciding_again_changes_nothing(story: Story, command: c.Command) -> None:
+    assert story.give(command)
+    assert decide(story.plan, command) == ()
+
+
+def test_what_is_over_cannot_be_changed(story: Story) -> None:
+    story.give(c.CancelStudy(study=S, at=1.0))
+    for command in (c.PauseStudy(study=S), c.ResumeStudy(study=S), c.AddTrial(study=S, hp={"h": 1}, steps=1)):
+        assert refused(story, command) == "study s is cancelled and cannot be changed any more"
+    wishes = (c.Start(hp={"h": 1}, steps=1), c.Extend(trial=0, steps=99), c.Stop(trial=0))
+    assert decide(story.plan, c.Tune(study=S, wishes=wishes)) == ()
+    assert decide(story.plan, c.CloseStudy(study=S, at=2.0)) == ()
+    assert decide(story.plan, c.FailStudy(study=S, error="", at=2.0)) == ()
+
+
+def test_a_trial_that_has_its_result_cannot_be_cancelled(story: Story) -> None:
+    story.evaluate(story.path(S)[0].id, 10)
+    assert refused(story, c.CancelTrial(study=S, trial=0)) == "trial 0 of study s is completed and cannot be cancelled"
+
+
+def test_wishes_are_taken_in_order_and_numbered_on(story: Story) -> None:
+    wishes = (
+        c.Start(hp={"h": 2}, steps=5, reason={"bracket": 1}),
+        c.Extend(trial=0, steps=10),  # it is asked for as much already
+        c.Extend(trial=0, steps=11, reason={"rung": 2}),
+        c.Start(hp={"h": 3}, steps=5),
+    )
+    assert decide(story.plan, c.Tune(study=S, wishes=wishes)) == (
+        e.TrialAdded(study=S, trial=2, hp={"h": 2}, steps=5, reason={"by": "tuner", "bracket": 1}),
+        e.TrialExtended(study=S, trial=0, steps=11, reason={"rung": 2}),
+        e.TrialAdded(study=S, trial=3, hp={"h": 3}, steps=5, reason={"by": "tuner"}),
+    )
+    story.give(c.PauseStudy(study=S))
+    assert decide(story.plan, c.Tune(study=S, wishes=wishes)) == ()
+
+
+def test_a_study_is_closed_when_nothing_is_active(story: Story) -> None:
+    close = c.CloseStudy(study=S, at=9.0)
+    assert decide(story.plan, close) == ()
+    (node,) = story.path(S)
+    story.evaluate(node.id, 10)
+    assert decide(story.plan, close) == ()
+    story.evaluate(node.id, 20)
+    assert story.give(close) == (e.StudyCompleted(study=S, at=9.0),)
+    assert story.plan.studies[S].finished_at == 9.0
+
+
+def test_a_study_without_a_result_has_failed(story: Story) -> None:
+    (node,) = story.path(S)
+    chain = story.assign((node, 0, 20))
+    trace = "Traceback ...\nValueError: no"
+    story.happen(e.StageFailed(chain=chain.id, index=0, step=3, kind="exception", error=trace, seconds=1.0))
+    (failed,) = decide(story.plan, c.CloseStudy(study=S, at=9.0))
+    assert failed == e.StudyFailed(study=S, error="all 2 trials failed; trial 0: ValueError: no", at=9.0)
+
+
+def test_a_chain_is_refused_where_its_steps_are_or_were_trained(story: Story) -> None:
+    (node,) = story.path(S)
+    assert "no checkpoint" in refused(story, assign(story, stage(story, 5, 10)))
+    running = story.give(assign(story, stage(story, 0, 10)))
+    assert running
+    assert decide(story.plan, assign(story, stage(story, 0, 10))) == ()
+    assert "being trained already" in refused(story, assign(story, stage(story, 0, 10), chain="d"))
+    assert "being trained already" in refused(story, assign(story, stage(story, 0, 5), chain="d"))
+    story.train(story.plan.chains[ChainId("c")])
+    assert "has been trained to step 10 already" in refused(story, assign(story, stage(story, 0, 20), chain="d"))
+    story.keep(node.id, 10)
+    assert "has been trained to step 10 already" in refused(story, assign(story, stage(story, 0, 20), chain="d"))
+    assert story.give(assign(story, stage(story, 10, 20), chain="d"))
+
+
+def test_two_slots_do_not_evaluate_the_same(story: Story) -> None:
+    (node,) = story.path(S)
+    story.keep(node.id, 10)
+    assert story.give(assign(story, stage(story, 10, 10)))
+    assert "being trained already" in refused(story, assign(story, stage(story, 10, 10), chain="d"))
+    assert story.give(assign(story, stage(story, 10, 20), chain="d"))
+
+
+def test_a_chain_that_is_over_cannot_be_lost(story: Story) -> None:
+    chain = story.assign((story.path(S)[0], 0, 10))
+    lost = c.LoseChain(chain=chain.id, steps=4, seconds=2.0)
+    assert story.give(lost) == (e.ChainEnded(chain=chain.id, outcome="lost", steps=4, seconds=2.0),)
+    assert story.plan.studies[S].executed == 4
+    assert decide(story.plan, lost) == ()

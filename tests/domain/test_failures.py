@@ -1,0 +1,160 @@
+"""Who fails when something does, and who goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import MAX_LOST
+from app.domain.ids import StudyId
+from app.domain.search_plan import MAX_UNSAVED
+from app.domain.stage_tree import build_stage_tree
+from tests.plans import METRIC, Story, steps
+
+EARLY, LATE = steps(1, 2, milestones=[4]), steps(1, 3, milestones=[10])
+
+
+def states(story: Story, study: StudyId) -> list[str]:
+    return [trial.state for trial in story.plan.studies[study].trials]
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def results(story: Story, study: StudyId) -> list[tuple[int, int]]:
+    """(trial, step) of each result, in the order of the history."""
+    return [(entry.trial, entry.steps) for entry in story.plan.studies[study].history if entry.kind == "result"]
+
+
+def test_a_metric_that_is_no_number_fails_those_whose_metric_it_is(story: Story) -> None:
+    mine = story.submit(({"h": 1}, 5), ({"h": 1}, 20), ({"h": LATE}, 20), ({"h": EARLY}, 20))
+    theirs = story.submit(({"h": 1}, 20), metric="loss")
+    (node,) = story.path(mine)
+    story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: None, "loss": 1.0}))
+    assert states(story, mine) == ["failed", "failed", "failed", "active"]
+    assert states(story, theirs) == ["active"]
+    assert story.trial(mine, 0).error == story.trial(mine, 2).error
+    assert (story.trial(mine).error or {})["kind"] == "nan"
+
+
+def test_a_metric_that_is_never_reported_fails_the_trial(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), metric="f1")
+    (node,) = story.path(study)
+    story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: 0.5, "loss": 1.0}))
+    assert states(story, study) == ["failed", "active"]
+    error = story.trial(study).error or {}
+    assert error["kind"] == "metric"
+    assert error["error"] == "the trainer does not report 'f1', the metric of the study; it reports accuracy, loss"
+    assert results(story, study) == []
+
+
+def test_a_trial_that_comes_later_meets_the_same_metric(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5))
+    story.evaluate(story.path(study)[0].id, 5, None)
+    other = story.submit(({"h": 1}, 5))
+    assert states(story, other) == ["failed"]
+    assert story.plan.studies[other].active == 0
+
+
+def test_a_failed_stage_fails_those_who_wait_beyond_its_step(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5), ({"h": EARLY}, 20), ({"h": 1}, 9), ({"h": LATE}, 20), ({"h": 2}, 20))
+    trunk, _ = story.path(study, 1)
+    chain = story.assign((trunk, 0, 5), (trunk, 5, 10))
+    story.train(chain)
+    story.happen(e.StageFailed(chain=chain.id, index=1, step=7, kind="exception", error="Boom", seconds=2.0))
+    assert states(story, study) == ["completed", "active", "failed", "failed", "active"]
+    assert story.trial(study, 3).error == {"kind": "exception", "step": 7, "error": "Boom"}
+    assert story.plan.studies[study].executed == 7
+    assert not story.plan.chains
+    assert not trunk.running
+    assert {stage.end for stage in build_stage_tree(story.plan)} == {4, 20}
+
+
+def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None:
+    study = story.submit(({"h": 1}, 10), ({"h": EARLY}, 10), ({"h": 2}, 10))
+    (node,) = story.path(study)
+    for _ in range(MAX_LOST - 1):
+        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
+        assert states(story, study) == ["active", "active", "active"]
+    story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, claimed=False))
+    assert states(story, study) == ["active", "active", "active"], "a message that was lost is not the stage's fault"
+    (failed,) = story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id))
+    assert isinstance(failed, e.StageFailed)
+    assert (failed.kind, failed.step) == ("poison", 0)
+    assert states(story, study) == ["failed", "failed", "active"]
+
+
+def test_an_evaluation_that_kills_its_worker_is_poison_too(story: Story) -> None:
+    study = story.submit(({"h": 1}, 10), ({"h": 1}, 5))
+    (node,) = story.path(study)
+    story.keep(node.id, 10)
+    for _ in range(MAX_LOST):
+        story.give(c.LoseChain(chain=story.assign((node, 10, 10)).id))
+    assert states(story, study) == ["failed", "active"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_but_not_for_ever(story: Story) -> None:
+    study = story.submit(({"h": 1}, 10), ({"h": EARLY}, 10))
+    trunk, branch = story.path(study, 1)
+    for attempt in range(1, MAX_UNSAVED + 1):
+        assert states(story, study) == ["active", "active"]
+        chain = story.assign((trunk, 0, 4))
+        story.train(chain)
+        assert [stage.ready for stage in build_stage_tree(story.plan) if stage.node == branch.id] == [False]
+        story.unsaved(trunk.id, 4)
+        story.end(chain)
+        assert trunk.unsaved == {4: attempt}
+    assert states(story, study) == ["active", "failed"], "the trunk itself can be trained past the place"
+    assert story.trial(study, 1).error == {"kind": "storage", "step": 4, "error": "the disk is full"}
+    assert [(stage.start, stage.end) for stage in build_stage_tree(story.plan)] == [(0, 10)]
+
+
+def test_a_chain_that_goes_on_needs_no_checkpoint(story: Story) -> None:
+    study = story.submit(({"h": EARLY}, 10))
+    trunk, branch = story.path(study)
+    chain = story.assign((trunk, 0, 4), (branch, 4, 10))
+    story.train(chain)
+    story.unsaved(trunk.id, 4)
+    assert build_stage_tree(story.plan) == []
+    story.train(chain)
+    assert states(story, study) == ["completed"]
+
+
+def test_a_late_report_of_a_checkpoint_that_is_gone_is_no_failed_write(story: Story) -> None:
+    study = story.submit(({"h": EARLY}, 10))
+    trunk, _ = story.path(study)
+    story.keep(trunk.id, 4)
+    key = trunk.checkpoints[4].key
+    story.drop(trunk.id, 4)
+    chain = story.assign((trunk, 0, 4))
+    story.train(chain)
+    story.happen(e.CheckpointDropped(node=trunk.id, step=4, key=key, reason="it is gone"))
+    assert not trunk.unsaved
+    assert trunk.saving == {4: chain.id}
+
+
+def test_a_chain_that_ends_leaves_alone_what_another_is_saving(story: Story) -> None:
+    study = story.submit(({"h": EARLY}, 10))
+    trunk, branch = story.path(study)
+    first = story.assign((trunk, 0, 4), (branch, 4, 10))
+    story.train(first)
+    story.unsaved(trunk.id, 4)
+    second = story.assign((trunk, 0, 4))
+    story.train(second)
+    story.end(first, "lost")
+    assert trunk.saving == {4: second.id}
+
+
+def test_a_trial_is_complete_when_all_that_it_was_asked_for_is_there(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5))
+    (node,) = story.path(study)
+    story.evaluate(node.id, 10)
+    story.give(c.Tune(study=study, wishes=(c.Extend(trial=0, steps=10),)))
+    assert states(story, study) == ["active"]
+    story.evaluate(node.id, 5)
+    assert states(story, study) == ["completed"]
+    assert results(story, study) == [(0, 10), (0, 5)]
+    assert story.plan.studies[study].active == 0

@@ -1,0 +1,123 @@
+"""Equal beginnings have equal names: what is unique is what brute force counts (law 1)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import events as e
+from stagetree.sequences import Sequence, parse
+from tests.plans import Story, tried
+from tests.strategies import Trial, configurations, spaces
+
+
+def beginnings(trials: list[Trial]) -> set[Any]:
+    """Every distinct (values up to a step) of the trials. Python takes 1, 1.0 and true for one; here true is apart."""
+    found: set[Any] = set()
+    for hp, steps in trials:
+        names = sorted(hp)
+        columns = [parse(hp[name]).take(steps) for name in names]
+        rows = [tuple((isinstance(value, bool), value) for value in row) for row in zip(*columns, strict=True)]
+        found.update((tuple(names), tuple(rows[:end])) for end in range(1, steps + 1))
+    return found
+
+
+@tried(150)
+@given(spaces())
+def test_unique_is_the_number_of_distinct_beginnings(trials: list[Trial]) -> None:
+    story = Story()
+    study = story.plan.studies[story.submit(*trials)]
+    assert study.requested == sum(steps for _, steps in trials)
+    assert study.unique == len(beginnings(trials))
+
+
+@tried(50)
+@given(spaces())
+def test_without_merging_every_step_is_unique(trials: list[Trial]) -> None:
+    story = Story()
+    alone, beside = (story.plan.studies[story.submit(*trials, merge=merge)] for merge in (False, True))
+    assert alone.unique == alone.requested == beside.requested
+    assert not alone.deepest.keys() & beside.deepest.keys()
+
+
+@tried(50)
+@given(spaces(), spaces())
+def test_two_studies_on_a_plan_share_what_begins_alike(first: list[Trial], second: list[Trial]) -> None:
+    story = Story()
+    one, two = (story.plan.studies[story.submit(*trials)] for trials in (first, second))
+    assert (one.unique, two.unique) == (len(beginnings(first)), len(beginnings(second)))
+    together = {
+        node: max(study.deepest.get(node, 0) for study in (one, two))
+        for node in one.deepest.keys() | two.deepest.keys()
+    }
+    trained = sum(end - story.plan.nodes[node].start for node, end in together.items())
+    assert trained == len(beginnings(first) | beginnings(second))
+
+
+@tried(50)
+@given(configurations(), st.lists(st.integers(1, 30), min_size=2, max_size=4, unique=True))
+def test_a_trial_asked_for_longer_goes_the_same_way(hp: dict[str, Sequence], steps: list[int]) -> None:
+    written = {name: sequence.to_json() for name, sequence in hp.items()}
+    story = Story()
+    study = story.submit(*((written, asked) for asked in sorted(steps)))
+    paths = [story.trial(study, number).path for number in range(len(steps))]
+    for shorter, longer in pairwise(paths):
+        assert longer[: len(shorter)] == shorter
+    assert story.plan.studies[study].unique == max(steps)
+
+
+# ------------------------------------------------------------------------------------------------------- examples
+
+
+def shared(first: Any, second: Any, steps: int = 60) -> int:
+    """For how many of `steps` steps two sequences are trained as one."""
+    story = Story()
+    study = story.plan.studies[story.submit(({"x": first}, steps), ({"x": second}, steps))]
+    return 2 * steps - study.unique
+
+
+def family(name: str, **fields: Any) -> dict[str, Any]:
+    return {"family": name, **fields}
+
+
+def test_a_multistep_is_its_constant_until_the_first_milestone() -> None:
+    decay = family("multistep", init=0.1, milestones=[20, 30], gamma=0.1)
+    assert shared(decay, 0.1) == shared(decay, family("constant", value=0.1)) == 20
+    assert shared(decay, family("multistep", init=0.1, milestones=[20, 40], gamma=0.1)) == 30
+    assert shared(decay, decay) == 60
+
+
+def test_a_warm_up_before_a_constant_is_a_wsd_before_its_decay() -> None:
+    warm = family("warmup", steps=5, then=0.1)
+    assert shared(warm, family("wsd", peak=0.1, warmup=5, stable_until=40, decay=10)) == 41  # the decay begins at 0.1
+    assert shared(warm, family("warmup", steps=6, then=0.1)) == 0
+
+
+def test_cosine_periods_that_grow_differently_share_the_first() -> None:
+    slow, fast = (family("cosine", init=0.1, min=0.0, period=10, gamma=gamma) for gamma in (1, 2))
+    assert shared(slow, fast) == 11  # the first step of the second period is `init` for both
+
+
+def test_equal_numbers_are_one_and_true_is_none() -> None:
+    assert shared(64, 64.0) == 60
+    assert shared(1, True) == shared(0, False) == shared("1", 1) == shared(None, 0) == 0
+
+
+def test_the_order_of_hyper_parameters_does_not_matter() -> None:
+    story = Story()
+    study = story.plan.studies[story.submit(({"a": 1, "b": 2}, 10), ({"b": 2, "a": 1}, 10), ({"a": 2, "b": 1}, 10))]
+    assert study.unique == 20
+
+
+def test_a_path_of_thousands_of_nodes_is_no_deeper_than_another() -> None:
+    story = Story()
+    zigzag = family("cyclic", init=0.0, max=1.0, up=1, down=1)
+    study = story.submit(({"lr": zigzag}, 5000))
+    assert len(story.trial(study).path) > 4000
+    chain = story.assign((story.path(study)[0], 0, 1))
+    story.unsaved(chain.stages[0].node, 1)
+    story.happen(e.StageFailed(chain=chain.id, index=0, step=0, kind="exception", error="Boom", seconds=1.0))
+    assert story.trial(study).state == "failed"

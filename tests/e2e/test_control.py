@@ -1,0 +1,97 @@
+"""Pause, resume and cancel: what runs stops soon, what is done is kept, and nothing is trained twice."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from stacks import Service, wait_for
+from studies import curves, executed, grid, switch, trials
+
+from stagetree.client import Conflict, NotFound
+
+SOON = 2.0
+
+
+def test_a_paused_study_goes_on_where_it_was(stack: Service) -> None:
+    study = stack.submit(grid("pause", seconds=0.05))
+    stack.wait_for_step(study, 3)
+    assert stack.client.pause(study)["state"] == "paused"
+    idle(stack, study)
+    steps = executed(stack, study)
+    assert 0 < steps < 56
+    time.sleep(0.3)
+    assert executed(stack, study) == steps
+    assert stack.client.resume(study)["state"] == "running"
+    assert stack.wait(study)["steps"]["executed"] == 56
+    undisturbed = stack.run(grid("pause-not"))["study"]
+    assert curves(stack, study) == curves(stack, undisturbed)
+
+
+def test_pausing_one_study_leaves_the_other_what_they_share(stack: Service) -> None:
+    first = stack.submit(trials("pause-one", ({}, 30), seconds=0.03))
+    stack.wait_for_step(first, 2)
+    second = stack.submit(trials("pause-one", ({}, 30), seconds=0.03))
+    wait_for("the second study's trial", lambda: list(stack.client.trials(second)))
+    stack.client.pause(first)
+    assert stack.wait(second)["state"] == "completed"
+    assert executed(stack, first, second) == 30
+    stack.client.resume(first)
+    assert stack.wait(first)["trials"][0]["state"] == "completed"
+    assert executed(stack, first, second) == 30
+
+
+def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> None:
+    study = stack.submit(trials("cancel", ({}, 5), ({}, 400), seconds=0.05))
+    stack.wait_for_step(study, 8)
+    stack.client.cancel(study)
+    idle(stack, study)
+    found = stack.client.study(study)
+    assert (found["state"], found["best"]["trial"]) == ("cancelled", 0)
+    assert [trial["state"] for trial in found["trials"]] == ["completed", "cancelled"]
+    assert stack.client.cancel(study)["state"] == "cancelled"  # twice does no harm
+    with pytest.raises(Conflict):
+        stack.client.resume(study)
+    kept = [event["data"]["step"] for event in stack.client.events(study) if event["type"] == "CheckpointKept"]
+    again = stack.run(trials("cancel", ({}, max(kept) + 2), seconds=0.0))
+    assert again["state"] == "completed"
+
+
+def test_what_a_cancelled_study_trained_serves_the_next(stack: Service) -> None:
+    first = stack.submit(trials("heir", ({}, 400), seconds=0.03))
+    stack.wait_for_step(first, 8)
+    stack.client.cancel(first)
+    idle(stack, first)
+    done = executed(stack, first)
+    second = stack.run(trials("heir", ({}, done + 5), seconds=0.03))
+    assert second["steps"]["executed"] == 5
+
+
+def test_a_cancelled_trial_stops_and_its_siblings_go_on(stack: Service) -> None:
+    long = ({"lr": switch(0.1, 0.3, 4)}, 400)
+    study = stack.submit(trials("cancel-trial", ({}, 12), long, seconds=0.03))
+    stack.wait_for_step(study, 7)
+    stack.client.cancel_trial(study, 1)
+    stack.client.cancel_trial(study, 1)  # twice does no harm
+    begun = time.monotonic()
+    found = stack.wait(study)
+    assert time.monotonic() - begun < 400 * 0.03 / 2
+    assert [trial["state"] for trial in found["trials"]] == ["completed", "cancelled"]
+    with pytest.raises(Conflict):
+        stack.client.cancel_trial(study, 0)
+    with pytest.raises(NotFound):
+        stack.client.cancel_trial(study, 7)
+
+
+def test_a_trial_that_is_added_while_the_study_runs(stack: Service) -> None:
+    study = stack.submit(trials("add", ({}, 40), seconds=0.03))
+    stack.wait_for_step(study, 2)
+    stack.client.add_trial(study, {"lr": switch(0.1, 0.3, 30)}, 35)
+    found = stack.wait(study)
+    assert [trial["state"] for trial in found["trials"]] == ["completed", "completed"]
+    assert found["steps"] == {"requested": 75, "unique": 45, "executed": 45}
+
+
+def idle(stack: Service, study: str) -> None:
+    """Until no slot does anything for the study, which must be soon."""
+    wait_for(f"the end of all stages of {study}", lambda: not stack.running(study), SOON)

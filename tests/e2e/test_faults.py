@@ -1,0 +1,199 @@
+"""Whatever is killed, frozen, lost or damaged: every trial ends with the results of a run without faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import boto3
+import psutil
+import pytest
+from stacks import Cluster, Service, wait_for
+from studies import curves, grid, switch, trials
+
+from app.domain.search_plan import SearchPlan, fold
+from app.events import studies as study_rows
+from app.events.log import SqlLog
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def expected(stack: Service) -> list[Json]:
+    """What the grid's trials come to when nothing goes wrong."""
+    return curves(stack, stack.run(grid("expected"))["study"])
+
+
+@pytest.fixture(autouse=True)
+def whole(cluster: Cluster) -> None:
+    """The cluster with every process at work."""
+    for name in cluster.commands:
+        assert cluster.processes[name].poll() is None, f"{name} ended: {cluster.log(name)[-2000:]}"
+        if name.startswith("gpu"):
+            wait_for(f"the start of {name}", lambda name=name: cluster.is_ready(name))
+
+
+def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> None:
+    study, slot = begin(cluster, "child")
+    os.kill(cluster.child(slot) or 0, signal.SIGKILL)
+    cluster.wait_for_event(study, "ChainEnded", outcome="lost")
+    check(cluster, study, expected)
+
+
+def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: list[Json]) -> None:
+    study, slot = begin(cluster, "main")
+    child = cluster.child(slot) or 0
+    cluster.kill(slot)
+    wait_for("the end of the child", lambda: not psutil.pid_exists(child))
+    cluster.start(slot)
+    cluster.wait_for_event(study, "ChainEnded", outcome="lost")
+    check(cluster, study, expected)
+
+
+def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, expected: list[Json]) -> None:
+    study, slot = begin(cluster, "asked")
+    cluster.kill(slot, signal.SIGTERM)
+    outcomes = [event["data"].get("outcome") for event in cluster.client.events(study)]
+    assert "stopped" in outcomes and "lost" not in outcomes
+    assert slot not in [known["name"] for known in cluster.client.slots()]
+    cluster.start(slot)
+    check(cluster, study, expected)
+    steps = cluster.client.study(study)["steps"]
+    assert steps["executed"] == steps["unique"]
+
+
+def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, expected: list[Json]) -> None:
+    study, slot = begin(cluster, "zombie")
+    zombie = cluster.child(slot) or 0
+    os.kill(zombie, signal.SIGSTOP)
+    try:
+        lost = cluster.wait_for_event(study, "ChainEnded", outcome="lost")["data"]["chain"]
+        cluster.wait(study)
+    finally:
+        os.kill(zombie, signal.SIGCONT)
+    wait_for("its confession", lambda: f"chain {lost} was lost to another worker" in cluster.log(slot))
+    log = [event["data"] for event in cluster.client.events(study) if event["data"].get("chain") == lost]
+    assert log[-1]["outcome"] == "lost"
+    check(cluster, study, expected)
+    begin(cluster, "zombie-again", slot)  # it works like any other from here on
+
+
+def test_a_broker_that_forgets_everything(cluster: Cluster, expected: list[Json]) -> None:
+    study, _ = begin(cluster, "broker")
+    cluster.kill("redis")
+    time.sleep(2)  # whatever is sent meanwhile is lost
+    cluster.start("redis")
+    check(cluster, study, expected)
+
+
+def test_a_broker_that_loses_the_message_between_two_stages(cluster: Cluster) -> None:
+    study = cluster.submit(trials("hole", ({}, 10), ({}, 15), ({}, 20), seconds=0.1))
+    cluster.wait_for_step(study, 2)
+    slot = cluster.running(study)[0]["slot"]
+    os.kill(cluster.processes[slot].pid, signal.SIGSTOP)
+    try:
+        with cluster.broker() as redis:
+            wait_for("the message of the next stage", lambda: redis.delete(f"stagetree:{slot}"))
+    finally:
+        os.kill(cluster.processes[slot].pid, signal.SIGCONT)
+    assert cluster.wait(study)["state"] == "completed"
+    assert cluster.wait_for_event(study, "ChainEnded", outcome="undelivered")
+    assert cluster.client.study(study)["steps"]["executed"] == 20
+    check_log(cluster, study)
+
+
+def test_a_killed_scheduler(cluster: Cluster, expected: list[Json]) -> None:
+    study, _ = begin(cluster, "scheduler")
+    cluster.kill("scheduler")
+    time.sleep(1)
+    cluster.start("scheduler")
+    check(cluster, study, expected)
+
+
+def test_two_schedulers_at_once(cluster: Cluster, expected: list[Json]) -> None:
+    cluster.commands["scheduler2"] = [*cluster.commands["scheduler"][:-1], "scheduler2@%h"]
+    cluster.start("scheduler2")
+    try:
+        study, _ = begin(cluster, "twins", seconds=0.02)
+        for _ in range(50):
+            cluster.nudge()
+        check(cluster, study, expected)
+        steps = cluster.client.study(study)["steps"]
+        assert steps["executed"] == steps["unique"]
+    finally:
+        del cluster.commands["scheduler2"]
+        cluster.kill("scheduler2", signal.SIGTERM)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged"])
+def test_a_checkpoint_behind_our_back(cluster: Cluster, harm: str) -> None:
+    tag = f"checkpoint-{harm}"
+    first = cluster.run(trials(tag, ({}, 6)))["study"]
+    kept = cluster.wait_for_event(first, "CheckpointKept", step=6)["data"]
+    cluster.run(trials("other-models-in-memory", ({}, 2 + len(harm)), ({"lr": 0.7}, 3)))
+    storage = boto3.client("s3")
+    if harm == "deleted":
+        storage.delete_object(Bucket="checkpoints", Key=f"tests/{kept['key']}")
+    else:
+        storage.put_object(Bucket="checkpoints", Key=f"tests/{kept['key']}", Body=b"x" * kept["size"])
+    branch = ({"lr": switch(0.1, 0.2, 6)}, 9)
+    study = cluster.run(trials(tag, branch))
+    assert cluster.wait_for_event(study["study"], "CheckpointDropped", step=6)
+    assert study["state"] == "completed"
+    assert study["steps"]["executed"] > 3  # which would be those after step 6
+    alone = cluster.run(trials(tag, branch, merge=False))
+    assert curves(cluster, study["study"]) == curves(cluster, alone["study"])
+    check_log(cluster, study["study"])
+
+
+def test_a_stage_that_kills_its_workers_is_given_up_and_its_siblings_go_on(cluster: Cluster) -> None:
+    bad, good = {"mood": switch("fine", "exit", 4)}, {"mood": switch("fine", "good", 4)}
+    study = cluster.run(trials("poison", (good, 8), (bad, 8), (good, 10)))
+    assert [trial["state"] for trial in study["trials"]] == ["completed", "failed", "completed"]
+    failure = cluster.client.trial(study["study"], 1)["failure"]
+    assert (failure["kind"], failure["step"]) == ("poison", 4)
+    lost = [event for event in cluster.client.events(study["study"]) if event["data"].get("outcome") == "lost"]
+    assert len(lost) == 2
+    check_log(cluster, study["study"])
+
+
+def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.05) -> tuple[str, str]:
+    """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
+    study = cluster.submit(grid(tag, seconds=seconds))
+
+    def at_work() -> list[str]:
+        inside = [run for run in cluster.running(study) if run["start"] < run["step"] < run["end"]]
+        return [run["slot"] for run in inside if slot in (None, run["slot"])]
+
+    return study, wait_for("a stage under way", at_work)[0]
+
+
+def check(cluster: Cluster, study: str, expected: list[Json]) -> None:
+    """The study comes to its end, with the results of a run without faults."""
+    assert cluster.wait(study)["state"] == "completed"
+    assert curves(cluster, study) == expected
+    check_log(cluster, study)
+
+
+def check_log(cluster: Cluster, study: str) -> None:
+    """Folded anew, the log has no gap and leaves nothing open, and every chain ended once."""
+
+    def settled() -> SearchPlan | None:
+        plan = fold_anew(cluster, study)
+        return None if plan.chains else plan
+
+    plan = wait_for(f"the end of all chains of {study}", settled)
+    assert not any(node.waiting or node.running or node.saving for node in plan.nodes.values())
+
+
+def fold_anew(cluster: Cluster, study: str) -> SearchPlan:
+    with cluster.database.read() as session:
+        row = study_rows.find(session, study)
+    recorded = SqlLog(cluster.database).read(row.stream, limit=100_000)
+    assert [each.version for each in recorded] == list(range(1, len(recorded) + 1))
+    begun = [each.event.chain for each in recorded if type(each.event).__name__ == "ChainAssigned"]
+    ended = [each.event.chain for each in recorded if type(each.event).__name__ in ("ChainEnded", "StageFailed")]
+    assert len(set(begun)) == len(begun) and len(set(ended)) == len(ended)
+    return fold(each.event for each in recorded)

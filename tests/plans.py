@@ -1,0 +1,192 @@
+"""Plans under test: told event by event, and read again in the slowest and plainest way there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.search_plan import Chain, Node, SearchPlan, Trial, evolve
+from app.domain.stage_tree import Place, build_stage_tree
+from app.scheduling.chains import stages_of
+from app.scheduling.costs import Costs
+from app.scheduling.frontier import Frontier
+from app.scheduling.policies import POLICIES
+from app.scheduling.ranking import Urgency
+from stagetree.spec import StudySpec
+
+METRIC = "accuracy"
+OPENED = e.PlanOpened(trainer="digits", trainer_version="1", trainer_args={}, seed=0)
+MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))
+"""How many times more examples than usual a property is tried on."""
+
+
+def tried(examples: int, **options: Any) -> settings:
+    """Settings for a property: so many examples, or more where the environment asks for it."""
+    return settings(
+        max_examples=examples * MORE,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+        **options,
+    )
+
+
+def study_of(trials: Iterable[tuple[dict[str, Any], int]], **fields: Any) -> StudySpec:
+    """A study that trains a list of (hyper-parameters, steps)."""
+    listed = [{"hp": hp, "steps": steps} for hp, steps in trials]
+    named = {"name": "study", "trainer": "digits", "metric": METRIC, "mode": "max"}
+    return StudySpec.from_dict({**named, "tuner": {"kind": "trials", "trials": listed}, **fields})
+
+
+def steps(*values: Any, milestones: Iterable[int] = ()) -> dict[str, Any]:
+    """A sequence that takes these values, each next one from a milestone on."""
+    return {"family": "values", "values": list(values), "milestones": list(milestones)}
+
+
+class Story:
+    """A plan and all that happened to it."""
+
+    def __init__(self) -> None:
+        self.plan, self.events = SearchPlan(), list[e.Event]()
+        self._numbers = count()
+
+    def happen(self, *events: e.Event) -> None:
+        for event in events:
+            evolve(self.plan, event)
+            self.plan.version += 1
+            self.events.append(event)
+
+    def give(self, command: c.Command) -> tuple[e.Event, ...]:
+        events = decide(self.plan, command)
+        self.happen(*events)
+        return events
+
+    def submit(self, *trials: tuple[dict[str, Any], int], name: str = "", **fields: Any) -> StudyId:
+        """A study of these trials, running."""
+        study = StudyId(name or f"study-{next(self._numbers)}")
+        spec = {"metric": METRIC, "mode": "max", **fields}
+        self.give(c.SubmitStudy(plan=OPENED, study=study, spec=spec, at=0.0))
+        for hp, asked in trials:
+            self.give(c.AddTrial(study=study, hp=hp, steps=asked))
+        return study
+
+    def trial(self, study: StudyId, number: int = 0) -> Trial:
+        return self.plan.studies[study].trials[number]
+
+    def path(self, study: StudyId, number: int = 0) -> list[Node]:
+        return [self.plan.nodes[name] for name in self.trial(study, number).path]
+
+    def assign(self, *stages: tuple[Node, int, int], study: StudyId | None = None) -> Chain:
+        """A chain of (node, start, end)."""
+        chain, charged = ChainId(f"chain-{next(self._numbers)}"), study or next(iter(self.plan.studies))
+        made = tuple(e.Stage(node=node.id, start=start, end=end, study=charged) for node, start, end in stages)
+        self.give(c.AssignChain(chain=chain, slot="gpu0", stages=made, at=0.0))
+        return self.plan.chains[chain]
+
+    def take(self, frontier: Frontier, policy: str = "critical_path") -> Chain | None:
+        """Give a slot what the policy says, if there is anything to do."""
+        choice = POLICIES[policy]([frontier])
+        if choice is None:
+            return None
+        chain = ChainId(f"chain-{next(self._numbers)}")
+        stages = stages_of(self.plan, choice[1])
+        assert self.give(c.AssignChain(chain=chain, slot="gpu0", stages=stages, at=0.0))
+        return self.plan.chains[chain]
+
+    def evaluate(self, node: NodeId, step: int, value: float | None = 0.5) -> None:
+        self.happen(e.Evaluated(node=node, step=step, metrics={METRIC: value}))
+
+    def keep(self, node: NodeId, step: int, *, spare: bool = False) -> None:
+        key = f"{node}/{step}/{next(self._numbers)}"
+        self.happen(e.CheckpointKept(node=node, step=step, key=key, sha256="", size=1, spare=spare))
+
+    def unsaved(self, node: NodeId, step: int) -> None:
+        self.happen(e.CheckpointDropped(node=node, step=step, key="", reason="the disk is full"))
+
+    def drop(self, node: NodeId, step: int) -> None:
+        key = self.plan.nodes[node].checkpoints[step].key
+        self.happen(e.CheckpointDropped(node=node, step=step, key=key, reason="it is gone"))
+
+    def train(self, chain: Chain, seconds: float = 1.0, value: float | None = 0.5) -> e.Stage:
+        """The stage under way reaches its end; its checkpoint is being written."""
+        stage = chain.stages[chain.index]
+        waited = [step for step in self.plan.nodes[stage.node].waiting if stage.start < step <= stage.end]
+        for step in sorted({*waited, *stage.evaluate}):
+            self.evaluate(stage.node, step, value)
+        self.happen(e.StageCompleted(chain=chain.id, index=chain.index, seconds=seconds))
+        return stage
+
+    def end(self, chain: Chain, outcome: str = "done", steps: int = 0) -> None:
+        self.happen(e.ChainEnded(chain=chain.id, outcome=outcome, steps=steps))
+
+    def finish(self, chain: Chain) -> None:
+        """All goes well with the rest of a chain."""
+        while not chain.is_trained:
+            self.train(chain)
+        for stage in chain.stages:
+            if self.plan.nodes[stage.node].saving.get(stage.end) == chain.id:
+                self.keep(stage.node, stage.end)
+        self.end(chain)
+
+    def drain(self, frontier: Frontier, policy: str = "critical_path") -> None:
+        """From here on all goes well, until nothing is left to do."""
+        frontier.refresh()
+        for _ in range(1000):
+            chain = next(iter(self.plan.chains.values()), None) or self.take(frontier, policy)
+            if chain is None:
+                return
+            self.finish(chain)
+            frontier.refresh()
+        raise AssertionError("the work does not come to an end")
+
+
+# ------------------------------------------------------------------------------------------------ the plain reading
+
+
+def spans(plan: SearchPlan) -> set[tuple[str, int, int]]:
+    """The stage tree as (node, start, end)."""
+    return {(stage.node, stage.start, stage.end) for stage in build_stage_tree(plan)}
+
+
+def missing(plan: SearchPlan) -> set[Place]:
+    """Every step that a request of a running study takes and nobody has run or is running, found step by step."""
+    found: set[Place] = set()
+    for node in plan.nodes.values():
+        for step in node.waiting:
+            if any(plan.wanted(node, step)):
+                found.update(_back(plan, node, step))
+    return found
+
+
+def _back(plan: SearchPlan, node: Node, step: int) -> Iterable[Place]:
+    while step not in node.checkpoints and step not in node.saving and not node.covers(step):
+        yield (node.id, step)
+        step -= 1
+        if step == node.start:
+            if node.parent is None:
+                return
+            node = plan.nodes[node.parent]
+
+
+def urgencies(plan: SearchPlan, costs: Costs) -> dict[Place, Urgency]:
+    """For each ready place, the most urgent way from there to a request, by walking every way."""
+    ways: dict[Place, tuple[Place | None, float]] = {}
+    found: dict[Place, Urgency] = {}
+    for stage in build_stage_tree(plan):
+        node, begins = plan.nodes[stage.node], (stage.node, stage.start) if stage.ready else None
+        head, before = ways[stage.parent] if stage.parent else (begins, 0.0)
+        after = before + (stage.end - stage.start) * costs.seconds_per_step(node)
+        ways[stage.node, stage.end] = head, after
+        for study in plan.wanted(node, stage.end):
+            if head is not None:
+                urgency = (float(study.spec.get("priority", 1)), after)
+                found[head] = max(found.get(head, urgency), urgency)
+    return found

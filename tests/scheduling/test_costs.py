@@ -1,0 +1,76 @@
+"""What a step costs: measured, or estimated from what was measured elsewhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import events as e
+from app.scheduling.costs import Costs
+from tests.plans import Story, tried
+
+
+def measured(story: Story, bs: float, seconds_per_step: float, lr: float = 0.1) -> None:
+    """A trial of this batch size has run for ten steps."""
+    study = story.submit(({"bs": bs, "lr": lr, "opt": "sgd"}, 10))
+    (node,) = story.path(study)
+    chain = story.assign((node, 0, 10), study=study)
+    story.happen(e.StageCompleted(chain=chain.id, index=0, seconds=10 * seconds_per_step))
+
+
+def estimate(story: Story, costs: Costs, bs: float, lr: float = 0.1) -> float:
+    (node,) = story.path(story.submit(({"bs": bs, "lr": lr, "opt": "sgd"}, 10)))
+    return costs.seconds_per_step(node)
+
+
+@tried(50)
+@given(st.floats(0.001, 1), st.floats(-1, 2))
+def test_a_law_of_powers_is_recovered(unit: float, power: float) -> None:
+    story, costs = Story(), Costs()
+    for bs in (16, 32, 64, 256):
+        measured(story, bs, unit * (bs + 1) ** power)
+    assert costs.refit(story.plan)
+    for bs in (8, 128, 1024):
+        assert estimate(story, costs, bs, lr=0.03) == pytest.approx(unit * (bs + 1) ** power, rel=0.02)
+    assert estimate(story, costs, 64) == pytest.approx(unit * 65**power), "what was measured is not estimated"
+
+
+@tried(100)
+@given(
+    st.lists(st.tuples(st.floats(-1e12, 1e12), st.floats(0, 1e9)), min_size=1, max_size=8, unique_by=lambda row: row[0])
+)
+def test_an_estimate_is_always_a_time(rows: list[tuple[float, float]]) -> None:
+    story, costs = Story(), Costs()
+    for bs, seconds in rows:
+        measured(story, bs, seconds)
+    costs.refit(story.plan)
+    for bs in (0, 1, 1e6, 1e300):
+        assert 0 < estimate(story, costs, bs, lr=-bs) < math.inf
+
+
+def test_until_something_is_measured_every_step_costs_a_second() -> None:
+    story, costs = Story(), Costs()
+    assert not costs.refit(story.plan)
+    assert estimate(story, costs, 64) == 1.0
+
+
+def test_it_learns_each_time_that_twice_as_much_was_run() -> None:
+    story, costs = Story(), Costs()
+    fitted = []
+    for run in range(1, 20):
+        measured(story, run, 1.0)
+        if costs.refit(story.plan):
+            fitted.append(run)
+    assert fitted == [1, 2, 4, 8, 16]
+
+
+def test_an_estimate_that_was_given_is_given_up_when_more_is_known() -> None:
+    story, costs = Story(), Costs()
+    before = estimate(story, costs, 64)
+    measured(story, 32, 5.0)
+    costs.refit(story.plan)
+    assert before == 1.0
+    assert estimate(story, costs, 64) == pytest.approx(5.0, rel=0.01)

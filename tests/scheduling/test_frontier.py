@@ -1,0 +1,296 @@
+"""The frontier, kept up to date from event to event, against the stage tree's definition, after random histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.errors import Refused
+from app.domain.search_plan import Chain, Study, fold
+from app.domain.stage_tree import build_stage_tree
+from app.events.freeze import freeze, thaw
+from app.scheduling.costs import Costs
+from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
+from app.scheduling.policies import POLICIES
+from tests.plans import Story, missing, spans, steps, tried, urgencies
+
+FEW = st.integers(0, 1)
+STEPS = st.integers(1, 12)
+
+
+@st.composite
+def hyper_parameters(draw: st.DrawFn) -> dict[str, Any]:
+    """Few different values, so that many trials begin alike and part at many places."""
+    milestones = sorted(draw(st.sets(st.integers(1, 10), max_size=3)))
+    values = [draw(FEW) for _ in range(len(milestones) + 1)]
+    return {"lr": steps(*values, milestones=milestones), "bs": steps(1, draw(FEW), milestones=[draw(STEPS)])}
+
+
+def trials() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
+    return st.lists(st.tuples(hyper_parameters(), STEPS), min_size=1, max_size=3)
+
+
+def catch_up(frontier: Frontier) -> None:
+    """Until new estimates have reached all nodes."""
+    for _ in range(1 + len(frontier.plan.nodes) // MOST_ESTIMATES):
+        frontier.refresh()
+
+
+class History(RuleBasedStateMachine):
+    """Whatever may come to be in the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story, self.costs = Story(), Costs()
+        self.plan = self.story.plan
+        self.frontier = Frontier(self.plan, self.costs)
+        self.steps_run = 0
+
+    # ------------------------------------------------------------------------------------------ users and tuners
+
+    @initialize(first=trials(), merge=st.sampled_from([True, True, False]), second=trials())
+    def begin(self, first: list[Any], merge: bool, second: list[Any]) -> None:
+        self.story.submit(*first)
+        self.story.submit(*second, merge=merge, priority=2, eval_every=2)
+
+    @rule(wanted=trials(), priority=st.integers(1, 2), every=st.sampled_from([1, 5]))
+    @precondition(lambda self: len(self.plan.studies) < 4)
+    def submit(self, wanted: list[Any], priority: int, every: int) -> None:
+        self.story.submit(*wanted, priority=priority, eval_every=every)
+
+    @rule(data=st.data(), wanted=trials())
+    @precondition(lambda self: self.open())
+    def add(self, data: st.DataObject, wanted: list[Any]) -> None:
+        study = data.draw(st.sampled_from(self.open()))
+        self.story.give(c.Tune(study=study.id, wishes=tuple(c.Start(hp=hp, steps=asked) for hp, asked in wanted)))
+
+    @rule(data=st.data(), more=st.integers(1, 5), kind=st.sampled_from(["extend", "extend", "stop", "cancel"]))
+    @precondition(lambda self: any(study.trials for study in self.open()))
+    def change(self, data: st.DataObject, more: int, kind: str) -> None:
+        study = data.draw(st.sampled_from([study for study in self.open() if study.trials]))
+        trial = data.draw(st.sampled_from(study.trials))
+        command: dict[str, c.Command] = {
+            "extend": c.Tune(study=study.id, wishes=(c.Extend(trial=trial.number, steps=trial.steps + more),)),
+            "stop": c.Tune(study=study.id, wishes=(c.Stop(trial=trial.number),)),
+            "cancel": c.CancelTrial(study=study.id, trial=trial.number),
+        }
+        if kind != "cancel" or trial.state == "active":
+            self.story.give(command[kind])
+            if kind != "extend":
+                self.is_settled(command[kind])
+
+    @rule(data=st.data(), kind=st.sampled_from([*["pause", "resume", "resume"] * 3, "close", "cancel"]))
+    @precondition(lambda self: self.open())
+    def control(self, data: st.DataObject, kind: str) -> None:
+        study = data.draw(st.sampled_from(self.open())).id
+        command: dict[str, c.Command] = {
+            "pause": c.PauseStudy(study=study),
+            "resume": c.ResumeStudy(study=study),
+            "close": c.CloseStudy(study=study, at=1.0),
+            "cancel": c.CancelStudy(study=study, at=1.0),
+        }
+        self.story.give(command[kind])
+        self.is_settled(command[kind])
+
+    # ------------------------------------------------------------------------------------------ slots
+
+    @rule(policy=st.sampled_from(sorted(POLICIES)))
+    @precondition(lambda self: len(self.plan.chains) < 3)
+    def assign(self, policy: str) -> None:
+        if chain := self.story.take(self.frontier, policy):
+            known = [stage for stage in chain.stages for step in stage.evaluate if step in self.node(stage).metrics]
+            assert not known, "nothing is evaluated twice"
+            self.is_settled(c.AssignChain(chain=chain.id, slot="gpu0", stages=chain.stages, at=0.0))
+
+    @rule(data=st.data(), seconds=st.floats(0.1, 9), value=st.sampled_from([0.5, 0.5, 0.5, None]), keep=st.booleans())
+    @precondition(lambda self: self.training())
+    def complete(self, data: st.DataObject, seconds: float, value: float | None, keep: bool) -> None:
+        stage = self.story.train(data.draw(self.one(self.training())), seconds, value)
+        self.steps_run += stage.end - stage.start
+        if keep and stage.end in self.node(stage).saving:
+            self.story.keep(stage.node, stage.end)
+
+    @rule(data=st.data(), keep=st.booleans(), spare=st.booleans())
+    @precondition(lambda self: self.training())
+    def look_inside(self, data: st.DataObject, keep: bool, spare: bool) -> None:
+        """Inside a stage a state is kept, because of a new request or in case, and a request is answered."""
+        chain = data.draw(self.one(self.training()))
+        stage = chain.stages[chain.index]
+        if stage.end - stage.start > 1:
+            step = data.draw(st.integers(stage.start + 1, stage.end - 1))
+            if keep:
+                self.story.keep(stage.node, step, spare=spare)
+            if step in self.frontier.marks(chain):
+                self.story.evaluate(stage.node, step)
+
+    @rule(data=st.data(), fate=st.sampled_from(["kept", "kept", "unsaved"]))
+    @precondition(lambda self: any(node.saving for node in self.plan.nodes.values()))
+    def save(self, data: st.DataObject, fate: str) -> None:
+        places = [(node.id, step) for node in self.plan.nodes.values() for step in node.saving]
+        (self.story.keep if fate == "kept" else self.story.unsaved)(*data.draw(self.one(places)))
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(chain.is_trained for chain in self.plan.chains.values()))
+    def done(self, data: st.DataObject) -> None:
+        self.story.end(data.draw(self.one([chain for chain in self.plan.chains.values() if chain.is_trained])))
+
+    @rule(data=st.data(), kind=st.sampled_from(["lost", "undelivered", "stopped", "failed"]))
+    @precondition(lambda self: self.plan.chains)
+    def break_off(self, data: st.DataObject, kind: str) -> None:
+        chain = data.draw(self.one(list(self.plan.chains.values())))
+        if chain.is_trained:
+            self.story.give(c.LoseChain(chain=chain.id))
+            return
+        stage = chain.stages[chain.index]
+        run = data.draw(st.integers(0, stage.end - stage.start))
+        if kind in ("lost", "undelivered"):
+            command = c.LoseChain(chain=chain.id, claimed=kind == "lost", steps=run)
+            poisoned = [event for event in self.story.give(command) if isinstance(event, e.StageFailed)]
+            self.steps_run += run if kind == "lost" and not poisoned else 0
+            self.is_settled(command)
+        elif kind == "stopped":
+            if 0 < run < stage.end - stage.start:
+                self.story.keep(stage.node, stage.start + run)
+            self.story.end(chain, "stopped", steps=run)
+            self.steps_run += run
+        else:
+            sound = stage.start + run - (stage.start == stage.end)
+            self.story.happen(
+                e.StageFailed(
+                    chain=chain.id, index=chain.index, step=sound, kind="exception", error="Boom", seconds=1.0
+                )
+            )
+            self.steps_run += run
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(node.checkpoints for node in self.plan.nodes.values()))
+    def drop(self, data: st.DataObject) -> None:
+        places = [(node.id, step) for node in self.plan.nodes.values() for step in node.checkpoints]
+        self.story.drop(*data.draw(self.one(places)))
+
+    # ------------------------------------------------------------------------------------------ what must hold
+
+    @invariant()
+    def the_stage_tree_holds_each_missing_step_once(self) -> None:
+        stages = build_stage_tree(self.plan)
+        covered = Counter((stage.node, step) for stage in stages for step in range(stage.start + 1, stage.end + 1))
+        assert set(covered.values()) <= {1}
+        assert covered.keys() == missing(self.plan)
+        begun = [(stage.node, stage.end) for stage in stages]
+        for number, stage in enumerate(stages):
+            assert stage.parent is None or begun.index(stage.parent) < number
+            assert not (stage.ready and stage.parent)
+
+    @invariant()
+    def the_frontier_is_the_stage_tree(self) -> None:
+        catch_up(self.frontier)
+        expected, tree = urgencies(self.plan, self.costs), spans(self.plan)
+        found = {head: self.frontier.urgency(head) for head in self.frontier.heads()}
+        assert len(list(self.frontier.heads())) == len(found)
+        assert found.keys() == expected.keys()
+        for head, urgency in found.items():
+            assert urgency == pytest.approx(expected[head])
+            self.is_a_way(self.frontier.path(head), urgency[1], tree)
+        longest = self.frontier.longest()
+        assert (longest is None) == (not found)
+        assert longest is None or found[longest] == max(found.values())
+
+    @invariant()
+    def studies_add_up(self) -> None:
+        assert sum(study.executed for study in self.plan.studies.values()) == self.steps_run
+        for study in self.plan.studies.values():
+            assert study.active == sum(trial.state == "active" for trial in study.trials)
+            assert study.unique <= study.requested
+            for trial in study.trials:
+                waits = [
+                    step for step in trial.asked if trial.key in self.plan.node_of(trial, step).waiting.get(step, ())
+                ]
+                assert bool(waits) == (trial.state == "active")
+
+    def is_a_way(self, path: list[Span], seconds: float, tree: set[Any]) -> None:
+        """Stages of the tree, one after the other, that take at least so long."""
+        for before, after in pairwise(path):
+            assert before.end == after.start
+        assert all((span.node, span.start, span.end) in tree for span in path)
+        cost = self.costs.seconds_per_step
+        took = sum((span.end - span.start) * cost(self.plan.nodes[span.node]) for span in path)
+        assert took >= seconds - 1e-6
+
+    def is_settled(self, command: c.Command) -> None:
+        """Deciding again yields nothing."""
+        try:
+            assert decide(self.plan, command) == ()
+        except Refused as refused:
+            assert str(refused)
+
+    def teardown(self) -> None:
+        """Whatever happened: the log says it all, wherever it is cut, and if all goes well now, all comes to an end."""
+        self.story.drain(self.frontier)
+        for study in self.plan.studies.values():
+            assert study.state != "running" or study.active == 0
+        assert not self.plan.chains
+        self.plan.touched.clear()
+        cut = len(self.story.events) // 2
+        again = fold(self.story.events[cut:], thaw(freeze(fold(self.story.events[:cut]))))
+        again.touched.clear()
+        assert again == self.plan
+
+    # ------------------------------------------------------------------------------------------ what there is
+
+    def open(self) -> list[Study]:
+        return [study for study in self.plan.studies.values() if not study.is_final]
+
+    def training(self) -> list[Chain]:
+        return [chain for chain in self.plan.chains.values() if not chain.is_trained]
+
+    def node(self, stage: e.Stage) -> Any:
+        return self.plan.nodes[stage.node]
+
+    def one(self, things: list[Any]) -> st.SearchStrategy[Any]:
+        return st.sampled_from(things)
+
+
+def test_two_slots_do_not_evaluate_the_same() -> None:
+    story = Story()
+    study = story.submit(({"h": 1}, 10))
+    (node,) = story.path(study)
+    story.keep(node.id, 10)
+    frontier = Frontier(story.plan)
+    frontier.refresh()
+    assert story.take(frontier) is not None
+    frontier.refresh()
+    assert story.take(frontier) is None
+
+
+def test_what_a_new_estimate_changes_is_taken_in_bit_by_bit() -> None:
+    story, costs = Story(), Costs()
+    study = story.submit(*(({"bs": number, "lr": steps(1, 2, milestones=[3])}, 10) for number in range(1, 400)))
+    frontier = Frontier(story.plan, costs)
+    frontier.refresh()
+    story.train(story.assign((story.path(study)[0], 0, 3)), seconds=60.0)
+    frontier.refresh()
+    expected = {head: seconds for head, (_, seconds) in urgencies(story.plan, costs).items()}
+    found = {head: frontier.urgency(head)[1] for head in frontier.heads()}
+    assert found.keys() == expected.keys()
+    assert found != pytest.approx(expected)
+    catch_up(frontier)
+    assert {head: frontier.urgency(head)[1] for head in frontier.heads()} == pytest.approx(expected)
+
+
+def test_the_frontier_is_the_stage_tree_after_any_history() -> None:
+    run_state_machine_as_test(History, settings=tried(120, stateful_step_count=50))

@@ -1,0 +1,140 @@
+"""A study in virtual time: what is run, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node, SearchPlan, fold
+from app.domain.stage_tree import build_stage_tree, critical_path_steps
+from app.scheduling.policies import POLICIES
+from app.scheduling.preview import preview
+from app.scheduling.simulator import Simulator
+from tests.plans import METRIC, OPENED, study_of, tried
+from tests.strategies import Trial, spaces
+
+SLOTS = st.integers(1, 4)
+
+
+def measure(node: Node, step: int) -> e.Metrics:
+    return {METRIC: 0.5}
+
+
+def simulator(slots: int = 2, policy: str = "critical_path") -> Simulator:
+    return Simulator(SearchPlan(), slots=slots, measure=measure, policy=POLICIES[policy])
+
+
+def submit(simulator: Simulator, trials: list[Trial], **fields: Any) -> StudyId:
+    study = StudyId(f"study-{len(simulator.plan.studies)}")
+    spec = study_of(trials, **fields).to_json()
+    simulator.give(c.SubmitStudy(plan=OPENED, study=study, spec=spec, at=simulator.now))
+    simulator.let_tuners_wish()
+    return study
+
+
+def steps_run(simulator: Simulator) -> int:
+    return sum(study.executed for study in simulator.plan.studies.values())
+
+
+def steps_needed(*studies: list[Trial]) -> int:
+    together = simulator()
+    return together.plan.studies[submit(together, [trial for trials in studies for trial in trials])].unique
+
+
+@tried(60)
+@given(spaces(), SLOTS, st.sampled_from(sorted(POLICIES)), st.booleans())
+def test_each_unique_step_is_run_once_and_no_slot_waits_for_nothing(
+    trials: list[Trial], slots: int, policy: str, merge: bool
+) -> None:
+    simulated = simulator(slots, policy)
+    study = simulated.plan.studies[submit(simulated, trials, merge=merge)]
+    longest = critical_path_steps(build_stage_tree(simulated.plan))
+    makespan = simulated.run()
+    assert study.state == "completed"
+    assert study.executed == study.unique == study.gpu_seconds
+    assert makespan >= max(longest, study.unique / slots)
+    assert makespan <= study.unique / slots + (1 - 1 / slots) * longest + 1e-6, "Graham's bound"
+    again = fold(simulated.events)
+    again.touched, again.version = simulated.plan.touched, simulated.plan.version
+    assert again == simulated.plan
+
+
+@tried(40)
+@given(spaces(), spaces(), SLOTS)
+def test_studies_on_one_plan_train_what_they_share_once(first: list[Trial], second: list[Trial], slots: int) -> None:
+    simulated = simulator(slots)
+    submit(simulated, first)
+    submit(simulated, second, priority=2.0)
+    simulated.run()
+    assert steps_run(simulated) == steps_needed(first, second)
+
+
+@tried(40)
+@given(spaces(), SLOTS, st.integers(0, 20))
+def test_the_same_study_again_costs_nothing_whenever_it_comes(trials: list[Trial], slots: int, events: int) -> None:
+    simulated = simulator(slots)
+    submit(simulated, trials)
+    for _ in range(events):
+        simulated.advance()
+    again = submit(simulated, trials[::-1])
+    simulated.run()
+    assert {study.state for study in simulated.plan.studies.values()} == {"completed"}
+    assert steps_run(simulated) == steps_needed(trials)
+    assert simulated.plan.studies[again].unique == steps_needed(trials)
+
+
+@tried(40)
+@given(spaces(), spaces(), SLOTS, st.integers(0, 20))
+def test_a_study_that_comes_later_is_answered(first: list[Trial], second: list[Trial], slots: int, events: int) -> None:
+    simulated = simulator(slots)
+    submit(simulated, first)
+    for _ in range(events):
+        simulated.advance()
+    submit(simulated, second)
+    simulated.run()
+    assert {study.state for study in simulated.plan.studies.values()} == {"completed"}
+    assert steps_needed(first, second) <= steps_run(simulated) <= steps_needed(first) + steps_needed(second)
+
+
+def test_a_study_runs_to_its_end_even_if_all_its_trials_fail() -> None:
+    simulated = Simulator(SearchPlan(), slots=1, measure=lambda node, step: {METRIC: None})
+    study = simulated.plan.studies[submit(simulated, [({"h": 1}, 5), ({"h": 2}, 5)])]
+    simulated.run()
+    assert study.state == "failed"
+    assert study.error == "all 2 trials failed; trial 0: accuracy is not a finite number after step 5"
+
+
+def test_the_more_important_study_goes_first() -> None:
+    simulated = simulator(slots=1)
+    submit(simulated, [({"h": 1}, 50)])
+    urgent = submit(simulated, [({"h": 2}, 5)], priority=2)
+    simulated.advance()
+    assert simulated.plan.studies[urgent].executed == 5
+
+
+@pytest.mark.parametrize(("policy", "makespan"), [("critical_path", 40.0), ("breadth_first", 50.0)])
+def test_the_critical_path_goes_first(policy: str, makespan: float) -> None:
+    """Breadth first begins with what is nearest to the root, and is left with the longest trial at the end."""
+    simulated = simulator(2, policy)
+    long = {"family": "values", "values": [0, 1], "milestones": [10]}
+    submit(simulated, [({"h": long}, 40), *(({"h": number}, 10) for number in range(2, 6))])
+    assert simulated.run() == makespan
+
+
+def test_a_preview_counts_steps() -> None:
+    decay = {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}
+    assert preview(study_of([({"lr": decay}, 40), ({"lr": 0.1}, 40)]), slots=2) == {
+        "trials": 2,
+        "requested": 80,
+        "unique": 60,
+        "merge_rate": 1.333,
+        "critical_path_steps": 40,
+        "makespan_steps": 40,
+        "slots": 2,
+    }
