@@ -189,6 +189,10 @@ def events(
 def replay(
     id: StudyId,
     at: Annotated[int | None, typer.Option("--at", min=1, help="Only as far as the event at this position.")] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", help="FIELD=VALUE: decide with another study file; may be repeated."),
+    ] = None,
     log: Annotated[Path | None, typer.Option("--log", help="Replay this file, made by `export`; no server.")] = None,
     server: Server = None,
     output: Output = Format.table,
@@ -196,12 +200,32 @@ def replay(
     """Derive every decision of a study again from its log, and compare: exit code 1 if one differs."""
     from app.cli import replaying
 
-    found = replaying.from_file(log, id, at) if log else replaying.from_server(server, id, at)
-    if output is Format.json:
-        print_json(found)
-    else:
-        replaying.print_replay(found)
+    if what_if:
+        found = _what_if(id, at, what_if, log, server)
+        print_json(found) if output is Format.json else replaying.print_what_if(found)
+        return
+    found = (
+        replaying.from_log(replaying.read(log), id, at, str(log)).to_json()
+        if log
+        else replaying.from_server(server, id, at)
+    )
+    print_json(found) if output is Format.json else replaying.print_replay(found)
     raise typer.Exit(DONE if found["identical"] else FAILED)
+
+
+def _what_if(id: str, at: int | None, changes: list[str], log: Path | None, server: str | None) -> Json:
+    """What would have been, worked out here from the log."""
+    from app.cli import replaying, stacks
+    from app.domain.ids import StudyId
+    from app.scheduling.what_if import what_if
+
+    if log:
+        text = replaying.read(log)
+    else:
+        with stacks.server(server) as service:
+            text = service.client.log(id)
+    known = replaying.from_log(text, id, at, str(log or "the log"))
+    return what_if(known.plan, StudyId(id), replaying.changes_of(changes))
 
 
 @app.command()

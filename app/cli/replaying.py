@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import NOT_FOUND, USAGE, fail
 from app.cli.output import Json
+
+if TYPE_CHECKING:
+    from app.scheduling.replay import Replay
 
 STANDING = ("bracket", "rung", "steps")
 
@@ -19,20 +23,50 @@ def from_server(url: str | None, study: str, at: int | None) -> Json:
         return service.client.replay(study, at)
 
 
-def from_file(path: Path, study: str, at: int | None) -> Json:
-    """Replayed here, from an exported log."""
+def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
+    """Replayed here, from a log that `export` printed."""
     from app.domain.ids import StudyId
     from app.events.export import parse
     from app.scheduling.replay import replay
 
-    try:
-        with path.open(encoding="utf-8") as file:
-            found = replay(parse(file), StudyId(study), at=at)
-    except OSError as error:
-        fail(f"{path}: {error.strerror}", USAGE)
+    found = replay(parse(text.splitlines()), StudyId(study), at=at)
     if study not in found.plan.studies:
-        fail(f"{path} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)
-    return found.to_json()
+        fail(f"{where} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)
+    return found
+
+
+def read(path: Path) -> str:
+    """The text of an exported log."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{path}: {error.strerror if isinstance(error, OSError) else 'is not a log'}", USAGE)
+
+
+def changes_of(given: list[str]) -> Json:
+    """What `--what-if tuner.reduction_factor=3` says, by dotted path; values are JSON, or else strings."""
+    found: Json = {}
+    for each in given:
+        path, separator, value = each.partition("=")
+        if not separator or not path:
+            fail(f"--what-if: must be FIELD=VALUE, such as tuner.reduction_factor=3, got {each!r}", USAGE)
+        try:
+            found[path] = json.loads(value)
+        except ValueError:
+            found[path] = value
+    return found
+
+
+def print_what_if(found: Json) -> None:
+    """What the study would have been with changes."""
+    print(f"trials     {found['trials']}")
+    print(f"steps      {found['requested']} asked for, {found['unique']} different")
+    print(f"saved      {found['saved']} of the steps that the study had")
+    print(f"needed     {found['needed']} steps that nobody has trained")
+    if best := found["best"]:
+        print(
+            f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, as far as is known"
+        )
 
 
 def print_replay(found: Json) -> None:

@@ -51,7 +51,23 @@ class Replay:
         found: Json = {"study": self.study, "identical": self.identical, "events": self.events}
         if self.difference is not None:
             found["difference"] = self.difference
-        return {**found, "decisions": self.decisions, "history": self.history}
+        return {**found, "decisions": self.decisions, "rungs": self.rungs(), "history": self.history}
+
+    def rungs(self) -> list[Json]:
+        """The rungs as they stand at the last event replayed: each with its results, best first."""
+        found: dict[tuple[int, int], list[Json]] = {}
+        sign = -1 if self.plan.studies[self.study].spec.get("mode") == "max" else 1
+        gone = {
+            (line["trial"], line["rung"] - 1) for line in self.history if line["kind"] == "promote" and "rung" in line
+        }
+        for line in self.history:
+            if line["kind"] == "result" and "rung" in line:
+                entry = {"trial": line["trial"], "value": line["value"], "steps": line["steps"]}
+                entry["promoted"] = (line["trial"], line["rung"]) in gone
+                found.setdefault((line.get("bracket", 0), line["rung"]), []).append(entry)
+        for entries in found.values():
+            entries.sort(key=lambda entry: (sign * entry["value"], entry["trial"]))
+        return [{"bracket": bracket, "rung": rung, "trials": found[bracket, rung]} for bracket, rung in sorted(found)]
 
 
 def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:

@@ -17,14 +17,17 @@ BATCH = 1000
 
 
 class Mind:
-    """Tuner and source of one study. What it has read is a cache of the history and can be read again at any time."""
+    """Tuner and source of one study. What it has read is a cache of the history and can be read again at any time.
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    `source`: where configurations come from, if not from where the study file says.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], source: Source | None = None) -> None:
         from app.scheduling.tuners import source_of, tuner_of
 
-        self._json = spec
+        self._made_of = (spec, source)
         self._spec = StudySpec.from_dict(dict(spec))
-        self._source: Source | None = source_of(self._spec)
+        self._source: Source | None = source or source_of(self._spec)
         self._tuner: Tuner = tuner_of(self._spec)
         if self._source is not None and (size := self._source.size()) is not None:
             self._tuner.limit(size)
@@ -98,7 +101,7 @@ class Mind:
         return self._start_over(study) if self._granted else None
 
     def _start_over(self, study: Study) -> None:
-        self.__init__(self._json)  # type: ignore[misc]
+        self.__init__(*self._made_of)  # type: ignore[misc]
         self._catch_up(study)
 
 
