@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from app.domain.events import Event
-from app.events.codec import decode, encode
+from app.events.codec import UnknownEvent, decode, encode
 from app.events.log import Recorded
 
 
@@ -29,5 +29,5 @@ def parse(text: Iterable[str]) -> Iterator[tuple[int, Event]]:
             try:
                 found = json.loads(line)
                 yield found["position"], decode(found["type"], found["schema"], found["data"])
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, UnknownEvent) as error:
                 raise NotALog(f"line {number} is not an event of a log: {error}") from None

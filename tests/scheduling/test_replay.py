@@ -1,0 +1,129 @@
+"""Replay finds every decision again, and finds out when one was tampered with; what-if only looks up what is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.domain import events as e
+from app.events.export import NotALog, lines, parse
+from app.events.log import MemoryLog
+from app.scheduling.replay import replay
+from app.scheduling.simulator import Simulator
+from app.scheduling.what_if import changed, what_if
+from stagetree.spec import SpecError
+from tests.tuners.worlds import STUDY, mishaps, simulator, spec, stragglers
+
+ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
+
+
+@pytest.fixture(scope="module")
+def world() -> Simulator:
+    """An ASHA study with stragglers, failures and lost workers, at its end."""
+    found = simulator(spec(ASHA), slots=5, seconds=stragglers(1), mishap=mishaps(1, fail=0.03, lose=0.05))
+    found.run()
+    return found
+
+
+def test_every_decision_is_derived_again(world: Simulator) -> None:
+    found = replay(enumerate(world.events, 1), STUDY).to_json()
+    assert found["identical"] and found["events"] == len(world.events)
+    kinds = [line["kind"] for line in found["history"]]
+    assert kinds.count("start") == 40 and kinds.count("promote") > 10 and kinds[-1] == "complete"
+    assert found["decisions"] == kinds.count("start") + kinds.count("promote") + 1
+
+
+def test_anyone_can_check_a_promotion(world: Simulator) -> None:
+    """Algorithm 2 in ten lines over the history alone."""
+    values: dict[int, dict[int, float]] = {}
+    promoted: set[tuple[int, int]] = set()
+    for line in replay(enumerate(world.events, 1), STUDY).history:
+        if line["kind"] == "result":
+            values.setdefault(line["rung"], {})[line["trial"]] = line["value"]
+        elif line["kind"] == "fail":
+            values.setdefault(line["rung"], {})[line["trial"]] = float("inf")
+        elif line["kind"] == "promote":
+            below = values[line["rung"] - 1]
+            best = sorted(below, key=lambda trial: (below[trial], trial))[: len(below) // 3]
+            waiting = [trial for trial in best if (line["rung"], trial) not in promoted]
+            assert line["trial"] == waiting[0] and line["steps"] == 3 ** line["rung"]
+            promoted.add((line["rung"], line["trial"]))
+
+
+@pytest.mark.parametrize("kind", [e.TrialExtended, e.TrialAdded])
+def test_a_changed_decision_is_found(world: Simulator, kind: type) -> None:
+    number = [type(event) for event in world.events].index(kind)
+    tampered = [*world.events]
+    tampered[number] = replace(tampered[number], reason={**tampered[number].reason, "rung": 7})
+    found = replay(enumerate(tampered, 1), STUDY)
+    assert not found.identical and found.difference and found.difference["event"] == number + 1
+    assert found.difference["recorded"] != found.difference["derived"]
+
+
+def test_a_changed_result_is_found(world: Simulator) -> None:
+    """The best trial of the bottom rung is said to have been the worst: it would not have been promoted."""
+    first = next(event for event in world.events if isinstance(event, e.TrialExtended))
+    node = world.plan.node_of(world.plan.studies[STUDY].trials[first.trial], 1).id
+
+    def worse(event: e.Event) -> e.Event:
+        hit = isinstance(event, e.Evaluated) and (event.node, event.step) == (node, 1)
+        return replace(event, metrics={**event.metrics, "loss": 99.0}) if hit else event
+
+    assert not replay(enumerate(map(worse, world.events), 1), STUDY).identical
+
+
+def test_it_stops_where_it_is_told_to(world: Simulator) -> None:
+    half = len(world.events) // 2
+    found = replay(enumerate(world.events, 1), STUDY, at=half)
+    whole = replay(enumerate(world.events, 1), STUDY)
+    assert found.identical and found.events == half
+    assert found.history == whole.history[: len(found.history)]
+    assert all(line["event"] <= half for line in found.history)
+    bottom = found.rungs()[0]
+    assert bottom["rung"] == 0
+    assert [each["value"] for each in bottom["trials"]] == sorted(each["value"] for each in bottom["trials"])
+
+
+def test_an_exported_log_is_the_log(world: Simulator) -> None:
+    log = MemoryLog()
+    recorded = log.append("plan", world.events, expected=0, at=1.0)
+    found = replay(parse(lines(recorded)), STUDY)
+    assert found.to_json() == replay(((each.position, each.event) for each in recorded), STUDY).to_json()
+
+
+@pytest.mark.parametrize("line", ["{", "{}", '{"position": 1, "type": "Nonsense", "schema": 1, "data": {}}'])
+def test_what_is_not_a_log_is_refused_by_line(line: str) -> None:
+    with pytest.raises(NotALog, match="line 2"):
+        list(parse(["\n", line]))
+
+
+def test_what_if_nothing_changes_saves_and_needs_nothing() -> None:
+    calm = simulator(spec(ASHA), slots=1)
+    calm.run()
+    found = what_if(calm.plan, STUDY, {})
+    assert (found["saved"], found["needed"]) == (0, 0)
+    assert found["unique"] == calm.plan.studies[STUDY].unique
+
+
+def test_what_if_fewer_go_on() -> None:
+    calm = simulator(spec(ASHA), slots=1)
+    calm.run()
+    strict, loose = (what_if(calm.plan, STUDY, {"tuner.reduction_factor": eta}) for eta in (9, 2))
+    assert strict["saved"] > 0 and strict["needed"] == 0
+    assert loose["needed"] > 0
+    assert strict["unique"] < calm.plan.studies[STUDY].unique < loose["unique"]
+
+
+def test_what_if_the_study_file_would_be_wrong() -> None:
+    calm = simulator(spec(ASHA), slots=1)
+    calm.run()
+    with pytest.raises(SpecError, match=r"tuner\.reduction_factor"):
+        what_if(calm.plan, STUDY, {"tuner.reduction_factor": 1})
+
+
+def test_changes_go_by_path() -> None:
+    before = {"mode": "min", "tuner": {"kind": "asha", "min_steps": 1}}
+    assert changed(before, {"tuner.min_steps": 3, "mode": None}) == {"tuner": {"kind": "asha", "min_steps": 3}}
+    assert json.dumps(before) == '{"mode": "min", "tuner": {"kind": "asha", "min_steps": 1}}'
