@@ -103,14 +103,13 @@ def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
     """How many of the trials each bracket gets: inversely to its average steps a configuration (ASHA paper, §5.1).
 
     With B = `rungs`, bracket s has B - s rungs and so takes (B - s) / eta^(B - 1 - s) of `max_steps` a configuration.
-    What rounding leaves goes to the brackets that have none, then to the first.
+    Rounded down, and what that leaves goes where most was cut off, ties to the first.
     """
     inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
-    widths = [int(trials * share / sum(inverse)) for share in inverse]
-    for s in range(brackets):
-        widths[s] += widths[s] == 0 and sum(widths) < trials
-    widths[0] += trials - sum(widths)
-    return widths
+    exact = [trials * share / sum(inverse) for share in inverse]
+    rest = trials - sum(map(int, exact))
+    rounded_up = sorted(range(brackets), key=lambda s: (int(exact[s]) - exact[s], s))[:rest]
+    return [int(share) + (s in rounded_up) for s, share in enumerate(exact)]
 
 
 def _in_bracket(wish: Next, number: int) -> Next:

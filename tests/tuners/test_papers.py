@@ -1,0 +1,121 @@
+"""Figures and defaults as printed in the papers: SHA and ASHA (Li et al. 2020), Hyperband (Li et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.domain.search_plan import Study
+from app.scheduling.tuners import tuner_of
+from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband, shares
+from app.scheduling.tuners.rungs import rung_steps
+from stagetree.spec import AshaTuner, AsyncHyperbandTuner, StudySpec
+from tests.tuners.worlds import STUDY, simulator, spec, trials_at
+
+FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
+
+
+def finished(study: StudySpec, **options: Any) -> Study:
+    world = simulator(study, **options)
+    world.run()
+    return world.plan.studies[STUDY]
+
+
+def tuner(kind: str, **fields: Any) -> Any:
+    return tuner_of(spec({"kind": kind, **fields}))
+
+
+@pytest.mark.parametrize("kind", ["sha", "asha"])
+@pytest.mark.parametrize(
+    ("bracket", "table"),
+    [
+        (0, [(9, 1, 9), (3, 3, 9), (1, 9, 9)]),
+        (1, [(9, 3, 27), (3, 9, 27)]),
+        (2, [(9, 9, 81)]),
+    ],
+)
+def test_figure_1(kind: str, bracket: int, table: list[tuple[int, int, int]]) -> None:
+    """n = 9, r = 1, R = 9, eta = 3: rung by rung n_i, r_i and the total budget n_i * r_i, for each bracket s.
+
+    With one slot, ASHA that has seen all nine has promoted as many; early wrong promotions would only add to it, and
+    there are none where each result is better than those before.
+    """
+    study = spec({"kind": kind, "early_stopping_rate": bracket, **FIGURE_1})
+    falling = simulator(study, slots=1, measure=lambda node, step: {"loss": 1.0})  # ties: the first trials go on
+    falling.run()
+    found = falling.plan.studies[STUDY]
+    assert [(trials_at(found, steps), steps, trials_at(found, steps) * steps) for _, steps, _ in table] == table
+    assert len(found.trials) == 9
+    assert {trial.steps for trial in found.trials} <= {steps for _, steps, _ in table}
+
+
+def test_a_bracket_that_cannot_reach_the_top_is_refused() -> None:
+    """Algorithm 1 asserts n >= eta^(s_max - s)."""
+    with pytest.raises(ValueError, match="num_trials: must be at least 9, so that one is trained for max_steps, got 8"):
+        spec({"kind": "sha", **FIGURE_1, "num_trials": 8})
+    spec({"kind": "sha", **FIGURE_1, "num_trials": 8, "early_stopping_rate": 1})
+
+
+def test_hyperband_by_its_table() -> None:
+    """Li et al. 2018, Table 1: R = 81, eta = 3, (n_i, r_i) for s = 4, 3, 2, 1, 0."""
+    printed = [
+        [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
+        [(34, 3), (11, 9), (3, 27), (1, 81)],
+        [(15, 9), (5, 27), (1, 81)],
+        [(8, 27), (2, 81)],
+        [(5, 81)],
+    ]
+    study = finished(spec({"kind": "hyperband", "max_steps": 81}), slots=7)
+    for number, rungs in enumerate(printed):
+        members = [trial for trial in study.trials if trial.reason["bracket"] == number]
+        asked = [(sum(steps in trial.asked for trial in members), steps) for _, steps in rungs]
+        assert asked == rungs
+
+
+def test_defaults_of_section_5_1() -> None:
+    assert AshaTuner(num_trials=1, min_steps=1).reduction_factor == 4
+    default = AsyncHyperbandTuner(num_trials=1, max_steps=256)
+    assert (default.reduction_factor, default.brackets) == (4, 3)
+    found = tuner("async_hyperband", num_trials=1000, max_steps=256)
+    assert isinstance(found, AsyncHyperband)
+    assert [bracket.steps for bracket in found.brackets] == [[1, 4, 16, 64, 256], [4, 16, 64, 256], [16, 64, 256]]
+
+
+def test_shares_of_section_5_1() -> None:
+    """Averages of 5/256, 4/64 and 3/16 of R a configuration; printed as 70.5, 22.1 and 7.1 %, which adds up to 99.7."""
+    inverse = [256 / 5, 64 / 4, 16 / 3]
+    percent = [100 * share / sum(inverse) for share in inverse]
+    assert percent == pytest.approx([70.5, 22.1, 7.1], abs=0.3)
+    assert shares(1000, 5, 4, 3) == [706, 221, 73]
+
+
+@pytest.mark.parametrize("trials", range(1, 12))
+def test_few_trials_are_shared_out_whole_and_the_first_bracket_comes_first(trials: int) -> None:
+    found = shares(trials, 5, 4, 3)
+    assert sum(found) == trials
+    assert found[0] >= found[1] >= found[2] >= 0 and found[0] > 0
+
+
+@pytest.mark.parametrize("most", [10, 81, 100, 300, 1000, 30000])
+def test_there_are_at_most_five_rungs_by_default_and_the_highest_is_max_steps(most: int) -> None:
+    for bracket in tuner("async_hyperband", num_trials=9, max_steps=most).brackets:
+        assert len(bracket.steps) <= 5
+        assert bracket.steps[-1] == most
+        assert bracket.steps == sorted(set(bracket.steps))
+
+
+def test_every_bracket_of_hyperband_reaches_max_steps_where_it_is_no_power() -> None:
+    found = tuner("hyperband", min_steps=1, max_steps=10)
+    assert isinstance(found, Hyperband)
+    assert [bracket.steps for bracket in found.brackets] == [[1, 3, 10], [3, 10], [10]]
+    study = finished(spec({"kind": "hyperband", "min_steps": 1, "max_steps": 10}))
+    assert {trial.reason["bracket"] for trial in study.trials if trial.steps == 10} == {0, 1, 2}
+
+
+def test_rungs_between_powers() -> None:
+    """min 15, max 120, reduction 4: the settings of the TreeML thesis, Table 6.2."""
+    assert rung_steps(15, 120, 4) == [15, 60, 120]
+    assert rung_steps(1, 9, 3, early_stopping_rate=2) == [9]
+    assert rung_steps(6, 6, 4) == [6]
+    assert rung_steps(1, None, 4)[:5] == [1, 4, 16, 64, 256]
