@@ -110,39 +110,41 @@ class Pbt(Tuner):
     # ------------------------------------------------------------------------------------------------- selection
 
     def _select(self) -> None:
-        """The generation is complete: who goes on, who is stopped, and who takes its place."""
+        """The generation is complete: who goes on, who is stopped, and who takes its place (truncation selection)."""
         ranked = sorted(self._members.values(), key=lambda member: (self._losses[member.trial], member.trial))
-        alive = [member for member in ranked if math.isfinite(self._losses[member.trial])]
-        share = min(max(1, int(len(ranked) * self._quantile)), len(ranked) // 2)
-        self._drop_failed()
+        self._members = {member.trial: member for member in ranked if self._is_alive(member)}
         self._generation += 1
         if self._generation < len(self._ends):
-            self._wanted.extend(self._wishes(ranked, alive, share))
+            self._wanted.extend(self._wishes(ranked))
         self._losses = {}
 
-    def _drop_failed(self) -> None:
-        self._members = {trial: member for trial, member in self._members.items() if self._losses[trial] < math.inf}
-
-    def _wishes(self, ranked: list[Member], alive: list[Member], share: int) -> Iterator[Wish]:
-        best = alive[:share]
+    def _wishes(self, ranked: list[Member]) -> Iterator[Wish]:
+        kept = ranked[: len(ranked) - self._share(len(ranked))]
         for rank, member in enumerate(ranked, start=1):
-            failed = self._losses[member.trial] == math.inf
-            models = [model for model in best if self._may_copy(member, model)]
-            if not models or not (failed or rank > len(ranked) - share):
-                if not failed:
-                    yield self._extend(member, rank, len(ranked))
-                continue
-            if not failed:
-                yield Stop(trial=member.trial, reason=self._reason(member, rank, len(ranked)))
-            yield self._copy(member, models, self._reason(member, rank, len(ranked)))
+            reason = self._reason(member, rank, len(ranked))
+            alive, models = self._is_alive(member), self._models(member, ranked, kept)
+            if models and (not alive or rank > len(kept)):
+                if alive:
+                    yield Stop(trial=member.trial, reason=reason)
+                yield self._copy(member, models, reason)
+            elif alive:
+                yield Extend(trial=member.trial, steps=self._ends[self._generation], reason=reason)
 
-    def _may_copy(self, member: Member, model: Member) -> bool:
-        """Never from another architecture, and never from itself."""
-        return member is not model and all(member.values[name] == model.values[name] for name in self._fixed)
+    def _models(self, member: Member, ranked: list[Member], kept: list[Member]) -> list[Member]:
+        """Whom a member may copy: the best of its own architecture that are not among the worst of all."""
+        alike = [other for other in ranked if self._is_alike(member, other)]
+        best = [other for other in kept if self._is_alike(member, other) and self._is_alive(other)]
+        return best[: self._share(len(alike))]
 
-    def _extend(self, member: Member, rank: int, of: int) -> Extend:
-        steps = self._ends[self._generation]
-        return Extend(trial=member.trial, steps=steps, reason=self._reason(member, rank, of))
+    def _share(self, of: int) -> int:
+        """How many of so many are the best, or the worst: at least one, and at most half."""
+        return max(1, min(int(of * self._quantile), of // 2)) if of > 1 else 0
+
+    def _is_alike(self, member: Member, other: Member) -> bool:
+        return all(member.values[name] == other.values[name] for name in self._fixed)
+
+    def _is_alive(self, member: Member) -> bool:
+        return math.isfinite(self._losses[member.trial])
 
     def _copy(self, member: Member, models: list[Member], reason: dict[str, Any]) -> Start:
         """A new trial that is one of the models until now, and explores from here on."""
