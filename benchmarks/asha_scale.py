@@ -1,0 +1,100 @@
+"""How long ASHA takes to decide as a study grows: simulated, on 500 slots, with stragglers.
+
+    python benchmarks/asha_scale.py [--trials 1000 3000 10000] [--slots 500]
+
+For each size: what the tuner takes for one result (reading what is new in the history, and wishing until nothing more
+is wanted), at the beginning of the study and at its end, and what the whole of the scheduler takes (search plan, stage
+tree, chains and tuner). Flat means that none of them grows with the number of trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node, SearchPlan
+from app.scheduling.simulator import Simulator
+from app.scheduling.tuners import mind
+from stagetree.spec import StudySpec
+
+SPACE = {"lr": {"loguniform": [1e-4, 1.0]}, "momentum": {"uniform": [0.8, 0.99]}}
+TUNER = {"kind": "asha", "min_steps": 1, "max_steps": 256, "reduction_factor": 4}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, nargs="+", default=[1000, 3000, 10000])
+    parser.add_argument("--slots", type=int, default=500)
+    arguments = parser.parse_args()
+    print(f"ASHA on {arguments.slots} slots, microseconds for one result")
+    print(
+        f"{'trials':>8} {'results':>8} {'tuner':>8} {'first fifth':>12} {'last fifth':>11} {'p99':>7} {'everything':>11}"
+    )
+    for trials in arguments.trials:
+        print(line(trials, arguments.slots), flush=True)
+
+
+def line(trials: int, slots: int) -> str:
+    """One study from beginning to end."""
+    simulator = submitted(trials, slots)
+    tuner, begun = [], time.perf_counter()
+    while (spent := timed(simulator)) is not None:
+        tuner.append(spent)
+    whole = (time.perf_counter() - begun) / len(tuner)
+    fifth = len(tuner) // 5
+    means = [statistics.fmean(part) for part in (tuner, tuner[:fifth], tuner[-fifth:])]
+    p99 = sorted(tuner)[len(tuner) * 99 // 100]
+    mean, first, last, worst, everything = (1e6 * seconds for seconds in (*means, p99, whole))
+    return f"{trials:8} {len(tuner):8} {mean:8.0f} {first:12.0f} {last:11.0f} {worst:7.0f} {everything:11.0f}"
+
+
+SPENT = [0.0]
+
+
+def timed(simulator: Simulator) -> float | None:
+    """Seconds of the tuner's in one step of the simulator; None when the study is over."""
+    SPENT[0] = 0.0
+    return SPENT[0] if simulator.step() else None
+
+
+def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its time added up."""
+
+    def timing(*arguments: Any) -> Any:
+        begun = time.perf_counter()
+        found = function(*arguments)
+        SPENT[0] += time.perf_counter() - begun
+        return found
+
+    return timing
+
+
+def submitted(trials: int, slots: int) -> Simulator:
+    """A simulator with a study of so many trials."""
+    study = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
+    spec = StudySpec.from_dict(study | {"tuner": TUNER | {"num_trials": trials}})
+    simulator = Simulator(SearchPlan(), slots=slots, measure=loss, seconds=straggling)
+    opened = e.PlanOpened(trainer="none", trainer_version="", trainer_args={}, seed=0)
+    simulator.give(c.SubmitStudy(plan=opened, study=StudyId("scale"), spec=spec.to_json(), at=0.0))
+    return simulator
+
+
+def loss(node: Node, step: int) -> e.Metrics:
+    return {"loss": Random(f"{node.id}/{step}").random() + 1 / step}
+
+
+def straggling(stage: e.Stage, number: int) -> float:
+    return (stage.end - stage.start) * (1 + abs(Random(number).gauss(0, 1)))
+
+
+if __name__ == "__main__":
+    for name in ("wishes", "is_done"):
+        setattr(mind.Mind, name, clocked(getattr(mind.Mind, name)))
+    main()
