@@ -34,9 +34,8 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=500)
     arguments = parser.parse_args()
     print(f"ASHA on {arguments.slots} slots, microseconds for one result")
-    print(
-        f"{'trials':>8} {'results':>8} {'tuner':>8} {'first fifth':>12} {'last fifth':>11} {'p99':>7} {'everything':>11}"
-    )
+    columns = ("trials", "results", "tuner", "first fifth", "last fifth", "p99", "everything")
+    print(" ".join(f"{column:>11}" for column in columns))
     for trials in arguments.trials:
         print(line(trials, arguments.slots), flush=True)
 
@@ -52,7 +51,7 @@ def line(trials: int, slots: int) -> str:
     means = [statistics.fmean(part) for part in (tuner, tuner[:fifth], tuner[-fifth:])]
     p99 = sorted(tuner)[len(tuner) * 99 // 100]
     mean, first, last, worst, everything = (1e6 * seconds for seconds in (*means, p99, whole))
-    return f"{trials:8} {len(tuner):8} {mean:8.0f} {first:12.0f} {last:11.0f} {worst:7.0f} {everything:11.0f}"
+    return " ".join(f"{number:11.0f}" for number in (trials, len(tuner), mean, first, last, worst, everything))
 
 
 SPENT = [0.0]
