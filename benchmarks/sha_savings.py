@@ -3,9 +3,10 @@
     python benchmarks/sha_savings.py --data FOLDER [--slots 40]
 
 The space is that of examples/cifar10/resnet56.yaml: 448 trials, as in Table 2 of the Hippo paper, each of them once.
-FOLDER holds taskset_*.npz (TaskSet, Metz et al. 2020): 1,000 recorded curves of 51 validation losses each. A node of the
-search plan follows one of them; where it branches off its parent, the curve is one of the recorded ones that are nearest
-to the parent's loss at that point. So trials with the same beginning have the same losses there, and part afterwards.
+FOLDER holds taskset_*.npz (TaskSet, Metz et al. 2020): 1,000 recorded curves of 51 validation losses each. A node of
+the search plan follows one of them; where it branches off its parent, the curve is one of the recorded ones that are
+nearest to the parent's loss at that point. So trials with the same beginning have the same losses there, and part
+afterwards.
 
 Printed for each recording: the steps that the trials ask for, each trained alone; the steps that are run, with equal
 beginnings trained once; and how many times more the one is than the other, next to the merge rate of the whole space.
