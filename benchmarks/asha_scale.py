@@ -60,7 +60,7 @@ SPENT = [0.0]
 def timed(simulator: Simulator) -> float | None:
     """Seconds of the tuner's in one step of the simulator; None when the study is over."""
     SPENT[0] = 0.0
-    return SPENT[0] if simulator.step() else None
+    return SPENT[0] if simulator.advance() else None
 
 
 def clocked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 EVERY = pytest.mark.parametrize("tuner", KINDS.values(), ids=KINDS)
 SPACES = {"apart": SPACE | {"lr": [0.1, 0.01], "wd": [0, 0.1]}, "shared": SHARING}
 SEEDS = st.integers(0, 10**6)
-settings.register_profile("tuners", deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tuners", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(settings.get_profile("tuners"))
 
 
