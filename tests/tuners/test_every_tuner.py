@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -67,6 +68,7 @@ def check(world: Simulator, tuner: dict[str, Any], name: StudyId = STUDY) -> Stu
     assert sum(trial.reason.get("by") == "tuner" for trial in study.trials) <= most_trials(tuner)
     found = replay(numbered(world.events), name)
     assert found.identical, found.difference
+    json.dumps(found.to_json(), allow_nan=False)
     return study
 
 
