@@ -196,9 +196,12 @@ def _redis_command(folder: str) -> list[str]:
 
 
 def _end_with_parent() -> None:
-    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens."""
+    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens.
+
+    Not SIGTERM, on which a worker would first end its stage.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 @contextlib.contextmanager
