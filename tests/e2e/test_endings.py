@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from stacks import TOYS, wait_for
-from studies import trials
+from toys import trials
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ import boto3
 import psutil
 import pytest
 from stacks import Cluster, Service, wait_for
-from studies import curves, grid, switch, trials
+from toys import curves, grid, switch, trials
 
 from app.domain.search_plan import SearchPlan, fold
 from app.events import studies as study_rows
