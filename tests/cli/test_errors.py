@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import subprocess
 import sys
@@ -117,6 +118,14 @@ def test_a_folder_that_cannot_be_written(stagetree: Stagetree, write: Write, tmp
         said = stagetree(*command, "--dir", tmp_path / "file" / "inside")
         assert (said.code, said.out) == (1, "")
         assert f"the folder {tmp_path / 'file' / 'inside'} cannot be written: Not a directory" in said.err
+
+
+def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = stagetree("up", "--dir", tmp_path)
+    assert (said.code, said.out) == (1, "")
+    assert f"another stagetree is at work in {tmp_path}" in said.err
 
 
 def test_a_port_that_is_taken(stagetree: Stagetree, tmp_path: Path) -> None:
