@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
@@ -39,6 +41,7 @@ class Embedded:
     host: str = "127.0.0.1"
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: str = ""
+    _lock: IO[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -70,6 +73,8 @@ class Embedded:
         self._processes.clear()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._lock:
+            self._lock.close()
 
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
@@ -93,10 +98,14 @@ class Embedded:
         self.folder = self.folder.resolve()
         try:
             (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass
+            self._lock = (self.folder / "lock").open("wb")
         except OSError as error:
             raise StackFailed(f"the folder {self.folder} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel opens it when this process ends
+        except BlockingIOError:
+            text = f"another stagetree is at work in {self.folder}; wait for it, or choose another folder with --dir"
+            raise StackFailed(text) from None
 
     def _free_port(self) -> int:
         with socket.socket() as probe:
@@ -196,9 +205,12 @@ def _redis_command(folder: str) -> list[str]:
 
 
 def _end_with_parent() -> None:
-    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens."""
+    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens.
+
+    Not SIGTERM, on which a worker would first end its stage.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ def up(
     slots: Slots = None,
     dir: Folder = Path(".stagetree"),
     trainers: Trainers = None,
-    port: Annotated[int, typer.Option("--port", help="Where the API listens.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where the API listens.")] = 8000,
 ) -> None:
     """Start the embedded stack and keep it up: API, scheduler and one worker a slot."""
     from app.cli import stacks

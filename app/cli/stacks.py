@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from app.cli.errors import USAGE, fail
 from app.embedded import Embedded, embedded
@@ -42,14 +44,31 @@ def own_stack(
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     try:
         stack = Embedded(where, slots, trainers, port)
-        with embedded(stack, await_slots=await_slots), Client(stack.url) as client:
+        with _ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             yield Service(client, stack.check, stack.folder)
     except BaseException:
         if (where / "stagetree.db").exists():
             print(f"What was trained is kept: the same command with --dir {where} goes on from there.", file=sys.stderr)
+        elif folder is None:
+            shutil.rmtree(where, ignore_errors=True)
         raise
     if folder is None:
         shutil.rmtree(where, ignore_errors=True)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """`kill`, or a terminal that is closed, ends the block like an exception, so that nothing is left behind."""
+
+    def end(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def trainer_files(given: Sequence[str], beside: Path | None = None) -> list[str]:

@@ -497,14 +497,14 @@ def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     kept = node.checkpoints.get(event.step)
     if kept is not None and kept.key == event.key:
         del node.checkpoints[event.step]
-    if not event.key and event.step in node.saving:
+    if not event.key:
         _unsaved(plan, node, event)
     plan.touched.add(node.id)
 
 
 def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
     """A checkpoint could not be written: it is tried again with the training, but not for ever."""
-    del node.saving[event.step]
+    node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
     if node.unsaved[event.step] >= MAX_UNSAVED:
         error = {"kind": "storage", "step": event.step, "error": event.reason}

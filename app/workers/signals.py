@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import socket
 from typing import Any
 
-from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown, worker_shutting_down
+from billiard.util import set_pdeathsig
+from celery.signals import (
+    beat_embedded_init,
+    celeryd_after_setup,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_shutting_down,
+)
 
 from app.events import leases
 from app.events.database import Database, DatabaseUnavailable
@@ -54,6 +63,13 @@ def retire_slot(**_: Any) -> None:
 @worker_process_shutdown.connect
 def close_slot(**_: Any) -> None:
     process.close_slot()
+
+
+@beat_embedded_init.connect
+def end_with_worker(**_: Any) -> None:
+    """Beat is a process of its own, and would go on when its worker is killed."""
+    with contextlib.suppress(OSError):  # elsewhere than on Linux it cannot be asked for
+        set_pdeathsig(signal.SIGKILL)
 
 
 def _slots() -> list[str]:

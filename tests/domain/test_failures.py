@@ -112,6 +112,23 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_but_not_for_ever(sto
     assert [(stage.start, stage.end) for stage in build_stage_tree(story.plan)] == [(0, 10)]
 
 
+def test_a_failed_write_counts_even_if_it_is_reported_before_its_stage(story: Story) -> None:
+    study = story.submit(({"h": EARLY}, 10))
+    trunk, branch = story.path(study)
+    for _ in range(MAX_UNSAVED - 1):
+        chain = story.assign((trunk, 0, 4))
+        story.unsaved(trunk.id, 4)
+        story.train(chain)
+        story.end(chain)
+        assert [(stage.node, stage.ready) for stage in build_stage_tree(story.plan)] == [
+            (trunk.id, True),
+            (branch.id, False),
+        ]
+    story.assign((trunk, 0, 4))
+    story.unsaved(trunk.id, 4)
+    assert states(story, study) == ["failed"]
+
+
 def test_a_chain_that_goes_on_needs_no_checkpoint(story: Story) -> None:
     study = story.submit(({"h": EARLY}, 10))
     trunk, branch = story.path(study)

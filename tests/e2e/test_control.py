@@ -6,7 +6,7 @@ import time
 
 import pytest
 from stacks import Service, wait_for
-from studies import curves, executed, grid, switch, trials
+from toys import curves, executed, grid, switch, trials
 
 from stagetree.client import Conflict, NotFound
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stacks import Service
-from studies import grid, switch, trials
+from toys import grid, switch, trials
 
 Json = dict[str, Any]
 

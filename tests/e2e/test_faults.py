@@ -11,7 +11,7 @@ import boto3
 import psutil
 import pytest
 from stacks import Cluster, Service, wait_for
-from studies import curves, grid, switch, trials
+from toys import curves, grid, switch, trials
 
 from app.domain.search_plan import SearchPlan, fold
 from app.events import studies as study_rows
@@ -106,8 +106,10 @@ def test_a_broker_that_loses_the_message_between_two_stages(cluster: Cluster) ->
 
 def test_a_killed_scheduler(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "scheduler")
+    family = psutil.Process(cluster.processes["scheduler"].pid).children(recursive=True)
     cluster.kill("scheduler")
-    time.sleep(1)
+    assert len(family) == 2
+    assert psutil.wait_procs(family, timeout=5)[1] == []
     cluster.start("scheduler")
     check(cluster, study, expected)
 

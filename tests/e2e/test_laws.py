@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stacks import Cluster, Service
-from studies import curves, grid, switch
+from toys import curves, grid, switch
 
 Json = dict[str, Any]
 EXAMPLES = {

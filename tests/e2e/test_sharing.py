@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stacks import Cluster, Service
-from studies import curves, executed, grid, switch, trials
+from toys import curves, executed, grid, switch, trials
 
 
 def test_a_study_that_comes_while_another_runs_shares_the_stage_under_way(stack: Service) -> None:

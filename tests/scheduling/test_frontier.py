@@ -135,6 +135,8 @@ class History(RuleBasedStateMachine):
             step = data.draw(st.integers(stage.start + 1, stage.end - 1))
             if keep:
                 self.story.keep(stage.node, step, spare=spare)
+            elif spare:
+                self.story.unsaved(stage.node, step)
             if step in self.frontier.marks(chain):
                 self.story.evaluate(stage.node, step)
 

@@ -1,0 +1,156 @@
+"""What goes wrong at the command line: one sentence that says what would be right, and an exit code for scripts."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Stagetree
+from stacks import TOYS, Service, free_port
+from toys import grid, trials
+
+Json = dict[str, Any]
+Write = Callable[[Any], Path]
+RISING = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20, 10], "gamma": 0.1}}
+WRONG = {
+    "space.lr.family: must be one of constant, values, multistep": {"space": {"lr": {"family": "cosin", "init": 1}}},
+    "did you mean metric?": {"metrik": "score"},
+    "tuner.kind: must be one of grid, random, trials": {"tuner": {"kind": "gird", "max_steps": 4}},
+    "space: must name at least one hyper-parameter": {"space": {}},
+    "space.lr: must be a list of at least one option": {"space": {"lr": []}},
+    "space.lr.milestones: must rise from one to the next, but 10 comes after 20": {"space": RISING},
+    "at least 1, got 0": {"tuner": {"kind": "grid", "max_steps": 0}},
+    "at least 1, got -3": {"tuner": {"kind": "grid", "max_steps": -3}},
+    "mode: must be": {"mode": "best"},
+}
+FILES = {
+    "study.yaml:3: ": "name: x\nspace: [1,\n",
+    "must be an object with the fields of a study, got 'words'": "words",
+    "must be an object with the fields of a study": "",
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+@pytest.mark.parametrize("command", ["run", "preview", "submit"])
+def test_a_wrong_study(stagetree: Stagetree, write: Write, command: str, sentence: str) -> None:
+    said = stagetree(command, write(grid("wrong") | WRONG[sentence]))
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
+    assert all(line.startswith("stagetree: ") and "study.yaml" in line for line in said.err.splitlines())
+
+
+@pytest.mark.parametrize("sentence", FILES)
+def test_a_wrong_file(stagetree: Stagetree, write: Write, sentence: str) -> None:
+    said = stagetree("run", write(FILES[sentence]))
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
+
+
+def test_a_file_that_cannot_be_read(stagetree: Stagetree, tmp_path: Path) -> None:
+    binary = tmp_path / "study.bin"
+    binary.write_bytes(b"\x7fELF\xff\xfe")
+    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "directory"), (binary, "not UTF-8")):
+        said = stagetree("run", path)
+        assert (said.code, said.out) == (2, "")
+        assert reason in said.err
+
+
+def test_an_unknown_trainer(stagetree: Stagetree, served: Service, write: Write) -> None:
+    """Refused where the trainers are: by the server, or before an embedded stack starts."""
+    for arguments in (["run"], ["submit"], ["run", "--server", ""]):
+        said = stagetree(*arguments, write(grid("wrong", trainer="toys")))
+        assert said.code == 2
+        assert "trainer: must be one of" in said.err and "got 'toys'" in said.err
+
+
+def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    study, wrong = write(grid("wrong")), tmp_path / "wrong.py"
+    cases = {"No such file": None, "holds no trainer": "x = 1", "line 1": "class Toy(", "another trainer named": ""}
+    for sentence, content in cases.items():
+        if content is not None:
+            wrong.write_text(content or Path(TOYS[0]).read_text())
+        said = stagetree("run", study, "--trainers", wrong, "--trainers", TOYS[0])
+        assert (said.code, said.out) == (2, "")
+        assert sentence in said.err
+
+
+def test_usage(stagetree: Stagetree, write: Write) -> None:
+    study = write(grid("usage"))
+    for arguments in (["frob"], ["run"], ["run", study, "-o", "xml"], ["run", study, "--slots", 0], ["watch"]):
+        said = stagetree(*arguments)
+        assert (said.code, said.out) == (2, "")
+        assert "Error" in said.err
+
+
+@pytest.mark.parametrize("command", ["studies", "watch x", "trials x", "events x", "pause x", "resume x", "cancel x"])
+def test_a_server_that_is_not_there(stagetree: Stagetree, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagetree.client._FIRST_PAUSE", 0.001)
+    url = f"http://127.0.0.1:{free_port()}"
+    said = stagetree(*command.split(), "--server", url)
+    assert (said.code, said.out) == (69, "")
+    assert said.err.startswith(f"stagetree: no stagetree server answers at {url}: ")
+
+
+def test_an_unknown_study(stagetree: Stagetree, served: Service) -> None:
+    for command in ("watch", "trials", "events", "pause", "resume", "cancel"):
+        said = stagetree(command, "nobody-123")
+        assert (said.code, said.out) == (3, "")
+        assert "nobody-123" in said.err
+
+
+def test_a_study_that_is_over(stagetree: Stagetree, served: Service) -> None:
+    study = served.run(trials("cli-over", ({}, 1)))["study"]
+    for command in ("pause", "resume", "cancel"):
+        said = stagetree(command, study)
+        assert (said.code, said.out) == (4, "")
+        assert f"study {study} is completed and cannot be changed any more" in said.err
+
+
+def test_a_folder_that_cannot_be_written(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (["run", write(grid("folder")), "--trainers", TOYS[0]], ["up"]):
+        said = stagetree(*command, "--dir", tmp_path / "file" / "inside")
+        assert (said.code, said.out) == (1, "")
+        assert f"the folder {tmp_path / 'file' / 'inside'} cannot be written: Not a directory" in said.err
+
+
+def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = stagetree("up", "--dir", tmp_path)
+    assert (said.code, said.out) == (1, "")
+    assert f"another stagetree is at work in {tmp_path}" in said.err
+
+
+def test_a_port_that_is_taken(stagetree: Stagetree, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = stagetree("up", "--port", port, "--dir", tmp_path)
+    assert (said.code, said.out) == (1, "")
+    assert f"port {port} of 127.0.0.1 cannot be used" in said.err
+    assert stagetree("up", "--port", 70_000, "--dir", tmp_path).code == 2
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "('torch', 'sqlalchemy', 'celery', 'fastapi', 'numpy', 'httpx2', 'pydantic')"
+    code = f"""
+import sys
+sys.argv = ["stagetree", "--help"]
+from app.cli import main
+try:
+    main()
+finally:
+    print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    for command in ("run", "preview", "up", "submit", "watch", "studies", "trials", "events", "doctor"):
+        assert f"  {command} " in done.stdout

@@ -1,0 +1,99 @@
+"""However a stack ends, it leaves no process and no folder, and what is on record is enough to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from stacks import TOYS, wait_for
+from toys import trials
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Command:
+    """A `stagetree` command under way, with everything it starts: found by a variable that all of them inherit."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    scratch: Path
+
+    def family(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._is_one(process)]
+
+    def _is_one(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("STAGETREE_TEST_MARK") == self.mark and process.status() != "zombie"
+        except psutil.Error:
+            return False
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Command]:
+    """`stagetree run` in the middle of a stage that takes six seconds."""
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump(trials("ending", ({}, 60), seconds=0.1, eval_every=10)))
+    command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--dir", str(tmp_path / "kept")]
+    found = start([*command, "--trainers", TOYS[0], "-o", "json"], tmp_path)
+    try:
+        wait_for("a checkpoint", lambda: list((tmp_path / "kept" / "checkpoints").rglob("*.safetensors")), 20)
+        yield found
+    finally:
+        for process in found.family():
+            process.kill()
+        found.process.communicate()
+        shutil.rmtree(found.scratch)
+
+
+def start(command: list[str], folder: Path) -> Command:
+    scratch = Path(tempfile.mkdtemp(prefix="st-"))  # short: sockets are in it
+    environment = {**os.environ, "TMPDIR": str(scratch), "STAGETREE_TEST_MARK": str(folder)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Command(process, str(folder), scratch)
+
+
+def test_an_interrupted_run_leaves_nothing_behind_and_goes_on(running: Command, tmp_path: Path) -> None:
+    end(running, signal.SIGINT, 130, tmp_path)
+    again = subprocess.run(running.process.args, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "which was interrupted" in again.stderr
+    study = json.loads(again.stdout)
+    assert (study["state"], study["steps"]["executed"]) == ("completed", 60)
+    once_more = subprocess.run(running.process.args, capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(once_more.stdout)["steps"]["executed"] == 0
+    assert json.loads(once_more.stdout)["best"] == study["best"]
+
+
+def test_a_run_that_is_asked_to_end_leaves_nothing_behind(running: Command, tmp_path: Path) -> None:
+    end(running, signal.SIGTERM, 143, tmp_path)
+
+
+def test_a_run_that_is_killed_takes_everything_with_it(running: Command) -> None:
+    running.process.kill()
+    wait_for("the end of all its processes", lambda: not running.family(), 5)
+
+
+def end(running: Command, number: int, code: int, folder: Path) -> None:
+    """Send a signal; the command ends in order, and says how to go on."""
+    assert len(running.family()) >= 5
+    running.process.send_signal(number)
+    out, err = running.process.communicate(timeout=20)
+    assert running.process.returncode == code
+    assert out == ""
+    assert f"--dir {folder / 'kept'}" in err
+    assert "Traceback" not in err
+    assert running.family() == []
+    assert list(running.scratch.glob("stagetree*")) == []
