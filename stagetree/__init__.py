@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from stagetree.space import Space, SpaceError
     from stagetree.spec import GridTuner, Problem, RandomTuner, SpecError, StudySpec, TrialSpec, TrialsTuner
+    from stagetree.study import Result, Study, StudyOver, SyncStudy, TrialFailed, wait_all, wait_any
     from stagetree.torch_trainer import TorchTrainer
     from stagetree.trainer import Trainer
     from stagetree.where import WhereError
@@ -50,15 +51,20 @@ __all__ = [
     "Problem",
     "ProblemError",
     "RandomTuner",
+    "Result",
     "Sequence",
     "SequenceError",
     "Space",
     "SpaceError",
     "SpecError",
     "StagetreeError",
+    "Study",
+    "StudyOver",
     "StudySpec",
+    "SyncStudy",
     "TorchTrainer",
     "Trainer",
+    "TrialFailed",
     "TrialSpec",
     "TrialsTuner",
     "Unreachable",
@@ -66,12 +72,15 @@ __all__ = [
     "Warmup",
     "WhereError",
     "Wsd",
+    "wait_all",
+    "wait_any",
 ]
 
 _HOMES = {
     "client": ("Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"),
     "space": ("Space", "SpaceError"),
     "spec": ("GridTuner", "Problem", "RandomTuner", "SpecError", "StudySpec", "TrialSpec", "TrialsTuner"),
+    "study": ("Result", "Study", "StudyOver", "SyncStudy", "TrialFailed", "wait_all", "wait_any"),
     "torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
     "where": ("WhereError",),

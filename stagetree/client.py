@@ -41,9 +41,9 @@ Json = dict[str, Any]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
-_API = "/api/v1"
+API = "/api/v1"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_SILENCE = 60.0
+SILENCE = 60.0
 """A stream of events that says nothing for so long, not even that it is there, is taken for dead. In seconds."""
 
 
@@ -95,7 +95,7 @@ class Client:
     def __init__(self, url: str | None = None, timeout: float = 30.0, *, retries: int = 4) -> None:
         import httpx2
 
-        self.url = (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
+        self.url = server_url(url)
         self._timeout, self._retries = timeout, retries
         try:
             self._http = httpx2.Client(base_url=self.url, timeout=timeout, headers={"Accept": "application/json"})
@@ -116,11 +116,11 @@ class Client:
 
     def submit(self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None) -> Json:
         """Submit a study. The same `idempotency_key` twice is one study."""
-        return self._post("/studies", _body(spec), idempotency_key)
+        return self._post("/studies", body_of(spec), idempotency_key)
 
     def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> Json:
         """What a study would cost on so many slots; runs nothing."""
-        return self._post(f"/studies:preview?slots={slots}", _body(spec))
+        return self._post(f"/studies:preview?slots={slots}", body_of(spec))
 
     def studies(self, *, limit: int = 100) -> Iterator[Json]:
         """All studies, `limit` to a request."""
@@ -128,61 +128,76 @@ class Client:
 
     def study(self, study: str, *, trials: bool = True) -> Json:
         """One study with its results so far; without its trials for less to carry."""
-        return self._get(_study(study), trials=str(trials).lower())
+        return self._get(path_of(study), trials=str(trials).lower())
 
     def pause(self, study: str) -> Json:
         """Start nothing new for the study until it is resumed."""
-        return self._post(f"{_study(study)}:pause")
+        return self._post(f"{path_of(study)}:pause")
 
     def resume(self, study: str) -> Json:
         """Go on with a paused study."""
-        return self._post(f"{_study(study)}:resume")
+        return self._post(f"{path_of(study)}:resume")
 
     def cancel(self, study: str) -> Json:
         """End the study for good."""
-        return self._post(f"{_study(study)}:cancel")
+        return self._post(f"{path_of(study)}:cancel")
+
+    def complete(self, study: str) -> Json:
+        """End a study of the kind `external`, which has got all it was asked for."""
+        return self._post(f"{path_of(study)}:complete")
 
     def replay(self, study: str, at: int | None = None) -> Json:
         """Decide again from the study's events, up to one of them, and compare with what was decided."""
-        return self._post(f"{_study(study)}:replay" + (f"?at={at}" if at is not None else ""))
+        return self._post(f"{path_of(study)}:replay" + (f"?at={at}" if at is not None else ""))
 
     def log(self, study: str) -> str:
         """The whole log of the study's plan, one event a line."""
-        return self._send("GET", f"{_API}{_study(study)}/log").text
+        return self._send("GET", f"{API}{path_of(study)}/log").text
 
     def plan(self, study: str) -> Json:
         """The search plan the study is part of."""
-        return self._get(f"{_study(study)}/plan")
+        return self._get(f"{path_of(study)}/plan")
 
     def stage_tree(self, study: str) -> Json:
         """The stages that are outstanding."""
-        return self._get(f"{_study(study)}/stage-tree")
+        return self._get(f"{path_of(study)}/stage-tree")
 
     # Trials
 
     def trials(self, study: str, *, limit: int = 1000) -> Iterator[Json]:
         """All trials of a study, `limit` to a request."""
-        return self._pages(f"{_study(study)}/trials", limit)
+        return self._pages(f"{path_of(study)}/trials", limit)
 
     def trial(self, study: str, number: int) -> Json:
         """One trial."""
-        return self._get(f"{_study(study)}/trials/{number}")
+        return self._get(f"{path_of(study)}/trials/{number}")
 
     def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> Json:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
         from stagetree.space import plain
 
-        return self._post(f"{_study(study)}/trials", {"hp": plain(hp), "steps": steps})
+        return self._post(f"{path_of(study)}/trials", {"hp": plain(hp), "steps": steps})
+
+    def extend_trial(self, study: str, number: int, steps: int) -> Json:
+        """Ask for a trial of your own to be trained longer, to so many steps in all."""
+        return self._post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps})
+
+    def ask_trials(self, study: str, trials: Iterable[Mapping[str, Any]]) -> list[Json]:
+        """Ask for many at once, all or nothing: `{hp, steps}` is a new trial, `{trial, steps}` more of one there is."""
+        from stagetree.space import plain
+
+        answer = self._post(f"{path_of(study)}/trials:batch", {"trials": [plain(trial) for trial in trials]})
+        return list(answer["items"])
 
     def cancel_trial(self, study: str, number: int) -> None:
         """Want no more of a trial."""
-        self._send("DELETE", f"{_API}{_study(study)}/trials/{number}")
+        self._send("DELETE", f"{API}{path_of(study)}/trials/{number}")
 
     # Events
 
     def events(self, study: str, after: int = 0, *, limit: int = 1000) -> Iterator[Json]:
         """What has happened to the study so far, after the event with number `after`."""
-        return self._pages(f"{_study(study)}/events", limit, after=after)
+        return self._pages(f"{path_of(study)}/events", limit, after=after)
 
     def follow(self, study: str, after: int = 0) -> Iterator[Json]:
         """What has happened after event number `after`, then what happens from now on, as in `events`.
@@ -203,26 +218,26 @@ class Client:
                         yield _json(event.data)
             except (Unreachable, ProblemError) as error:
                 failures += 1
-                if failures > self._retries or not _is_passing(error):
+                if failures > self._retries or not is_passing(error):
                     raise
-            except _StreamOver:
+            except StreamOver:
                 return
-            time.sleep(_pause(connections))
+            time.sleep(pause_after(connections))
 
     def _stream(self, study: str, after: int) -> Iterator[httpx2.ServerSentEvent]:
         """One connection's events. It may end, or break, at any time."""
         import httpx2
 
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-        timeout = httpx2.Timeout(self._timeout, read=_SILENCE)
-        url = f"{_API}{_study(study)}/events"
+        timeout = httpx2.Timeout(self._timeout, read=SILENCE)
+        url = f"{API}{path_of(study)}/events"
         try:
             with self._http.stream("GET", url, params={"after": after}, headers=headers, timeout=timeout) as response:
                 if response.status_code == 204:
-                    raise _StreamOver
+                    raise StreamOver
                 if response.is_error:
                     response.read()
-                    raise _problem(response)
+                    raise problem_of(response)
                 yield from httpx2.EventSource(response)
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
@@ -239,12 +254,12 @@ class Client:
 
     # How it is done
 
-    def _get(self, path: str, root: str = _API, **params: Any) -> Json:
-        return _object(self._send("GET", root + path, params=params))
+    def _get(self, path: str, root: str = API, **params: Any) -> Json:
+        return object_of(self._send("GET", root + path, params=params))
 
     def _post(self, path: str, body: Json | None = None, idempotency_key: str | None = None) -> Json:
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return _object(self._send("POST", _API + path, json=body, headers=headers))
+        return object_of(self._send("POST", API + path, json=body, headers=headers))
 
     def _pages(self, path: str, limit: int, **params: Any) -> Iterator[Json]:
         cursor: Json = {}
@@ -261,9 +276,9 @@ class Client:
             try:
                 return self._try(method, url, **options)
             except (Unreachable, ProblemError) as error:
-                if attempt > self._retries or not _is_passing(error):
+                if attempt > self._retries or not is_passing(error):
                     raise
-                time.sleep(max(_pause(attempt), error.retry_after))
+                time.sleep(max(pause_after(attempt), error.retry_after))
         raise AssertionError
 
     def _try(self, method: str, url: str, **options: Any) -> httpx2.Response:
@@ -274,26 +289,37 @@ class Client:
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
         if not response.is_success:
-            raise _problem(response)
+            raise problem_of(response)
         return response
 
 
-class _StreamOver(Exception):
+class StreamOver(Exception):
     """The server has no more events, now or later."""
 
 
-def _study(study: str) -> str:
+# By these rules `stagetree._async_client` goes, too.
+
+
+def server_url(url: str | None) -> str:
+    """The server that is meant: the one named, or the environment's, or the one on this machine."""
+    return (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
+
+
+def path_of(study: str) -> str:
+    """Where a study is."""
     return f"/studies/{quote(study, safe='')}"
 
 
-def _body(spec: StudySpec | Mapping[str, Any]) -> Json:
+def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
+    """The JSON of a study."""
     from stagetree.space import plain
 
     body: Json = plain(spec) if isinstance(spec, Mapping) else spec.to_json()
     return body
 
 
-def _object(response: httpx2.Response) -> Json:
+def object_of(response: httpx2.Response) -> Json:
+    """The JSON object that the server answered."""
     if not response.content:
         return {}
     return _json(response.text)
@@ -309,7 +335,7 @@ def _json(text: str) -> Json:
     return value
 
 
-def _problem(response: httpx2.Response) -> ProblemError:
+def problem_of(response: httpx2.Response) -> ProblemError:
     """The error that a response stands for, problem+json or not."""
     try:
         body = _json(response.text)
@@ -327,12 +353,12 @@ def _seconds(text: str) -> float:
     return min(float(text), _LONGEST_PAUSE) if text.isdecimal() else 0.0
 
 
-def _is_passing(error: Unreachable | ProblemError) -> bool:
+def is_passing(error: Unreachable | ProblemError) -> bool:
     """Whether the same call may succeed in a while."""
     return isinstance(error, Unreachable) or error.status in _TRY_AGAIN
 
 
-def _pause(failures: int) -> float:
+def pause_after(failures: int) -> float:
     """How long to wait after so many failures in a row: twice as long each time, and never all clients together."""
     longest = min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE)
     return longest * random.uniform(0.5, 1)

@@ -1,0 +1,326 @@
+"""Studies tuned from the client, against the real application: the test plays the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.domain import events as e
+from stagetree import Constant, MultiStep
+from stagetree.client import Conflict, Invalid, NotFound, StagetreeError, Unreachable
+from stagetree.study import Result, Study, StudyOver, SyncStudy, TrialFailed, wait_all, wait_any
+from tests.api.world import Workers, changed
+
+pytestmark = pytest.mark.anyio
+FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accuracy", "mode": "max"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def train(workers: Workers, study: Study, trial: int, value: float | None) -> None:
+    """A slot does what the trial waits for."""
+    await asyncio.to_thread(lambda: workers.finish(study.id, workers.assign(study.id, trial), {"accuracy": value}))
+
+
+@contextlib.contextmanager
+def working(workers: Workers, study: str) -> Iterator[None]:
+    """A slot that trains whatever is asked for: accuracy is lr times the steps."""
+    stopping = threading.Event()
+
+    def work() -> None:
+        while not stopping.wait(0.02):
+            for trial in list(workers.plan(study).studies[study].trials):  # type: ignore[index]
+                if trial.state == "active":
+                    chain, lr = workers.assign(study, trial.number), trial.hp["lr"]["value"]
+                    for step in trial.asked[:-1]:
+                        metrics = {"accuracy": lr * step}
+                        workers.record(study, e.Evaluated(node=trial.path[0], step=step, metrics=metrics))
+                    workers.finish(study, chain, {"accuracy": lr * workers.plan(study).chains[chain].stages[-1].end})
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    stopping.set()
+    thread.join()
+
+
+async def until(look: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(10):
+        while not await asyncio.to_thread(look):
+            await asyncio.sleep(0.01)
+
+
+async def asked(study: Study, trials: int) -> None:
+    """Wait until the server has so many trials."""
+    async with asyncio.timeout(10):
+        while len((await study.refresh())._known.trials) < trials:
+            await asyncio.sleep(0.01)
+
+
+class Counting(httpx2.AsyncHTTPTransport):
+    """Counts what is asked of the server, by the ends of paths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked[request.url.path.rsplit("/", 1)[-1]] += 1
+        return await super().handle_async_request(request)
+
+
+async def test_what_is_asked_for_in_one_moment_is_one_call(server: str, workers: Workers) -> None:
+    transport = Counting()
+    async with Study(server, transport=transport) as study:
+        await study.create(**FIELDS)
+        results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3, 0.2)))
+        await asked(study, 3)
+        for trial in (2, 0, 1):
+            await train(workers, study, trial, trial / 10)
+        found = await results
+        assert found == [Result(n, 5, n / 10, {"accuracy": n / 10}) for n in (0, 1, 2, 1)]
+        assert (transport.asked["trials:batch"], transport.asked["events"]) == (1, 1)
+        assert study.best is not None and study.best["trial"] == 2
+
+
+async def test_more_steps_of_a_configuration_are_the_same_trial(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        hp = {"lr": MultiStep(0.1, [7], 0.5), "bs": Constant(64)}
+        both = asyncio.ensure_future(wait_all([study.eval(hp, 10), study.eval(hp, 5)]))
+        await until(lambda: workers.plan(study.id).studies[study.id].requested == 10)
+        root = workers.plan(study.id).roots[0]
+        await asyncio.to_thread(workers.record, study.id, e.Evaluated(node=root, step=5, metrics={"accuracy": 0.25}))
+        await train(workers, study, 0, 0.5)
+        assert [(result.trial, result.step, result.value) for result in await both] == [(0, 10, 0.5), (0, 5, 0.25)]
+        again = await study.eval({"lr": MultiStep(0.1, [7], 0.5), "bs": 64}, 10)
+        assert (again.trial, again.value) == (0, 0.5)
+        fewer = asyncio.ensure_future(study.eval(hp, 7))
+        assert (await fewer).trial == 1
+        assert [trial["steps"] for trial in (await study.refresh())._known.trials.values()] == [10, 7]
+
+
+async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        evals = [asyncio.ensure_future(study.eval({"lr": lr}, 5)) for lr in (1, 2, 3, 4)]
+        await asked(study, 4)
+        await asyncio.to_thread(lambda: workers.fail(study.id, workers.assign(study.id, 0), "ValueError: no"))
+        await train(workers, study, 1, None)
+        await study._client._send("DELETE", f"/api/v1/studies/{study.id}/trials/2")
+        await train(workers, study, 3, 0.5)
+        found = await wait_all(evals, return_exceptions=True)
+        assert [str(each) for each in found[:3]] == [
+            "trial 0 is failed: exception after step 3: ValueError: no",
+            "trial 1 is failed: nan after step 5: accuracy is not a finite number after step 5",
+            "trial 2 is cancelled",
+        ]
+        assert isinstance(found[3], Result)
+        with pytest.raises(TrialFailed):
+            await study.eval({"lr": 1}, 5)
+
+
+async def test_a_study_that_is_over_has_no_more_results(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
+        await asked(study, 1)
+        with pytest.raises(Conflict, match="still training"):
+            await study.complete()
+        await study.cancel()
+        with pytest.raises(StudyOver, match="is cancelled"):
+            await waiting
+        with pytest.raises(Conflict):
+            await study.eval({"lr": 2}, 5)
+
+
+async def test_wait_any_gives_the_first(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        first = asyncio.ensure_future(wait_any(study.eval({"lr": lr}, 5) for lr in (1, 2, 3)))
+        await asked(study, 3)
+        await train(workers, study, 1, 0.5)
+        done, pending = await first
+        assert [each.result().trial for each in done] == [1]
+        await train(workers, study, 0, 0.5)
+        done, pending = await wait_any(pending)
+        assert ([each.result().trial for each in done], len(pending)) == ([0], 1)
+        pending[0].cancel()
+
+
+async def test_a_refusal_is_only_its_own(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        with working(workers, study.id):
+            asked = [study.eval({"lr": 1}, 5), study.eval({"momentum": 1}, 6), study.eval({"lr": 2}, 5)]
+            one, refused, two = await wait_all(asked, return_exceptions=True)
+        assert (one.value, two.value) == (5, 10)
+        assert isinstance(refused, Invalid)
+        assert "must hold exactly lr" in str(refused)
+
+
+async def test_a_tuner_is_a_coroutine_over_a_study(server: str, workers: Workers) -> None:
+    async def halving(study: Study) -> Result:
+        rates = [0.1, 0.2, 0.3, 0.4]
+        for step in (2, 4, 8):
+            results = await wait_all(study.eval({"lr": lr}, step) for lr in rates)
+            best = sorted(zip(results, rates, strict=True), key=lambda pair: -pair[0].value)
+            rates = [rate for _, rate in best[: max(1, len(rates) // 2)]]
+        return best[0][0]
+
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        with working(workers, study.id):
+            best = await halving(study)
+        assert (best.trial, best.step, best.value) == (3, 8, 3.2)
+        assert [trial["steps"] for trial in (await study.refresh())._known.trials.values()] == [2, 2, 4, 8]
+        assert (await study.complete())._known.study["state"] == "completed"
+
+
+async def test_a_study_is_found_again(server: str, workers: Workers) -> None:
+    async with Study(server) as first:
+        study = (await first.create(**FIELDS)).id
+        with working(workers, study):
+            await first.eval({"lr": 0.5}, 4)
+    async with Study(server) as second:
+        await second.open(study)
+        assert (await second.eval({"lr": 0.5}, 4)).trial == 0
+        with working(workers, study):
+            assert await second.eval({"lr": 0.5}, 8) == Result(0, 8, 4.0, {"accuracy": 4.0})
+        with pytest.raises(NotFound):
+            await second.open("nobody")
+
+
+async def test_what_the_studys_own_tuner_has_tried_is_asked_for_anew(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(changed())
+        await asyncio.to_thread(workers.tune, study.id)
+        await train(workers, study, 1, 0.5)
+        await study.refresh()
+        found = await study.eval({"lr": 0.1, "bs": 64}, 40)
+        assert (found.trial, found.value) == (2, 0.5)
+
+
+class Faulty(httpx2.AsyncHTTPTransport):
+    """The first two streams are cut, one of them before it begins, and the first batch is answered by nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults = {"events": 2, "trials:batch": 1}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        last = request.url.path.rsplit("/", 1)[-1]
+        if self.faults.get(last, 0):
+            self.faults[last] -= 1
+            await response.aclose()
+            raise httpx2.ReadError("cut")
+        return response
+
+
+async def test_broken_connections_lose_nothing(server: str, workers: Workers) -> None:
+    transport = Faulty()
+    async with Study(server, transport=transport) as study:
+        await study.create(**FIELDS)
+        with working(workers, study.id):
+            assert (await study.eval({"lr": 1}, 2)).value == 2
+        results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 3) for lr in (1, 2)))
+        await until(lambda: not any(transport.faults.values()))
+        with working(workers, study.id):
+            assert [result.value for result in await results] == [3, 6]
+        assert len((await study.refresh())._known.trials) == 2
+
+
+async def test_no_server() -> None:
+    async with Study("http://127.0.0.1:9", retries=0) as study:
+        with pytest.raises(Unreachable):
+            await study.create(**FIELDS)
+        with pytest.raises(StagetreeError, match="there is no study yet"):
+            await study.refresh()
+        assert repr(study) == "<Study at http://127.0.0.1:9, not created or opened yet>"
+
+
+async def test_closing_ends_what_is_waited_for(server: str) -> None:
+    study = await Study(server).create(**FIELDS)
+    waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
+    await asked(study, 1)
+    await study.close()
+    with pytest.raises(StudyOver, match="closed"):
+        await waiting
+
+
+async def test_a_study_with_a_tuner_of_its_own_is_looked_at_the_same_way(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(changed())
+        await asyncio.to_thread(workers.tune, study.id)
+        await train(workers, study, 0, 0.5)
+        frame = await study.trials_frame()
+        assert list(frame.columns) == ["trial", "state", "steps", "value", "hp_lr", "hp_bs", "error"]
+        assert list(frame["state"]) == ["completed", "waiting"]
+        assert list(frame["hp_bs"]) == [64, 64]
+        assert list(frame["hp_lr"]) == [MultiStep(0.1, [20], 0.1), 0.1]
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+
+
+async def test_what_a_notebook_shows(server: str, workers: Workers) -> None:
+    async with Study(server) as study:
+        await study.create(**{**FIELDS, "metric": "<acc>"})
+        wanted = [asyncio.ensure_future(study.eval({"lr": "<script>", "n": n}, 1)) for n in range(12)]
+        await asked(study, 12)
+        assert repr(study) == f"<Study {study.id} at {server}: running, 12 trials>"
+        shown = study._repr_html_()
+        assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;acc&gt;" in shown
+        assert (shown.count("<tr>"), "<p>2 more</p>" in shown) == (11, True)
+        for each in wanted:
+            each.cancel()
+
+
+async def test_without_pandas(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    async with Study(server) as study:
+        await study.create(**FIELDS)
+        with pytest.raises(StagetreeError, match=r"^a DataFrame needs pandas: pip install 'stagetree\[pandas\]'$"):
+            await study.trials_frame()
+
+
+# ------------------------------------------------------------------------------------------------------ without asyncio
+
+
+def test_without_await(server: str, workers: Workers) -> None:
+    with SyncStudy(server) as study:
+        study.create(**FIELDS)
+        with working(workers, study.id):
+            assert study.eval({"lr": 0.5}, 2) == Result(0, 2, 1.0, {"accuracy": 1.0})
+            assert [result.value for result in study.eval_all([({"lr": 1}, 2), ({"lr": 2}, 2)])] == [2, 4]
+            later = study.submit({"lr": 3}, 2)
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(lambda lr: study.eval({"lr": lr}, 4).value, (1, 2, 3, 4)))
+            assert (found, later.result().value) == ([4, 8, 12, 16], 6)
+            assert study.run(lambda study: study.eval({"lr": 5}, 2)).value == 10
+        assert study.best is not None and study.best["value"] == 16
+        assert list(study.trials_frame()["value"]) == [1, 4, 8, 12, 16, 10]
+        assert repr(study).startswith(
+            f"<SyncStudy {study.id} at {server}: running, 6 trials, best accuracy 16 (trial 4"
+        )
+        assert study._repr_html_().count("<tr>") == 7
+        assert study.refresh().complete().open(study.id).id == study.id
+    study.close()
+
+
+async def test_without_await_inside_a_running_loop(server: str) -> None:
+    with SyncStudy(server) as study:
+        assert study.create(**FIELDS).cancel().study._known.study["state"] == "cancelled"
