@@ -405,34 +405,35 @@ class Readiness(BaseModel):
     checks: dict[str, str]
 
 
+REPLAY: Json = {
+    "study": "digits-asha-3f9c1a",
+    "identical": True,
+    "events": 214,
+    "decisions": 41,
+    "rungs": [{"bracket": 0, "rung": 0, "trials": [{"trial": 3, "value": 0.91, "steps": 15, "promoted": True}]}],
+    "history": [
+        {
+            "event": 12,
+            "kind": "promote",
+            "trial": 3,
+            "rung": 1,
+            "steps": 60,
+            "reason": {"rung": 1, "rank": 1, "cut": 1, "of": 4, "loss": -0.91},
+        }
+    ],
+}
+
+
 class Replay(BaseModel):
     """Every decision of a study, derived again from its log."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "example": {
-                "study": "digits-asha-3f9c1a",
-                "identical": True,
-                "events": 214,
-                "decisions": 41,
-                "history": [
-                    {
-                        "event": 12,
-                        "kind": "promote",
-                        "trial": 3,
-                        "rung": 1,
-                        "steps": 60,
-                        "reason": {"rung": 1, "rank": 1, "cut": 1, "of": 4, "loss": -0.91},
-                    }
-                ],
-            }
-        },
-    )
-
+    model_config = _example(REPLAY)
     study: str
     identical: bool = Field(description="whether every recorded decision follows from what was on record before it")
     events: int = Field(description="how many events were folded")
     decisions: int = Field(description="how many decisions were derived")
     difference: Json | None = Field(default=None, description="the first decision that cannot be derived")
+    rungs: list[Json] = Field(
+        description="the rungs as they stand at the last event, each with its results, best first"
+    )
     history: list[Json] = Field(description="every result and decision, in the order of the log")

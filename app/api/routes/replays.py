@@ -20,6 +20,10 @@ router = APIRouter(prefix="/studies/{study}", tags=["replay"])
 
 At = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
 BATCH = 5000
+LINE = (
+    '{"position": 7, "version": 7, "at": 1789000000.0, "type": "StudyPaused", "schema": 1,'
+    ' "data": {"study": "digits-asha-3f9c1a"}}'
+)
 
 
 @router.post(":replay", summary="Derive every decision again", response_model=schemas.Replay, responses=refusals(404))
@@ -29,7 +33,12 @@ def replay_study(row: Found, use: Use, at: At = None) -> Any:
     return replay(log, StudyId(row.id), at=at).to_json()
 
 
-@router.get("/log", summary="The whole log of the study's plan", responses=refusals(404))
+@router.get(
+    "/log",
+    summary="The whole log of the study's plan",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/jsonl": {"example": LINE}}}, **refusals(404)},
+)
 def get_log(row: Found, use: Use) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
     return StreamingResponse(_lines(use.log, row.stream), media_type="application/jsonl")
