@@ -70,8 +70,11 @@ class Ticker:
         for row in expired:
             self._lose(row)
         for stream in streams:
-            self._tune(stream)
-        self._assign(streams)
+            self._tune(stream, self._room)
+        if self._assign(streams):  # slots are idle: trials that share a stage leave some to others
+            for stream in streams:
+                self._tune(stream, 2 * self._room)
+            self._assign(streams)
         self._tell_workers()
         for row in stale:
             self._send(row.chain, len(row.work["stages"]), row.slot)
@@ -114,21 +117,22 @@ class Ticker:
 
     # ------------------------------------------------------------------------------------------------ tuners
 
-    def _tune(self, stream: str) -> None:
+    def _tune(self, stream: str, room: int) -> None:
+        """Let the tuners of a plan wish, as long as fewer than `room` trials of their study are active."""
         for study in list(self._plans.get(stream).studies.values()):
             if study.state == "running":
                 try:
-                    self._tune_study(stream, study.id)
+                    self._tune_study(stream, study.id, room)
                 except Exception as error:
                     logger.exception("the tuner of study %s failed", study.id)
                     self._close(
                         stream, c.FailStudy(study=study.id, error=f"the tuner failed: {error}", at=self._clock())
                     )
 
-    def _tune_study(self, stream: str, name: StudyId) -> None:
+    def _tune_study(self, stream: str, name: StudyId, room: int) -> None:
         """Grant the study's wishes one after the other, each on what the one before led to."""
         mind = self._mind(stream, name)
-        while self._transact(stream, lambda plan: _tuned(plan, name, mind, self._room)):
+        while self._transact(stream, lambda plan: _tuned(plan, name, mind, room)):
             pass
         with self._plans.holding(stream) as plan:
             done = mind.is_done(plan.studies[name])
@@ -157,15 +161,16 @@ class Ticker:
 
     # ------------------------------------------------------------------------------------------------ chains
 
-    def _assign(self, streams: Sequence[str]) -> None:
-        """Give the most urgent work to free slots, until one of both runs out."""
+    def _assign(self, streams: Sequence[str]) -> bool:
+        """Give the most urgent work to free slots, until one of both runs out. Whether slots are left."""
         with self._database.read() as session:
             free = leases.free_slots(session, self._lease_seconds)
         frontiers = [self._frontier(stream) for stream in streams] if free else []
         while free and (choice := self._policy(frontiers)):
             if not self._give(choice, free):
-                return
+                return False
             choice[0].refresh()
+        return bool(free)
 
     def _frontier(self, stream: str) -> Frontier:
         plan = self._plans.get(stream)
