@@ -55,6 +55,20 @@ def test_changing_a_study(client: Client, workers: Workers) -> None:
     assert client.cancel(study)["state"] == "cancelled"
 
 
+def test_trials_from_outside(client: Client, workers: Workers) -> None:
+    external = {name: value for name, value in changed(tuner={"kind": "external"}).items() if name != "space"}
+    study = client.submit(external)["study"]
+    hp = {"lr": MultiStep(0.1, [20], 0.1), "bs": 64}
+    [trial] = client.ask_trials(study, [{"hp": hp, "steps": 10}])
+    assert (trial["trial"], trial["asked"]) == (0, [10])
+    assert client.extend_trial(study, 0, 30)["asked"] == [10, 30]
+    workers.finish(study, workers.assign(study, 0), {"accuracy": 0.5})
+    with pytest.raises(Conflict):
+        client.complete(study)
+    client.cancel_trial(study, 0)
+    assert client.complete(study)["state"] == "completed"
+
+
 def test_the_same_key_is_one_study(client: Client) -> None:
     assert client.submit(STUDY, "k") == client.submit(STUDY, "k")
 

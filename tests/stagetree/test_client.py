@@ -137,6 +137,8 @@ def problem(status: int, title: str, **more: Any) -> Answer:
         (lambda c: c.pause("s1"), "POST", "/api/v1/studies/s1:pause", {}, None),
         (lambda c: c.resume("s1"), "POST", "/api/v1/studies/s1:resume", {}, None),
         (lambda c: c.cancel("s1"), "POST", "/api/v1/studies/s1:cancel", {}, None),
+        (lambda c: c.complete("s1"), "POST", "/api/v1/studies/s1:complete", {}, None),
+        (lambda c: c.extend_trial("s1", 3, 9), "POST", "/api/v1/studies/s1/trials/3:extend", {}, {"steps": 9}),
         (lambda c: c.replay("s1"), "POST", "/api/v1/studies/s1:replay", {}, None),
         (lambda c: c.plan("s1"), "GET", "/api/v1/studies/s1/plan", {}, None),
         (lambda c: c.stage_tree("s1"), "GET", "/api/v1/studies/s1/stage-tree", {}, None),

@@ -1,0 +1,72 @@
+"""Samplers at work with tuners: on virtual slots, decided again from the log, and taken up in the middle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node, SearchPlan, fold
+from app.scheduling.replay import replay
+from app.scheduling.simulator import Simulator
+from app.scheduling.tuners import Mind
+from stagetree.spec import StudySpec
+
+STUDY = StudyId("s")
+SPACE = {"lr": {"family": "exponential", "init": {"loguniform": [0.01, 1]}, "gamma": 0.9}, "bs": [32, 64]}
+TUNERS: dict[str, dict[str, Any]] = {
+    "asha": {"kind": "asha", "num_trials": 24, "min_steps": 1, "max_steps": 16},
+    "sha": {"kind": "sha", "num_trials": 16, "min_steps": 1, "max_steps": 16},
+    "hyperband": {"kind": "hyperband", "max_steps": 9},
+}
+
+
+def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
+    """A study to its end; less is better, and a learning rate of 0.1 is best."""
+
+    def measure(node: Node, step: int) -> e.Metrics:
+        return {"loss": abs(node.segment.forms["lr"].at(0) - 0.1) + 1 / step}
+
+    spec = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": SPACE}
+    study = StudySpec.from_dict({**spec, "tuner": {**TUNERS[tuner], "sampler": sampler}})
+    simulator = Simulator(SearchPlan(), slots=slots, measure=measure)
+    opened = e.PlanOpened(trainer="t", trainer_version="", trainer_args={}, seed=0)
+    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=study.to_json(), at=0.0))
+    simulator.run()
+    return simulator
+
+
+@pytest.mark.parametrize("sampler", ["sobol", "halton", "tpe", "cmaes"])
+@pytest.mark.parametrize("tuner", list(TUNERS))
+def test_a_tuner_takes_its_configurations_from_any_sampler(tuner: str, sampler: str) -> None:
+    simulator = simulated(tuner, sampler)
+    study = simulator.plan.studies[STUDY]
+    assert study.trials and study.active == 0
+    assert len({str(trial.hp) for trial in study.trials}) > len(study.trials) // 2
+    again = replay(enumerate(simulator.events), STUDY)
+    assert again.identical and again.decisions > 0
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "gp"])
+def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: str) -> None:
+    events = simulated("asha", sampler, slots=2).events[: None if sampler != "gp" else 60]
+    starts = [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]
+    for at in (starts[len(starts) // 2], starts[-1]):
+        plan = fold(events[:at])
+        study = plan.studies[STUDY]
+        [wish] = Mind(study.spec).wishes(study, room=100)
+        recorded = events[at]
+        assert isinstance(recorded, e.TrialAdded) and isinstance(wish, c.Start)
+        assert (wish.hp, {"by": "tuner", **wish.reason}) == (recorded.hp, recorded.reason)
+
+
+def test_replay_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = simulated("asha", "tpe")
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    from app.scheduling.tuners.sources import guided
+
+    guided._optuna.cache_clear()
+    assert replay(enumerate(simulator.events), STUDY).identical
