@@ -39,7 +39,8 @@ def main() -> None:
         steps = ours["study"]["steps"]
         print(
             f"round {number + 1}: bare loop {bare:6.2f} s   stagetree {ours['seconds']:6.2f} s   "
-            f"ratio {ratios[-1]:.3f}   ({steps['requested']} steps asked for, {steps['unique']} different, {steps['executed']} run)",
+            f"ratio {ratios[-1]:.3f}   ({steps['requested']} steps asked for, {steps['unique']} different, "
+            f"{steps['executed']} run)",
             flush=True,
         )
     print(f"median ratio {statistics.median(ratios):.3f}, budget 1.15")
