@@ -38,8 +38,9 @@ def main() -> None:
         ratios.append(ours["seconds"] / bare)
         steps = ours["study"]["steps"]
         print(
-            f"round {number + 1}: bare loop {bare:6.2f} s  stagetree {ours['seconds']:6.2f} s  ratio {ratios[-1]:.3f}  "
-            f"({steps['requested']} steps asked for, {steps['unique']} different, {steps['executed']} run)",
+            f"round {number + 1}: bare loop {bare:6.2f} s   stagetree {ours['seconds']:6.2f} s   "
+            f"ratio {ratios[-1]:.3f}   ({steps['requested']} steps asked for, {steps['unique']} different, "
+            f"{steps['executed']} run)",
             flush=True,
         )
     print(f"median ratio {statistics.median(ratios):.3f}, budget 1.15")

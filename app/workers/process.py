@@ -15,6 +15,7 @@ from app.events.transact import Plans
 from app.registry import describe, load
 from app.scheduling.policies import POLICIES
 from app.settings import settings
+from app.workers.bell import Bell
 from app.workers.celery_app import nudge, publish
 from app.workers.tick import Ticker
 
@@ -47,6 +48,7 @@ def ticker() -> Ticker:
 
 
 _slot: Slot | None = None
+_bell: Bell | None = None
 
 
 def slot() -> Slot:
@@ -58,11 +60,12 @@ def slot() -> Slot:
 
 def open_slot(name: str) -> None:
     """Become the slot of a queue: put it on record, and be ready for stages."""
-    global _slot
+    global _slot, _bell
     from app.workers.checkpoints import Checkpoints
     from app.workers.slot import Slot
 
     device = _device(name)
+    _bell = Bell(nudge)
     _slot = Slot(
         name,
         device=device,
@@ -72,7 +75,7 @@ def open_slot(name: str) -> None:
         checkpoints=Checkpoints(settings().checkpoints, memory=settings().memory_bytes),
         trainer=cache(lambda name: load(settings().trainer_files, name)),
         versions=cache(lambda: describe(settings().trainer_files)),
-        nudge=nudge,
+        nudge=_bell.pull,
         lease_seconds=settings().lease_seconds,
         heartbeat_seconds=settings().heartbeat_seconds,
         spare_overhead=settings().spare_overhead,
@@ -82,8 +85,9 @@ def open_slot(name: str) -> None:
 
 def close_slot() -> None:
     """Before the process ends."""
-    if _slot is not None:
+    if _slot is not None and _bell is not None:
         _slot.close()
+        _bell.close()
 
 
 def _device(name: str) -> str:

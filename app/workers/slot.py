@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.domain import events as e
-from app.domain.ids import ChainId
+from app.domain.ids import ChainId, NodeId
 from app.events import leases
 from app.events.database import Database, DatabaseUnavailable
 from app.events.leases import Beat, Fenced, Refused
@@ -29,6 +29,7 @@ from app.events.transact import record
 from app.workers.checkpoints import CheckpointLost, Checkpoints, Stored
 from app.workers.model import Model, Timeline, TrainerFailed, user_code
 from app.workers.saver import RETRY_SECONDS, Saver
+from app.workers.state_format import Snapshot
 from stagetree.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -208,10 +209,9 @@ class Slot:
         while model.step < stage.end:
             self._record(run, found)
             found = self._step(run, model)
-        if stage.start < stage.end:
-            self._keep(run, model)
+        state = model.save() if stage.start < stage.end else None
         self._model_is = (run.work.plan, stage.node, stage.end)
-        self._complete(run, found)
+        self._complete(run, found, state)
 
     def _step(self, run: Run, model: Model) -> list[e.Event]:
         """Train one step and do what someone wants done after it; the facts that follow. Raises `Stopped`."""
@@ -230,15 +230,18 @@ class Slot:
         """Evaluate, and keep the state inside a stage, where someone wants that."""
         stage, step, marked = run.stage, model.step, model.step in run.beat.marks
         if marked and step < stage.end:
-            self._keep(run, model)
+            self._keep(run, stage.node, step, model.save())
         if not marked and step not in stage.evaluate:
             return []
         return [e.Evaluated(node=stage.node, step=step, metrics=model.evaluate())]
 
-    def _complete(self, run: Run, found: Sequence[e.Event]) -> None:
-        """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
-        last = run.index + 1 == len(run.work.stages)
-        warm = {"plan": run.work.plan, "node": run.stage.node, "step": run.stage.end}
+    def _complete(self, run: Run, found: Sequence[e.Event], state: Snapshot | None) -> None:
+        """The stage is done; after the last one the slot is free, and the chain is closed when all is saved.
+
+        Saving begins after that, so that the two do not wait for each other's transactions.
+        """
+        stage, last = run.stage, run.index + 1 == len(run.work.stages)
+        warm = {"plan": run.work.plan, "node": stage.node, "step": stage.end}
         seconds = time.monotonic() - run.begun_at
         done = e.StageCompleted(chain=ChainId(run.chain), index=run.index, seconds=seconds)
 
@@ -250,6 +253,8 @@ class Slot:
 
         self._write(run, [*found, *run.take_spares(), done], mine)
         run.index += 1
+        if state is not None:
+            self._keep(run, stage.node, stage.end, state)
         if last:
             self._run = None
             self._saver.submit(lambda: self._finish(run))
@@ -311,9 +316,8 @@ class Slot:
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
-    def _keep(self, run: Run, model: Model) -> None:
-        """Save the state in the background; it exists when the fact that names it is on record."""
-        node, step = run.stage.node, model.step
+    def _keep(self, run: Run, node: NodeId, step: int, state: Snapshot) -> None:
+        """Save a state in the background; it exists when the fact that names it is on record."""
 
         def kept(stored: Stored, _: float) -> None:
             self._note(run, e.CheckpointKept(node=node, step=step, **_fields(stored)))
@@ -321,7 +325,7 @@ class Slot:
         def failed(reason: str) -> None:
             self._note(run, e.CheckpointDropped(node=node, step=step, key="", reason=reason))
 
-        self._saver.save(f"{run.work.plan}/{node}/{step}", model.save(), kept, failed)
+        self._saver.save(f"{run.work.plan}/{node}/{step}", state, kept, failed)
 
     def _keep_spare(self, run: Run, model: Model) -> None:
         """Save the state inside a stage as well, if that is cheap."""
@@ -393,7 +397,7 @@ class Slot:
         """Nobody wants the chain any more: keep what is there, so that nothing is lost, and free the slot."""
         assert self._model is not None
         self._model_is = (run.work.plan, run.stage.node, run.step)
-        self._keep(run, self._model)
+        self._keep(run, run.stage.node, run.step, self._model.save())
         self._saver.wait()
         self._end(run, "stopped")
 

@@ -81,9 +81,11 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
 
 def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("events", done["study"])
-    assert "PlanOpened" in said.out.splitlines()[0] and "StudyCompleted" in said.out.splitlines()[-1]
+    assert "PlanOpened" in said.out.splitlines()[0]
+    assert "StudyCompleted" in said.out  # the last checkpoint may come after it
+    followed = stagetree("events", done["study"], "--follow", "-o", "json").json
     events = stagetree("events", done["study"], "-o", "json").json
-    assert events == stagetree("events", done["study"], "--follow", "-o", "json").json
+    assert events[: len(followed)] == followed
     later = stagetree("events", done["study"], "--after", events[4]["position"], "-o", "json").json
     assert later == events[5:]
 

@@ -134,7 +134,7 @@ def test_a_checkpoint_behind_our_back(cluster: Cluster, harm: str) -> None:
     tag = f"checkpoint-{harm}"
     first = cluster.run(trials(tag, ({}, 6)))["study"]
     kept = cluster.wait_for_event(first, "CheckpointKept", step=6)["data"]
-    cluster.run(trials("other-models-in-memory", ({}, 2 + len(harm)), ({"lr": 0.7}, 3)))
+    cluster.run(trials(f"another model in each slot's memory: {harm}", ({}, 4), ({"lr": 0.7}, 4), seconds=0.1))
     storage = boto3.client("s3")
     if harm == "deleted":
         storage.delete_object(Bucket="checkpoints", Key=f"tests/{kept['key']}")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from house import LEASE, House
+from stacks import Service
+from toys import grid, switch
 
 from app.domain import events as e
 from app.events import leases
@@ -25,12 +27,14 @@ def spec(*trials: tuple[Json, int], **fields: Any) -> Json:
     return {**named, "tuner": {"kind": "trials", "trials": listed}, **fields}
 
 
-def switch(before: Any, after: Any, step: int) -> Json:
-    return {"family": "values", "values": [before, after], "milestones": [step]}
-
-
 BRANCHES = spec(({"lr": switch(0.1, 0.2, 4)}, 8), ({"lr": switch(0.1, 0.3, 4)}, 8))
 ALONE = {**BRANCHES, "merge": False}
+
+
+def test_one_slot_gives_what_two_slots_give(house: House, stack: Service) -> None:
+    alone = house.values(house.run(house.submit(grid("slots"))).id)
+    trials = [stack.client.trial(found, number) for found in [stack.run(grid("slots"))["study"]] for number in range(8)]
+    assert alone == [(trial["state"], trial["curve"][-1]["metrics"]) for trial in trials]
 
 
 # -------------------------------------------------------------------------------------------------------------- storage
