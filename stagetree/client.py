@@ -138,6 +138,10 @@ class Client:
         """Go on with a paused study."""
         return self._post(f"{path_of(study)}:resume")
 
+    def reopen(self, study: str, num_trials: int) -> Json:
+        """Go on with a completed study, with so many trials in all."""
+        return self._post(f"{path_of(study)}:reopen?num_trials={num_trials}")
+
     def cancel(self, study: str) -> Json:
         """End the study for good."""
         return self._post(f"{path_of(study)}:cancel")

@@ -410,6 +410,10 @@ REPLAY: Json = {
     "identical": True,
     "events": 214,
     "decisions": 41,
+    "state": "completed",
+    "best": {"trial": 3, "value": 0.97, "steps": 60},
+    "steps": {"requested": 600, "unique": 412, "executed": 412},
+    "plan": {"nodes": 31, "checkpoints": 40},
     "rungs": [{"bracket": 0, "rung": 0, "trials": [{"trial": 3, "value": 0.91, "steps": 15, "promoted": True}]}],
     "history": [
         {

@@ -250,6 +250,17 @@ def resume(id: StudyId, server: Server = None, output: Output = Format.table) ->
 
 
 @app.command()
+def reopen(
+    id: StudyId,
+    num_trials: Annotated[int, typer.Option("--num-trials", min=1, help="How many trials it has in all from here on.")],
+    server: Server = None,
+    output: Output = Format.table,
+) -> None:
+    """Go on with a completed study, with more trials; what was decided stands."""
+    _change("reopen", id, server, output, num_trials)
+
+
+@app.command()
 def cancel(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
     """End a study for good; its results so far stay."""
     _change("cancel", id, server, output)
@@ -311,11 +322,11 @@ def _finish(study: Json, output: Format) -> NoReturn:
     raise typer.Exit(DONE if study["state"] == "completed" else FAILED)
 
 
-def _change(verb: str, id: str, server: str | None, output: Format) -> None:
+def _change(verb: str, id: str, server: str | None, output: Format, *arguments: Any) -> None:
     from app.cli import stacks
 
     with stacks.server(server) as service:
-        found = getattr(service.client, verb)(id)
+        found = getattr(service.client, verb)(id, *arguments)
     if output is Format.json:
         print_json(found)
     else:

@@ -87,6 +87,14 @@ class ResumeStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReopenStudy:
+    """Go on with a completed study, with `trials` trials in all: wider rungs, the old promotions kept."""
+
+    study: StudyId
+    trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelStudy:
     study: StudyId
     at: float
@@ -144,6 +152,7 @@ Command = (
     | CancelTrial
     | PauseStudy
     | ResumeStudy
+    | ReopenStudy
     | CancelStudy
     | CompleteStudy
     | CloseStudy

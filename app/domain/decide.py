@@ -38,6 +38,8 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
         case c.ResumeStudy():
             study = _open_study(plan, command.study)
             return (e.StudyResumed(study=study.id),) if study.state == "paused" else ()
+        case c.ReopenStudy():
+            return (_reopen(_study(plan, command.study), command.trials),)
         case c.CancelStudy():
             study = _study(plan, command.study)
             if study.state == "cancelled":
@@ -150,6 +152,21 @@ def _cancel_trial(trial: Trial) -> Iterator[e.Event]:
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != "cancelled":
         raise Conflict(f"trial {trial.number} of study {trial.study} is {trial.state} and cannot be cancelled")
+
+
+CAN_GROW = ("random", "asha", "async_hyperband", "median", "bandit")
+"""The tuners that may start more trials than they were first asked for: none of their decisions would have differed."""
+
+
+def _reopen(study: Study, trials: int) -> e.StudyReopened:
+    tuner = study.spec["tuner"]
+    if study.state != "completed":
+        raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
+    if tuner["kind"] not in CAN_GROW:
+        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(CAN_GROW)}")
+    if trials <= tuner["num_trials"]:
+        raise Refused(f"num_trials: must be more than the {tuner['num_trials']} that the study had, got {trials}")
+    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, "num_trials": trials}})
 
 
 def _close(study: Study, at: float) -> Iterator[e.Event]:

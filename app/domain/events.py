@@ -99,6 +99,14 @@ class StudyResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StudyReopened:
+    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands."""
+
+    study: StudyId
+    spec: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCancelled:
     study: StudyId
     at: float
@@ -213,6 +221,7 @@ Event = (
     | TrialCancelled
     | StudyPaused
     | StudyResumed
+    | StudyReopened
     | StudyCancelled
     | StudyCompleted
     | StudyFailed

@@ -233,6 +233,9 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             _set_state(plan, event.study, "paused")
         case e.StudyResumed():
             _set_state(plan, event.study, "running")
+        case e.StudyReopened():
+            _set_state(plan, event.study, "running")
+            plan.studies[event.study].spec, plan.studies[event.study].finished_at = event.spec, None
         case e.StudyCancelled():
             _finish(plan, event.study, "cancelled", event.at)
         case e.StudyCompleted():

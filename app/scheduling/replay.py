@@ -51,7 +51,23 @@ class Replay:
         found: Json = {"study": self.study, "identical": self.identical, "events": self.events}
         if self.difference is not None:
             found["difference"] = self.difference
-        return {**found, "decisions": self.decisions, "rungs": self.rungs(), "history": self.history}
+        return {**found, "decisions": self.decisions, **self._standing(), "history": self.history}
+
+    def _standing(self) -> Json:
+        """How the study stands at the last event replayed."""
+        study = self.plan.studies[self.study]
+        steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
+        plan = {
+            "nodes": len(study.deepest),
+            "checkpoints": sum(len(self.plan.nodes[n].checkpoints) for n in study.deepest),
+        }
+        return {"state": study.state, "best": self._best(study), "steps": steps, "plan": plan, "rungs": self.rungs()}
+
+    def _best(self, study: Study) -> Json | None:
+        last = {line["trial"]: line for line in self.history if line["kind"] == "result" and line["value"] is not None}
+        sign = -1 if study.spec.get("mode") == "max" else 1
+        best = min(last.values(), key=lambda line: (sign * line["value"], line["trial"]), default=None)
+        return best and {name: best[name] for name in ("trial", "value", "steps")}
 
     def rungs(self) -> list[Json]:
         """The rungs as they stand at the last event replayed: each with its results, best first."""
@@ -82,7 +98,7 @@ def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) ->
         known = len(found.plan.studies[study].history) if study in found.plan.studies else 0
         evolve(found.plan, event)
         found.events += 1
-        if isinstance(event, e.StudySubmitted) and event.study == study:
+        if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
             judge = Mind(event.spec)
         if study in found.plan.studies:
             found.history += _lines(found, number, event, found.plan.studies[study], known)

@@ -133,7 +133,7 @@ class Simulator:
 
     def _tune(self, name: StudyId) -> None:
         study = self.plan.studies[name]
-        if name not in self._minds:
+        if name not in self._minds or self._minds[name].spec is not study.spec:
             self._minds[name] = Mind(study.spec)
         mind = self._minds[name]
         while (wishes := mind.wishes(study, self._slots)) and self.give(c.Tune(study=name, wishes=wishes)):

@@ -140,8 +140,9 @@ class Ticker:
             self._close(stream, c.CloseStudy(study=name, at=self._clock()))
 
     def _mind(self, stream: str, name: StudyId) -> Mind:
-        if name not in self._minds:
-            self._minds[name] = Mind(self._plans.get(stream).studies[name].spec)
+        spec = self._plans.get(stream).studies[name].spec
+        if name not in self._minds or self._minds[name].spec is not spec:
+            self._minds[name] = Mind(spec)
         return self._minds[name]
 
     def _close(self, stream: str, command: c.CloseStudy | c.FailStudy) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from app.domain import commands as c
 from app.domain import events as e
+from app.domain.errors import Conflict, Refused
 from app.events.export import NotALog, lines, parse
 from app.events.log import MemoryLog
 from app.scheduling.replay import replay
@@ -127,3 +130,34 @@ def test_changes_go_by_path() -> None:
     before = {"mode": "min", "tuner": {"kind": "asha", "min_steps": 1}}
     assert changed(before, {"tuner.min_steps": 3, "mode": None}) == {"tuner": {"kind": "asha", "min_steps": 3}}
     assert json.dumps(before) == '{"mode": "min", "tuner": {"kind": "asha", "min_steps": 1}}'
+
+
+def test_a_reopened_study_keeps_its_promotions_and_widens_its_rungs() -> None:
+    world = simulator(spec({**ASHA, "num_trials": 20}), slots=3, seconds=stragglers(2))
+    world.run()
+    before = [line for line in replay(enumerate(world.events, 1), STUDY).history if line["kind"] != "complete"]
+    steps = world.plan.studies[STUDY].executed
+    world.give(c.ReopenStudy(study=STUDY, trials=60))
+    world.run()
+    study = world.plan.studies[STUDY]
+    found = replay(enumerate(world.events, 1), STUDY)
+    assert (study.state, len(study.trials)) == ("completed", 60)
+    assert found.identical and found.history[: len(before)] == before
+    assert study.executed == study.unique > steps
+    assert len(found.rungs()[0]["trials"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("tuner", "trials", "sentence"),
+    [
+        ({**ASHA, "num_trials": 20}, 20, "more than the 20"),
+        ({"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}, 18, "cannot grow"),
+    ],
+)
+def test_what_cannot_be_reopened(tuner: dict[str, Any], trials: int, sentence: str) -> None:
+    world = simulator(spec(tuner))
+    with pytest.raises(Conflict, match="only a completed study"):
+        world.give(c.ReopenStudy(study=STUDY, trials=trials))
+    world.run()
+    with pytest.raises(Refused, match=sentence):
+        world.give(c.ReopenStudy(study=STUDY, trials=trials))

@@ -29,12 +29,14 @@ router = APIRouter(tags=["studies"])
 STATES: dict[type, str] = {
     e.StudyPaused: "paused",
     e.StudyResumed: "running",
+    e.StudyReopened: "running",
     e.StudyCancelled: "cancelled",
     e.StudyCompleted: "completed",
     e.StudyFailed: "failed",
 }
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
+NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
 
@@ -135,6 +137,12 @@ def pause_study(row: Found, use: Use, write: Writing) -> Json:
 def resume_study(row: Found, use: Use, write: Writing) -> Json:
     """It goes on where it was."""
     return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
+
+
+@router.post(**_command("reopen", "Go on with a completed study"))
+def reopen_study(row: Found, use: Use, write: Writing, num_trials: NumTrials) -> Json:
+    """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
+    return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))

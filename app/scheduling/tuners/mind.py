@@ -35,6 +35,11 @@ class Mind:
         self._granted: deque[Entry] = deque()
 
     @property
+    def spec(self) -> Mapping[str, Any]:
+        """The study file it was made for."""
+        return self._made_of[0]
+
+    @property
     def tuner(self) -> Tuner:
         return self._tuner
 

@@ -1,0 +1,81 @@
+"""ASHA on digits with real workers, one of them killed: every decision can be derived again, from a file alone too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stacks import TRAINERS, Cluster, Service, wait_for
+
+from app.embedded import Embedded
+from stagetree.client import Client
+
+Json = dict[str, Any]
+
+
+def asha(tag: int, trials: int) -> Json:
+    """Small models, told apart from those of other tests by their seed."""
+    space = {
+        "lr": {"family": "warmup", "steps": 1, "then": {"loguniform": [0.001, 0.3]}},
+        "bs": [256, 512],
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+    }
+    return {
+        "name": "asha",
+        "trainer": "digits",
+        "trainer_args": {"width": 4},
+        "seed": tag,
+        "metric": "val_accuracy",
+        "mode": "max",
+        "space": space,
+        "tuner": {"kind": "asha", "num_trials": trials, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
+    }
+
+
+def check(service: Service, study: str, folder: Path) -> None:
+    """Replay on the server, and in a fresh process that has only the exported log, agree that all is as it was."""
+    found = service.client.replay(study)
+    assert found["identical"] and any(line["kind"] == "promote" for line in found["history"])
+    log = folder / "log.jsonl"
+    log.write_text(service.client.log(study), encoding="utf-8")
+    command = [sys.executable, "-m", "app.cli", "replay", study, "--log", str(log), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_services())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["history"] == found["history"]
+
+
+def without_services() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("STAGETREE_")}
+
+
+def test_two_slots_one_of_them_killed(cluster: Cluster, tmp_path: Path) -> None:
+    study = cluster.submit(asha(1, trials=9))
+    cluster.wait_for_event(study, "Evaluated")
+    slot = wait_for("a stage under way", lambda: cluster.running(study))[0]["slot"]
+    os.kill(cluster.child(slot) or 0, signal.SIGKILL)
+    assert cluster.wait(study)["state"] == "completed"
+    check(cluster, study, tmp_path)
+    cluster.client.reopen(study, 12)
+    assert len(cluster.wait(study)["trials"]) == 12
+    check(cluster, study, tmp_path)
+
+
+@pytest.mark.parametrize("slots", [8])
+def test_eight_slots(slots: int, tmp_path: Path) -> None:
+    embedded = Embedded(tmp_path / "stack", slots, TRAINERS)
+    embedded.start()
+    try:
+        with Client(embedded.url) as client:
+            service = Service(client)
+            study = service.submit(asha(2, trials=18))
+            assert service.wait(study)["state"] == "completed"
+            check(service, study, tmp_path)
+    finally:
+        embedded.stop()
