@@ -153,11 +153,15 @@ class Embedded:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
     def _create_database(self) -> None:
+        """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
+        from app.events import leases
         from app.events.database import Database, DatabaseUnavailable
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
         try:
             database.create()
+            with database.write() as session:
+                leases.forget_slots(session)
         except DatabaseUnavailable as problem:
             raise StackFailed(str(problem)) from None
         finally:

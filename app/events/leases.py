@@ -88,6 +88,12 @@ def expire_slot(session: Session, name: str) -> None:
     session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
 
 
+def forget_slots(session: Session) -> None:
+    """No worker is alive, which whoever asks must know: there are no slots, and what they still had may be ended."""
+    session.execute(update(CHAINS).where(text(LIVE)).values(lease_until=0.0))
+    session.execute(delete(SLOTS))
+
+
 def retire_slot(session: Session, name: str) -> None:
     """The slot's worker is going: its chain is to stop at the next step, or at once if not begun, and none follows."""
     mine = update(CHAINS).where(CHAINS.c.slot == name, text(LIVE))

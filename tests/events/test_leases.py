@@ -340,6 +340,20 @@ def test_when_all_is_done_only_late_facts_are_let_through(run: Callable, lease: 
     assert slot(run, "gpu0").chain == "d"
 
 
+def test_a_retired_slot_stops_its_chain_and_gets_no_other(run: Callable, lease: Lease) -> None:
+    run(leases.retire_slot, "gpu0")
+    assert run(leases.peek, "c", lease.fence).stop
+    assert "gpu0" not in [each.name for each in run(leases.slots)]
+    with pytest.raises(SlotTaken):
+        run(leases.assign, "d", "plan", "gpu0", {}, TTL)
+
+
+def test_forgotten_slots_leave_their_chains_to_the_tick(run: Callable, lease: Lease) -> None:
+    run(leases.forget_slots)
+    assert run(leases.slots) == []
+    assert [row.chain for row in run(leases.expired)] == [lease.chain]
+
+
 def test_a_slow_finish_does_not_free_a_slot_of_others(run: Callable, lease: Lease, timed: Database) -> None:
     """Should chain and slot ever disagree, the slot goes by its own row."""
     with timed.write() as session:
