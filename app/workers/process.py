@@ -11,16 +11,14 @@ from uuid import uuid4
 
 from app.events.database import Database
 from app.events.log import SqlLog
-from app.events.transact import Plans
 from app.registry import describe, load
-from app.scheduling.policies import POLICIES
 from app.settings import settings
 from app.workers.bell import Bell
 from app.workers.celery_app import nudge, publish
-from app.workers.tick import Ticker
 
 if TYPE_CHECKING:
     from app.workers.slot import Slot
+    from app.workers.tick import Ticker
 
 SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
@@ -34,6 +32,10 @@ def database() -> Database:
 @cache
 def ticker() -> Ticker:
     """The scheduler of this process."""
+    from app.events.transact import Plans
+    from app.scheduling.policies import POLICIES
+    from app.workers.tick import Ticker
+
     log = SqlLog(database())
     return Ticker(
         database=database(),

@@ -208,6 +208,8 @@ class Slot:
         found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
         while model.step < stage.end:
             self._record(run, found)
+            if found and model.step in run.beat.marks:
+                self._nudge()
             found = self._step(run, model)
         state = model.save() if stage.start < stage.end else None
         self._model_is = (run.work.plan, stage.node, stage.end)
@@ -260,7 +262,8 @@ class Slot:
             self._saver.submit(lambda: self._finish(run))
         else:
             run.idle_since = time.monotonic()
-        self._nudge()
+        if last or found:
+            self._nudge()
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -357,7 +360,6 @@ class Slot:
         except Fenced:
             logger.warning("chain %s was over before its last checkpoint was saved", run.chain)
         self._let_go(run)
-        self._nudge()
 
     # ------------------------------------------------------------------------------------------------ facts and leases
 
@@ -365,7 +367,6 @@ class Slot:
         """Put facts on record if the chain is still ours. Raises `Fenced`."""
         if facts:
             self._write(run, facts, lambda session: leases.guard(session, run.chain, run.fence))
-            self._nudge()
 
     def _write(self, run: Run, facts: Sequence[e.Event], proof: Alongside) -> None:
         """Append facts with the proof of the right to state them; again when another transaction was faster."""
@@ -383,6 +384,13 @@ class Slot:
             self._record(run, [fact])
         except Fenced:
             run.lost = True
+        if isinstance(fact, e.CheckpointDropped) or self._is_a_slot_idle():
+            self._nudge()
+
+    def _is_a_slot_idle(self) -> bool:
+        """Whether anyone could begin where a checkpoint was just kept; who gets idle later asks for work by itself."""
+        with self._database.read() as session:
+            return bool(leases.free_slots(session, self._lease_seconds))
 
     def _peek(self, run: Run) -> None:
         """What the tick wants of the chain by now. Raises `Fenced`."""
