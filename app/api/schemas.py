@@ -413,7 +413,7 @@ REPLAY: Json = {
     "state": "completed",
     "best": {"trial": 3, "value": 0.97, "steps": 60},
     "steps": {"requested": 600, "unique": 412, "executed": 412},
-    "plan": {"nodes": 31, "checkpoints": 40},
+    "plan": [{"node": NODE, "parent": None, "start": 0, "asked": 15, "checkpoints": [1, 15], "evaluated": [15]}],
     "rungs": [{"bracket": 0, "rung": 0, "trials": [{"trial": 3, "value": 0.91, "steps": 15, "promoted": True}]}],
     "history": [
         {

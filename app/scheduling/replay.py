@@ -12,7 +12,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.commands import Extend, Start, Stop
-from app.domain.ids import StudyId
+from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Entry, SearchPlan, Study, evolve
 from app.scheduling.tuners.base import Fresh, Next
 from app.scheduling.tuners.mind import Mind
@@ -57,11 +57,15 @@ class Replay:
         """How the study stands at the last event replayed."""
         study = self.plan.studies[self.study]
         steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
-        plan = {
-            "nodes": len(study.deepest),
-            "checkpoints": sum(len(self.plan.nodes[n].checkpoints) for n in study.deepest),
-        }
+        plan = [self._node(name) for name in study.deepest]
         return {"state": study.state, "best": self._best(study), "steps": steps, "plan": plan, "rungs": self.rungs()}
+
+    def _node(self, name: NodeId) -> Json:
+        """A node that the study passes, and how far it was by then."""
+        node = self.plan.nodes[name]
+        asked = self.plan.studies[self.study].deepest[name]
+        standing = {"checkpoints": sorted(node.checkpoints), "evaluated": sorted(node.metrics)}
+        return {"node": name, "parent": node.parent, "start": node.start, "asked": asked, **standing}
 
     def _best(self, study: Study) -> Json | None:
         last = {line["trial"]: line for line in self.history if line["kind"] == "result" and line["value"] is not None}
