@@ -118,7 +118,7 @@ def test_two_schedulers_at_once(cluster: Cluster, expected: list[Json]) -> None:
     cluster.commands["scheduler2"] = [*cluster.commands["scheduler"][:-1], "scheduler2@%h"]
     cluster.start("scheduler2")
     try:
-        study, _ = begin(cluster, "twins", seconds=0.02)
+        study = cluster.submit(grid("twins", seconds=0.02))
         for _ in range(50):
             cluster.nudge()
         check(cluster, study, expected)
@@ -161,7 +161,7 @@ def test_a_stage_that_kills_its_workers_is_given_up_and_its_siblings_go_on(clust
     check_log(cluster, study["study"])
 
 
-def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.05) -> tuple[str, str]:
+def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.08) -> tuple[str, str]:
     """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
     study = cluster.submit(grid(tag, seconds=seconds))
 
