@@ -18,6 +18,11 @@ help:  ## this list
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
 	@$(BIN)/stagetree run examples/digits/study.yaml
+	@echo
+	@echo "Next: source .venv/bin/activate, and then"
+	@echo "  stagetree preview examples/charlm/study.yaml --slots 2    what another study would cost"
+	@echo "  stagetree up                                              a server to submit studies to"
+	@echo "docs/quick-start.md goes on from here."
 
 up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
 	@$(BIN)/stagetree up
