@@ -8,7 +8,6 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
-from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.simulator import Simulator
 from app.scheduling.tuners.sources import NEEDED
 from stagetree.spec import StudySpec
@@ -22,8 +21,6 @@ def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
     )
     simulator.give(c.SubmitStudy(plan=opened, study=study, spec=_unguided(spec.to_json()), at=0.0))
-    simulator.let_tuners_wish()
-    longest = critical_path_steps(build_stage_tree(plan))
     makespan = simulator.run()
     found = plan.studies[study]
     return {
@@ -31,7 +28,7 @@ def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
         "requested": found.requested,
         "unique": found.unique,
         "merge_rate": round(found.requested / found.unique, 3) if found.unique else 1.0,
-        "critical_path_steps": longest,
+        "critical_path_steps": max((trial.steps for trial in found.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
     }

@@ -16,6 +16,7 @@ from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.policies import POLICIES
 from app.scheduling.preview import preview
 from app.scheduling.simulator import Simulator
+from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
 from tests.strategies import Trial, spaces
 
@@ -138,3 +139,11 @@ def test_a_preview_counts_steps() -> None:
         "makespan_steps": 40,
         "slots": 2,
     }
+
+
+def test_the_critical_path_of_a_preview_goes_to_the_top_rung() -> None:
+    """It was taken before any promotion, and so shorter than any real run."""
+    tuner = {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
+    study = {"name": "s", "trainer": "t", "metric": "m", "mode": "max", "space": {"lr": {"uniform": [0, 1]}}}
+    found = preview(StudySpec.from_dict({**study, "tuner": tuner}), slots=9)
+    assert found["critical_path_steps"] == 9 <= found["makespan_steps"]
