@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -118,15 +119,17 @@ class Embedded:
             return int(probe.getsockname()[1])
 
     def _spawn_all(self) -> None:
-        self._spawn("redis", _redis_command(self._scratch))
-        celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO"]
-        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        """Those that take longest first."""
+        python, workers = [sys.executable, "-m"], {name: _worker(name) for name in self._slot_names()}
         api = ["--factory", "app.main:create_app", "--host", self.host, "--port", str(self.port)]
+        self._spawn("slots", [*python, "app.workers.nursery", str(self.folder / "logs"), json.dumps(workers)])
+        self._spawn("redis", _redis_command(self._scratch))
         self._create_database()
-        self._spawn("api", [sys.executable, "-m", "uvicorn", *api, "--no-access-log"])
-        for number in range(self.slots):
-            self._spawn(f"gpu{number}", [*celery, *quiet, "-Q", f"gpu{number}", "-n", f"gpu{number}@%h"])
-        self._spawn("scheduler", [*celery, *quiet, "-P", "solo", "-Q", "scheduler", "-n", "scheduler@%h", "-B"])
+        self._spawn("api", [*python, "uvicorn", *api, "--no-access-log"])
+        self._spawn("scheduler", [*python, *_worker("scheduler"), "-P", "solo", "-B"])
+
+    def _slot_names(self) -> list[str]:
+        return [f"gpu{number}" for number in range(self.slots)]
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""
@@ -144,13 +147,9 @@ class Embedded:
 
     def _let_slots_save(self) -> None:
         """Ask the slots to end, and give them a little time for what is waiting to be saved."""
-        slots = [process for name, process in self._processes.items() if name.startswith("gpu")]
-        for process in slots:
-            process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for process in slots:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+        self._processes["slots"].terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._processes["slots"].wait(STOP_SECONDS)
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
@@ -195,6 +194,12 @@ class Embedded:
     def _last_words(self, name: str) -> str:
         lines = (self.folder / "logs" / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def _worker(queue: str) -> list[str]:
+    """The command of a Celery worker on a queue."""
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
 
 
 def _redis_command(folder: str) -> list[str]:

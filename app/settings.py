@@ -31,7 +31,7 @@ class Settings(BaseSettings):
     )
     tick_seconds: float = Field(default=5.0, gt=0, description="the scheduler looks at the log at least this often")
     spare_overhead: float = Field(
-        default=0.02, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"
+        default=0.01, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"
     )
     spare_bytes: int = Field(
         default=2**30,

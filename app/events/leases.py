@@ -12,7 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Update, delete, func, literal, literal_column, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Update,
+    bindparam,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
@@ -218,10 +230,15 @@ def heartbeat(session: Session, chain: str, fence: int, ttl: float, index: int, 
     return Beat(tuple(marks), stop)
 
 
+PEEK = select(CHAINS.c.marks, CHAINS.c.stop).where(
+    CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"), CHAINS.c.state.in_(HELD)
+)
+"""Built once: it is asked after every training step."""
+
+
 def peek(session: Session, chain: str, fence: int) -> Beat:
     """What a heartbeat would say, without one. Raises `Fenced`."""
-    holds = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_(HELD))
-    row = session.execute(select(CHAINS.c.marks, CHAINS.c.stop).where(*holds)).one_or_none()
+    row = session.execute(PEEK, {"chain": chain, "fence": fence}).one_or_none()
     if row is None:
         raise _not_yours(chain)
     return Beat(tuple(row.marks), row.stop)

@@ -65,9 +65,9 @@ def close_slot(**_: Any) -> None:
     process.close_slot()
 
 
-@beat_embedded_init.connect
-def end_with_worker(**_: Any) -> None:
-    """Beat is a process of its own, and would go on when its worker is killed."""
+@beat_embedded_init.connect  # Beat is a process of its own, and would go on when its worker is killed
+def end_with_parent(**_: Any) -> None:
+    """Be killed when the parent dies, however it does."""
     with contextlib.suppress(OSError):  # elsewhere than on Linux it cannot be asked for
         set_pdeathsig(signal.SIGKILL)
 

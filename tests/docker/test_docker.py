@@ -98,7 +98,8 @@ def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
 def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = embedded_commands(tmp_path, monkeypatch)
     api = next(command for command in started if "uvicorn" in command)
-    slot = next(command for command in started if "gpu0" in command)
+    nursery = next(command for command in started if "app.workers.nursery" in command)
+    slot = json.loads(nursery[-1])["gpu0"]
     assert arguments(api) == arguments(docker_commands()["image api"])
     assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(slot).items()
 

@@ -87,6 +87,16 @@ def test_a_run_that_is_killed_takes_everything_with_it(running: Command) -> None
     wait_for("the end of all its processes", lambda: not running.family(), 5)
 
 
+def test_a_slot_that_ends_by_itself_ends_the_run_with_a_sentence(running: Command, tmp_path: Path) -> None:
+    nursery = next(process for process in running.family() if "app.workers.nursery" in process.cmdline())
+    nursery.children()[0].kill()
+    _, err = running.process.communicate(timeout=20)
+    assert running.process.returncode == 1
+    assert f"gpu0 ended with exit code -9; its log is {tmp_path / 'kept' / 'logs' / 'gpu0.log'}" in err
+    assert "Traceback" not in err
+    assert running.family() == []
+
+
 def end(running: Command, number: int, code: int, folder: Path) -> None:
     """Send a signal; the command ends in order, and says how to go on."""
     assert len(running.family()) >= 5
