@@ -40,8 +40,7 @@ def study(
     with_trials: bool = True,
 ) -> Json:
     """A study with its results so far. `now` is when it is looked at, for the time a running one has taken."""
-    found = plan.studies[name]
-    all_trials = trials(plan, found)
+    found, busy = plan.studies[name], _busy(plan)
     view = {
         "study": found.id,
         "name": found.spec.get("name", ""),
@@ -50,14 +49,14 @@ def study(
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
         "best": best(plan, found),
-        "counts": dict.fromkeys(TRIAL_STATES, 0) | Counter(trial["state"] for trial in all_trials),
+        "counts": dict.fromkeys(TRIAL_STATES, 0) | Counter(_state(plan, trial, busy) for trial in found.trials),
         **_costs(found),
         "wall_seconds": round((found.finished_at or max(now, found.submitted_at)) - found.submitted_at, 3),
         "submitted_at": found.submitted_at,
         "finished_at": found.finished_at,
         "progress": {"running": list(_progress(plan, found, reached or {}))},
     }
-    return view | ({"spec": found.spec, "trials": all_trials} if with_trials else {})
+    return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
 
 
 def _costs(study: Study) -> Json:

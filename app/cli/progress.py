@@ -10,7 +10,10 @@ from typing import Any
 from app.cli.output import Json, duration
 from stagetree.client import Client
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.25
+SHORTEST_LOOK, LONGEST_LOOK = 0.1, 1.0
+"""Looking is work for the machine that trains: with a long way to go, it is done less often."""
+
 LINE_SECONDS = 5.0
 FINAL = ("completed", "failed", "cancelled")
 
@@ -30,7 +33,12 @@ def _looks(client: Client, study: str, check: Callable[[], None]) -> Iterator[Js
         yield found
         if found["state"] in FINAL:
             return
-        time.sleep(LOOK_SECONDS)
+        time.sleep(_pause(seconds_left(found)))
+
+
+def _pause(left: float | None) -> float:
+    """Seconds until the next look: the nearer the end, the sooner."""
+    return LOOK_SECONDS if left is None else min(max(left / 10, SHORTEST_LOOK), LONGEST_LOOK)
 
 
 def _lines(looks: Iterator[Json]) -> None:
