@@ -74,7 +74,8 @@ class Run:
 
     step: the last one trained. sound: the last one after which nothing has failed; always before the end of the stage,
     so that a failure fails someone and does not come back for ever. idle_since: when the stage before was done, while
-    the message that starts the next one is on its way.
+    the message that starts the next one is on its way. has_news: that stage evaluated something, and the scheduler was
+    not told yet, because that would hold up the message.
     """
 
     chain: str
@@ -90,6 +91,7 @@ class Run:
     begun_at: float = field(default_factory=time.monotonic)
     idle_since: float | None = None
     lost: bool = False
+    has_news: bool = False
     spares: list[e.CheckpointKept] = field(default_factory=list)
     spare_seconds: float = 0.0
     spare_size: int = 0
@@ -203,6 +205,7 @@ class Slot:
     def _train(self, run: Run) -> None:
         stage = run.stage
         run.begun_at, run.idle_since, run.spare_seconds = time.monotonic(), None, 0.0
+        self._tell_news(run)
         run.sound = stage.start if stage.start < stage.end else stage.start - 1
         model = self._model_at(run)
         found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
@@ -260,9 +263,13 @@ class Slot:
         if last:
             self._run = None
             self._saver.submit(lambda: self._finish(run))
+            self._nudge()
         else:
-            run.idle_since = time.monotonic()
-        if last or found:
+            run.idle_since, run.has_news = time.monotonic(), bool(found)
+
+    def _tell_news(self, run: Run) -> None:
+        if run.has_news:
+            run.has_news = False
             self._nudge()
 
     # ------------------------------------------------------------------------------------------------ the model
