@@ -155,8 +155,8 @@ class Chain:
 class SearchPlan:
     """All trials of all studies on one trainer, version, arguments and seed.
 
-    version: of the stream, as of the last event folded. touched: nodes whose outstanding work may have changed since
-    whoever cares last emptied it.
+    measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
+    folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it.
     """
 
     opened: e.PlanOpened | None = None
@@ -165,6 +165,7 @@ class SearchPlan:
     studies: dict[StudyId, Study] = field(default_factory=dict)
     chains: dict[ChainId, Chain] = field(default_factory=dict)
     stages_run: int = 0
+    measured: list[NodeId] = field(default_factory=list)
     spare_bytes: int = 0
     version: int = 0
     touched: set[NodeId] = field(default_factory=set)
@@ -411,6 +412,8 @@ def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> Non
     node, study = plan.nodes[stage.node], plan.studies[stage.study]
     study.executed += steps
     study.gpu_seconds += seconds
+    if steps and not node.steps_run:
+        plan.measured.append(node.id)
     node.steps_run += steps
     plan.stages_run += 1
     node.seconds += seconds if steps else 0.0

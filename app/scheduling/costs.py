@@ -36,15 +36,17 @@ class Costs:
         if plan.stages_run < max(1, 2 * self._fitted_at):
             return False
         self._fitted_at = plan.stages_run
-        measured = [node for node in plan.nodes.values() if node.steps_run and node.seconds > 0]
-        if measured:
-            self._fit(measured[:: 1 + len(measured) // MOST_FITTED])
+        sample = (plan.nodes[name] for name in plan.measured[:: 1 + len(plan.measured) // MOST_FITTED])
+        if measured := [node for node in sample if node.seconds > 0]:
+            self._fit(measured)
         return bool(measured)
 
     def seconds_per_step(self, node: Node) -> float:
         """The estimate for one node."""
         if node.steps_run and node.seconds > 0:
             return node.seconds / node.steps_run
+        if not self._fitted_at:
+            return 1.0
         if node.id not in self._estimates:
             self._estimates[node.id] = self._estimate(node)
         return self._estimates[node.id]

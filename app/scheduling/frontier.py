@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from app.domain.ids import NodeId
 from app.domain.search_plan import Chain, Node, SearchPlan
@@ -58,18 +59,20 @@ class Frontier:
         self._branches: dict[NodeId, dict[int, Ranking[NodeId]]] = defaultdict(dict)  # children with demand, by start
         self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
         self._ready: Ranking[tuple[int, NodeId]] = Ranking()  # the states at hand from which something is to be done
-        self._outdated: list[NodeId] = []  # nodes whose estimates have changed, each before its children
+        self._nodes: list[NodeId] = []  # of the plan, each before its children
+        self._outdated = 0  # of these, how many have estimates that changed since they were looked at
         plan.touched.update(plan.nodes)
 
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call."""
+        new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
+        self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
-            self._outdated = list(self.plan.nodes)
+            self._outdated = len(self._nodes)
         self._take_in_events()
-        for _ in range(min(len(self._outdated), MOST_ESTIMATES)):
-            self._update(
-                self.plan.nodes[self._outdated.pop()]
-            )  # only urgencies change, and the parent's turn will come
+        for _ in range(min(self._outdated, MOST_ESTIMATES)):
+            self._outdated -= 1  # children first: only urgencies change, and the parent's turn will come
+            self._update(self.plan.nodes[self._nodes[self._outdated]])
 
     def _take_in_events(self) -> None:
         queue = [(-self.plan.nodes[name].start, name) for name in self.plan.touched]

@@ -17,6 +17,7 @@ from app.registry import describe, load
 from app.settings import settings
 from app.workers.bell import Bell
 from app.workers.celery_app import nudge, publish
+from app.workers.collector import set_old_aside
 
 if TYPE_CHECKING:
     from app.workers.slot import Slot
@@ -42,6 +43,7 @@ def ticker() -> Ticker:
     from app.scheduling.policies import POLICIES
     from app.workers.tick import Ticker
 
+    set_old_aside()
     log = SqlLog(database())
     return Ticker(
         database=database(),

@@ -6,6 +6,7 @@ from celery.exceptions import Ignore
 
 from app.workers import process
 from app.workers.celery_app import celery
+from app.workers.collector import look_at_new
 
 
 @celery.task(name="stagetree.stage")
@@ -19,3 +20,4 @@ def stage(chain: str, index: int) -> None:
 def tick() -> None:
     """Look at what happened and decide what is next."""
     process.ticker().tick()
+    look_at_new()
