@@ -12,7 +12,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -27,8 +26,10 @@ from app.events.leases import Beat, Fenced, Refused
 from app.events.log import Alongside, Conflict, EventLog
 from app.events.transact import record
 from app.workers.checkpoints import CheckpointLost, Checkpoints, Stored
-from app.workers.model import Model, Timeline, TrainerFailed, user_code
-from app.workers.saver import RETRY_SECONDS, Saver
+from app.workers.memory import ModelInMemory
+from app.workers.model import Model, Timeline, TrainerFailed
+from app.workers.run import Run, Work
+from app.workers.saver import Saver
 from app.workers.state_format import Snapshot
 from stagetree.trainer import Trainer
 
@@ -46,64 +47,6 @@ MOST_SPARES = 64
 
 class Stopped(Exception):
     """The tick asked for the chain to stop."""
-
-
-@dataclass(slots=True)
-class Work:
-    """What a chain's row says there is to do."""
-
-    plan: str
-    trainer: str
-    trainer_version: str
-    trainer_args: dict[str, Any]
-    seed: int
-    hp: dict[str, Any]
-    stages: tuple[e.Stage, ...]
-    resume: dict[str, Any] | None
-    spare_bytes: int
-
-    @classmethod
-    def read(cls, work: dict[str, Any]) -> Work:
-        stages = tuple(e.Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in work["stages"])
-        return cls(**{**work, "stages": stages})
-
-
-@dataclass(slots=True)
-class Run:
-    """A chain that this slot holds: its fence, how far it is, and what it was told at the last heartbeat.
-
-    step: the last one trained. sound: the last one after which nothing has failed; always before the end of the stage,
-    so that a failure fails someone and does not come back for ever. idle_since: when the stage before was done, while
-    the message that starts the next one is on its way. has_news: that stage evaluated something, and the scheduler was
-    not told yet, because that would hold up the message.
-    """
-
-    chain: str
-    stream: str
-    fence: int
-    work: Work
-    timeline: Timeline
-    beat: Beat
-    index: int = 0
-    step: int = 0
-    sound: int = 0
-    looked_at: float = 0.0
-    begun_at: float = field(default_factory=time.monotonic)
-    idle_since: float | None = None
-    lost: bool = False
-    has_news: bool = False
-    spares: list[e.CheckpointKept] = field(default_factory=list)
-    spare_seconds: float = 0.0
-    spare_size: int = 0
-
-    @property
-    def stage(self) -> e.Stage:
-        return self.work.stages[self.index]
-
-    def take_spares(self) -> list[e.CheckpointKept]:
-        """The spare checkpoints that are stored and not on record yet; whoever takes them records them."""
-        taken, self.spares = self.spares, []
-        return taken
 
 
 class Slot:
@@ -130,15 +73,13 @@ class Slot:
     ) -> None:
         self.name, self.device = name, device
         self._owner, self._database, self._log = owner, database, log
-        self._checkpoints, self._saver = checkpoints, Saver(checkpoints)
-        self._trainer, self._versions, self._nudge = trainer, versions, nudge
+        self._saver = Saver(checkpoints)
+        self._memory = ModelInMemory(name, device, checkpoints, trainer, versions)
+        self._nudge = nudge
         self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self._spare_overhead = spare_overhead
         self._run: Run | None = None
         self._held: list[Run] = []
-        self._model: Model | None = None
-        self._model_is: tuple[str, str, int] | None = None  # plan, node, step
-        self._model_takes: set[str] = set()  # the hyper-parameters it was set up with: one cannot be taken back
         self._stopped = Flag()
         self._heart = Thread(target=self._beat_for_ever, name="heartbeat", daemon=True)
 
@@ -207,7 +148,7 @@ class Slot:
         run.begun_at, run.idle_since, run.spare_seconds = time.monotonic(), None, 0.0
         self._tell_news(run)
         run.sound = stage.start if stage.start < stage.end else stage.start - 1
-        model = self._model_at(run)
+        model = self._memory.at_beginning(run)
         found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
         while model.step < stage.end:
             self._record(run, found)
@@ -215,7 +156,7 @@ class Slot:
                 self._nudge()
             found = self._step(run, model)
         state = model.save() if stage.start < stage.end else None
-        self._model_is = (run.work.plan, stage.node, stage.end)
+        self._memory.stay(run, stage.end)
         self._complete(run, found, state)
 
     def _step(self, run: Run, model: Model) -> list[e.Event]:
@@ -271,58 +212,6 @@ class Slot:
         if run.has_news:
             run.has_news = False
             self._nudge()
-
-    # ------------------------------------------------------------------------------------------------ the model
-
-    def _model_at(self, run: Run) -> Model:
-        """The model where the stage begins: the one in memory if it is there already."""
-        work, resume = run.work, run.work.resume
-        held, self._model_is = self._model_is, None
-        fits = self._model is not None and held is not None and held[0] == work.plan and self._model_takes == {*work.hp}
-        if fits and held == self._beginning(run):
-            return self._model
-        if resume is None:
-            self._model = self._build(work)
-            return self._model
-        data = self._read(resume)
-        if not fits:
-            self._model = self._build(work)
-        self._model.load(data, run.timeline, resume["step"])
-        return self._model
-
-    def _beginning(self, run: Run) -> tuple[str, str, int] | None:
-        """Where the stage begins, as `_model_is` would name it; None for step 0."""
-        resume = run.work.resume
-        if run.index > 0:
-            return (run.work.plan, run.work.stages[run.index - 1].node, run.stage.start)
-        return (run.work.plan, resume["node"], resume["step"]) if resume else None
-
-    def _read(self, resume: dict[str, Any]) -> bytes:
-        """The bytes of a checkpoint; a storage that is away is waited for a little. Raises `CheckpointLost`."""
-        for pause in RETRY_SECONDS:
-            try:
-                return self._checkpoints.read(resume["key"], resume["sha256"])
-            except OSError as error:
-                logger.warning("checkpoint %s cannot be read yet: %s", resume["key"], error)
-                time.sleep(pause)
-        try:
-            return self._checkpoints.read(resume["key"], resume["sha256"])
-        except OSError as error:
-            raise TrainerFailed("storage", f"checkpoint {resume['key']} cannot be read: {error}") from error
-
-    def _build(self, work: Work) -> Model:
-        """A new model. Raises `TrainerFailed`."""
-        self._model = None  # frees the memory of the one before
-        with user_code():
-            kind = self._trainer(work.trainer)
-            version = self._versions().get(work.trainer)
-        if kind is None or version != work.trainer_version:
-            what = f"no trainer {work.trainer!r}" if kind is None else f"another version of trainer {work.trainer!r}"
-            raise TrainerFailed(
-                "exception", f"the worker of slot {self.name} has {what}: give all workers the same files"
-            )
-        self._model_takes = {*work.hp}
-        return Model.build(kind, work.trainer_args, work.seed, self.device)
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -410,15 +299,13 @@ class Slot:
 
     def _stop(self, run: Run) -> None:
         """Nobody wants the chain any more: keep what is there, so that nothing is lost, and free the slot."""
-        assert self._model is not None
-        self._model_is = (run.work.plan, run.stage.node, run.step)
-        self._keep(run, run.stage.node, run.step, self._model.save())
+        self._keep(run, run.stage.node, run.step, self._memory.stay(run, run.step).save())
         self._saver.wait()
         self._end(run, "stopped")
 
     def _fail(self, run: Run, failed: TrainerFailed) -> None:
         logger.warning("stage %s of chain %s failed after step %s:\n%s", run.index, run.chain, run.sound, failed.trace)
-        self._model, self._model_is = None, None
+        self._memory.drop()
         self._saver.wait()
         fact = e.StageFailed(
             chain=ChainId(run.chain),
@@ -453,7 +340,7 @@ class Slot:
 
     def _abandon(self, run: Run, why: str) -> None:
         logger.warning("chain %s %s", run.chain, why)
-        self._model_is = None
+        self._memory.distrust()
         self._let_go(run)
 
     def _let_go(self, run: Run) -> None:

@@ -58,7 +58,7 @@ def test_storage_that_is_back_in_time_costs_only_time(house: House, tmp_path: Pa
     expected = house.values(house.run(house.submit({**ALONE, "trainer_args": {"tag": "calm"}})).id)
     blocked = tmp_path / "checkpoints" / "blocked"
     blocked.mkdir(parents=True)
-    house.slots["gpu0"]._checkpoints._shelf._root = blocked / "file"  # type: ignore[attr-defined]
+    house.slots["gpu0"]._saver._checkpoints._shelf._root = blocked / "file"  # type: ignore[attr-defined]
     (blocked / "file").write_text("")
     study = house.submit(BRANCHES)
     house.ticker.tick()
