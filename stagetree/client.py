@@ -344,13 +344,20 @@ def problem_of(response: httpx2.Response) -> ProblemError:
     try:
         body = _json(response.text)
     except StagetreeError:
-        body = {"detail": response.text[:200]}
+        body = {"detail": _outline(response)}
     title = str(body.get("title") or f"HTTP {response.status_code} {response.reason_phrase}")
     errors = [error for error in body.get("errors") or () if isinstance(error, dict)]
     cls = _PROBLEMS.get(response.status_code, ProblemError)
     problem = cls(response.status_code, title, str(body.get("detail") or ""), errors)
     problem.retry_after = _seconds(response.headers.get("Retry-After", ""))
     return problem
+
+
+def _outline(response: httpx2.Response) -> str:
+    """What a server that is not stagetree's says, as far as it is for people to read."""
+    if "html" in response.headers.get("Content-Type", ""):
+        return f"what answers at {response.url} is another kind of server, or one in front of stagetree's"
+    return " ".join(response.text[:200].split())
 
 
 def _seconds(text: str) -> float:

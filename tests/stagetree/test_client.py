@@ -227,6 +227,14 @@ def test_what_fails_on_the_way_is_tried_again_under_the_same_key(
     assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 2
 
 
+def test_a_page_of_another_server_is_not_printed(server: Server, client: Client) -> None:
+    server.will(Answer(404, "<!DOCTYPE HTML>\n<html>", {"Content-Type": "text/html;charset=utf-8"}))
+    with pytest.raises(NotFound) as refused:
+        client.study("s1")
+    assert "is another kind of server" in str(refused.value)
+    assert "<" not in str(refused.value)
+
+
 def test_trying_again_has_an_end(server: Server, client: Client) -> None:
     server.will(Answer(503, "no"))
     with pytest.raises(ProblemError, match="HTTP 503 Service Unavailable: no"):
