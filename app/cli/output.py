@@ -107,7 +107,8 @@ def print_best(study: Json, number: int = 5) -> None:
 def _saved(study: Json) -> str:
     steps = study["steps"]
     second = study["gpu_seconds"] / steps["executed"]
-    spared = steps["requested"] - steps["executed"]
+    was_broken_off = study["counts"]["failed"] or study["counts"]["cancelled"]  # what nobody ran is not saved
+    spared = steps["requested"] - steps["unique" if was_broken_off else "executed"]
     share, time = spared / steps["requested"], duration(spared * second)
     return f"{spared} steps ({share:.0%}), about {time} of slot time; merge rate {study['merge_rate']}"
 
