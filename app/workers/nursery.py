@@ -28,6 +28,7 @@ LAZY = ("torch._inductor.config", "torch._dynamo")
 
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be started before the forks
     for name in (*SHARED, *LAZY):
         importlib.import_module(name)
     gc.freeze()  # what is there by now stays shared between the forks
