@@ -15,8 +15,9 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan, fold
+from app.domain.search_plan import Node, SearchPlan
 from app.events.database import Database
 from app.events.log import SqlLog
 from app.events.transact import Plans

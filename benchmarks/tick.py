@@ -18,8 +18,9 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.evolve import evolve
 from app.domain.ids import ChainId, StudyId
-from app.domain.search_plan import Chain, SearchPlan, evolve
+from app.domain.search_plan import Chain, SearchPlan
 from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.evolve import evolve
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Chain, Node, SearchPlan, Trial, evolve
+from app.domain.search_plan import Chain, Node, SearchPlan, Trial
 from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from threading import Lock, RLock
 
 from app.domain.events import Event
-from app.domain.search_plan import SearchPlan, evolve
+from app.domain.evolve import evolve
+from app.domain.search_plan import SearchPlan
 from app.events import snapshots
 from app.events.database import Database
 from app.events.freeze import NotAPlan, code_version, freeze, thaw

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from app.domain.events import Stage
 from app.domain.ids import TrialKey
-from app.domain.search_plan import Node, SearchPlan, Study, beyond
+from app.domain.search_plan import Node, SearchPlan, Study
 from app.scheduling.frontier import Span
 
 
@@ -57,7 +57,7 @@ def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey
     here = [key for key in node.waiting.get(step, ()) if _runs(plan, key)]
     if here:
         return here
-    for found in beyond(plan, node, step - 1):
+    for found in plan.beyond(node, step - 1):
         later = [key for at, keys in found.waiting.items() if at > step for key in keys if _runs(plan, key)]
         if later:
             return later

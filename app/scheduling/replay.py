@@ -12,8 +12,9 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.commands import Extend, Start, Stop
+from app.domain.evolve import evolve
 from app.domain.ids import NodeId, StudyId
-from app.domain.search_plan import Entry, SearchPlan, Study, evolve
+from app.domain.search_plan import Entry, SearchPlan, Study
 from app.scheduling.tuners.base import Fresh, Next
 from app.scheduling.tuners.mind import Mind
 

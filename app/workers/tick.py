@@ -19,7 +19,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Chain, SearchPlan, waiting_beyond
+from app.domain.search_plan import Chain, SearchPlan
 from app.events import leases, studies
 from app.events.database import Database
 from app.events.leases import Fenced, SlotTaken
@@ -272,5 +272,5 @@ def _pick(free: Sequence[SlotRow], stream: str, resume: dict[str, Any] | None) -
 def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
     stage = chain.stages[chain.index]
     beyond = stage.start if stage.end > stage.start else stage.start - 1
-    waiting = waiting_beyond(plan, plan.nodes[stage.node], beyond)
+    waiting = plan.waiting_beyond(plan.nodes[stage.node], beyond)
     return any(plan.studies[study].state == "running" for study, _ in waiting)

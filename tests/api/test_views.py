@@ -10,8 +10,9 @@ from app.api import views
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import SearchPlan, fold
+from app.domain.search_plan import SearchPlan
 from stagetree.sequences import Cosine, Linear, Sequence, Values
 
 S = StudyId("s")

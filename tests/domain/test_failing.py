@@ -7,8 +7,8 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import MAX_LOST
+from app.domain.evolve import MAX_UNSAVED
 from app.domain.ids import StudyId
-from app.domain.search_plan import MAX_UNSAVED
 from app.domain.stage_tree import build_stage_tree
 from tests.plans import METRIC, Story, steps
 

@@ -13,7 +13,8 @@ import pytest
 from stacks import Cluster, Service, wait_for
 from toys import curves, grid, switch, trials
 
-from app.domain.search_plan import SearchPlan, fold
+from app.domain.evolve import fold
+from app.domain.search_plan import SearchPlan
 from app.events import studies as study_rows
 from app.events.log import SqlLog
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from app.domain.events import Event, StudyPaused, StudySubmitted
-from app.domain.search_plan import SearchPlan, fold
+from app.domain.evolve import fold
+from app.domain.search_plan import SearchPlan
 from app.events import snapshots
 from app.events import transact as module
 from app.events.codec import decode

@@ -8,8 +8,9 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan, fold
+from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.replay import replay
 from app.scheduling.simulator import Simulator
 from app.scheduling.tuners import Mind

@@ -21,7 +21,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
-from app.domain.search_plan import Chain, Study, fold
+from app.domain.evolve import fold
+from app.domain.search_plan import Chain, Study
 from app.domain.stage_tree import build_stage_tree
 from app.events.freeze import freeze, thaw
 from app.scheduling.costs import Costs

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan, fold
+from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.policies import POLICIES
 from app.scheduling.preview import preview

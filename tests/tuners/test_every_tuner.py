@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import SearchPlan, Study, fold
+from app.domain.search_plan import SearchPlan, Study
 from app.scheduling.preview import preview
 from app.scheduling.replay import replay
 from app.scheduling.simulator import Simulator

@@ -17,8 +17,9 @@ from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.evolve import fold
 from app.domain.ids import StudyId, plan_id
-from app.domain.search_plan import SearchPlan, fold
+from app.domain.search_plan import SearchPlan
 from app.events import studies
 from app.events.log import Recorded
 from app.events.tables import StudyRow

@@ -1,0 +1,312 @@
+"""What each event does to a search plan.
+
+`evolve` is total, silent and boring: it believes every event and changes the plan in place (whoever folds owns it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, assert_never
+
+from app.domain import events as e
+from app.domain.ids import NodeId, StudyId, TrialKey, node_id
+from app.domain.schedule import segments
+from app.domain.search_plan import Chain, Checkpoint, Entry, Node, SearchPlan, Study, Trial
+
+MAX_UNSAVED = 3
+"""A checkpoint that could not be written this often fails the trials that branch there: others need no state there."""
+
+
+def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPlan:
+    """The plan after these events."""
+    plan = plan or SearchPlan()
+    for event in events:
+        evolve(plan, event)
+        plan.version += 1
+    return plan
+
+
+def evolve(plan: SearchPlan, event: e.Event) -> None:
+    """Take one event into the plan, in place."""
+    match event:
+        case e.PlanOpened():
+            plan.opened = event
+        case e.StudySubmitted():
+            plan.studies[event.study] = Study(event.study, event.spec, event.at)
+        case e.TrialAdded():
+            _add(plan, event)
+        case e.TrialExtended():
+            entry = Entry("promote", event.trial, event.steps, reason=event.reason)
+            plan.studies[event.study].history.append(entry)
+            _ask(plan, plan.trial((event.study, event.trial)), event.steps)
+        case e.TrialStopped():
+            _end(plan, plan.trial((event.study, event.trial)), "stopped", reason=event.reason)
+        case e.TrialCancelled():
+            _end(plan, plan.trial((event.study, event.trial)), "cancelled")
+        case e.StudyPaused():
+            _set_state(plan, event.study, "paused")
+        case e.StudyResumed():
+            _set_state(plan, event.study, "running")
+        case e.StudyReopened():
+            _set_state(plan, event.study, "running")
+            plan.studies[event.study].spec, plan.studies[event.study].finished_at = event.spec, None
+        case e.StudyCancelled():
+            _finish(plan, event.study, "cancelled", event.at)
+        case e.StudyCompleted():
+            _finish(plan, event.study, "completed", event.at)
+        case e.StudyFailed():
+            _finish(plan, event.study, "failed", event.at)
+            plan.studies[event.study].error = event.error
+        case e.ChainAssigned():
+            _assign(plan, event)
+        case e.StageCompleted():
+            _complete(plan, event)
+        case e.ChainEnded():
+            _close(plan, event)
+        case e.StageFailed():
+            _fail(plan, event)
+        case e.Evaluated():
+            _evaluated(plan, event)
+        case e.CheckpointKept():
+            _kept(plan, event)
+        case e.CheckpointDropped():
+            _dropped(plan, event)
+        case _:
+            assert_never(event)
+
+
+# -------------------------------------------------------------------------------------------------- trials and studies
+
+
+def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
+    study = plan.studies[event.study]
+    trial = Trial(event.study, event.trial, event.hp, event.reason)
+    study.trials.append(trial)
+    study.active += 1
+    study.history.append(Entry("start", event.trial, event.steps, reason=event.reason, hp=event.hp))
+    _ask(plan, trial, event.steps)
+
+
+def _ask(plan: SearchPlan, trial: Trial, steps: int) -> None:
+    """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
+    study = plan.studies[trial.study]
+    study.requested += steps - (trial.asked[-1] if trial.asked else 0)
+    trial.asked.append(steps)
+    if trial.state != "active":
+        trial.state, study.active = "active", study.active + 1
+    _lengthen(plan, study, trial, steps)
+    _count_unique(plan, study, trial)
+    node = plan.nodes[trial.path[-1]]
+    if steps in node.metrics:
+        _answer(plan, trial, steps)
+    else:
+        node.waiting.setdefault(steps, set()).add(trial.key)
+        plan.touched.add(node.id)
+
+
+def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int) -> None:
+    parent, path = "" if study.merges else f"{study.id}/{trial.number}", list[NodeId]()
+    for segment in segments(trial.hp):
+        if segment.start >= steps:
+            break
+        name = node_id(parent, segment.start, {hp: form.name for hp, form in segment.forms.items()})
+        if name not in plan.nodes:
+            _grow(plan, Node(name, path[-1] if path else None, segment))
+        path.append(name)
+        parent = name
+    trial.path = path
+
+
+def _grow(plan: SearchPlan, node: Node) -> None:
+    plan.nodes[node.id] = node
+    siblings = plan.roots if node.parent is None else plan.nodes[node.parent].children
+    siblings.append(node.id)
+    plan.touched.add(node.id)
+
+
+def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
+    ends = [*(plan.nodes[name].start for name in trial.path[1:]), trial.steps]
+    for name, end in zip(trial.path, ends, strict=True):
+        before = study.deepest.get(name, plan.nodes[name].start)
+        if end > before:
+            study.deepest[name] = end
+            study.unique += end - before
+
+
+def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """The result that the trial waited for at `step` is there."""
+    study = plan.studies[trial.study]
+    if (problem := _problem(study, plan.metrics(trial, step) or {}, step)) is not None:
+        _end(plan, trial, "failed", problem)
+        return
+    study.answered += 1
+    study.history.append(Entry("result", trial.number, step, metrics=plan.metrics(trial, step) or {}))
+    if trial.state == "active" and all(plan.metrics(trial, asked) is not None for asked in trial.asked):
+        trial.state, study.active = "completed", study.active - 1
+
+
+def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
+    """Why these metrics are no result for the study, if they are not."""
+    name = study.spec.get("metric", "")
+    if name not in metrics:
+        reported = ", ".join(sorted(metrics)) or "nothing"
+        text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
+        return {"kind": "metric", "step": step, "error": text}
+    if metrics[name] is None:
+        return {"kind": "nan", "step": step, "error": f"{name} is not a finite number after step {step}"}
+    return None
+
+
+_ENTRY_OF = {"stopped": "stop", "failed": "fail", "cancelled": "cancel"}
+
+
+def _end(
+    plan: SearchPlan,
+    trial: Trial,
+    state: str,
+    error: dict[str, Any] | None = None,
+    reason: Mapping[str, Any] | None = None,
+) -> None:
+    """The trial is over before it has what it was asked for."""
+    trial.error = error
+    entry = Entry(_ENTRY_OF[state], trial.number, trial.steps, reason=reason or error or {})
+    plan.studies[trial.study].history.append(entry)
+    if trial.state == "active":
+        plan.studies[trial.study].active -= 1
+    trial.state = state
+    for step in trial.asked:
+        node = plan.node_of(trial, step)
+        if trial.key in node.waiting.get(step, ()):
+            _forget(plan, node, step, trial.key)
+
+
+def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
+    node.waiting[step].discard(key)
+    if not node.waiting[step]:
+        del node.waiting[step]
+    plan.touched.add(node.id)
+
+
+def _set_state(plan: SearchPlan, study: StudyId, state: str) -> None:
+    plan.studies[study].state = state
+    plan.touched.update(plan.studies[study].deepest)
+
+
+def _finish(plan: SearchPlan, study: StudyId, state: str, at: float) -> None:
+    for trial in plan.studies[study].trials:
+        if trial.state == "active":
+            _end(plan, trial, "cancelled")
+    _set_state(plan, study, state)
+    plan.studies[study].finished_at = at
+
+
+# -------------------------------------------------------------------------------------------------- chains and results
+
+
+def _assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
+    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at)
+    for index, stage in enumerate(event.stages):
+        plan.nodes[stage.node].running[event.chain, index] = (stage.start, stage.end)
+        plan.touched.add(stage.node)
+
+
+def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
+    chain = plan.chains[event.chain]
+    stage, chain.index = chain.stages[event.index], event.index + 1
+    node = plan.nodes[stage.node]
+    node.running.pop((chain.id, event.index), None)
+    if stage.end not in node.checkpoints:
+        node.saving[stage.end] = chain.id
+    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    plan.touched.add(node.id)
+
+
+def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
+    node, study = plan.nodes[stage.node], plan.studies[stage.study]
+    study.executed += steps
+    study.gpu_seconds += seconds
+    if steps and not node.steps_run:
+        plan.measured.append(node.id)
+    node.steps_run += steps
+    plan.stages_run += 1
+    node.seconds += seconds if steps else 0.0
+
+
+def _close(plan: SearchPlan, event: e.ChainEnded) -> None:
+    chain = plan.chains[event.chain]
+    if not chain.is_trained:
+        stage = chain.stages[chain.index]
+        _charge(plan, stage, event.steps, event.seconds)
+        if event.outcome == "lost":
+            lost = plan.nodes[stage.node].lost
+            lost[stage.start] = lost.get(stage.start, 0) + 1
+    _release(plan, chain)
+
+
+def _release(plan: SearchPlan, chain: Chain) -> None:
+    """Nothing more comes from this chain: what it did not train or save is outstanding again."""
+    for index, stage in enumerate(chain.stages):
+        node = plan.nodes[stage.node]
+        if node.running.pop((chain.id, index), None):
+            plan.touched.add(node.id)
+        if node.saving.get(stage.end) == chain.id:
+            del node.saving[stage.end]
+            plan.touched.add(node.id)
+    del plan.chains[chain.id]
+
+
+def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
+    chain = plan.chains[event.chain]
+    stage = chain.stages[event.index]
+    _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
+    error = {"kind": event.kind, "step": event.step, "error": event.error}
+    for key in list(plan.waiting_beyond(plan.nodes[stage.node], event.step)):
+        _end(plan, plan.trial(key), "failed", error)
+    _release(plan, chain)
+
+
+def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
+    node = plan.nodes[event.node]
+    node.metrics[event.step] = event.metrics
+    for key in sorted(node.waiting.pop(event.step, ())):
+        _answer(plan, plan.trial(key), event.step)
+    if None in event.metrics.values():
+        _give_up(plan, node, event)
+    plan.touched.add(node.id)
+
+
+def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:
+    """A metric is no finite number: the trials whose metric it is, and which would train on from there, have failed."""
+    for key in list(plan.waiting_beyond(node, event.step - 1)):
+        study = plan.studies[key[0]]
+        if event.metrics.get(study.spec["metric"], 0) is None:
+            _end(plan, plan.trial(key), "failed", _problem(study, event.metrics, event.step))
+
+
+def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
+    node = plan.nodes[event.node]
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size)
+    plan.spare_bytes += event.size * event.spare
+    node.saving.pop(event.step, None)
+    plan.touched.add(node.id)
+
+
+def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
+    node = plan.nodes[event.node]
+    kept = node.checkpoints.get(event.step)
+    if kept is not None and kept.key == event.key:
+        del node.checkpoints[event.step]
+    if not event.key:
+        _unsaved(plan, node, event)
+    plan.touched.add(node.id)
+
+
+def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
+    """A checkpoint could not be written: it is tried again with the training, but not for ever."""
+    node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
+    node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
+    if node.unsaved[event.step] >= MAX_UNSAVED:
+        error = {"kind": "storage", "step": event.step, "error": event.reason}
+        branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
+        for key in [key for branch in branches for key in plan.waiting_beyond(branch, event.step)]:
+            _end(plan, plan.trial(key), "failed", error)
