@@ -225,6 +225,11 @@ def test_every_dependency_has_its_reason() -> None:
     assert given == wanted, "docs/decisions/0001-dependencies.md must have each dependency, and no other"
 
 
+def test_every_benchmark_has_its_figures() -> None:
+    shown = set(re.findall(r"`python (benchmarks/\w+\.py)", (DOCS / "measurements.md").read_text()))
+    assert shown == {f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")}
+
+
 # ------------------------------------------------------------------------------------------------- beside the guide
 
 
