@@ -119,17 +119,24 @@ class Embedded:
             return int(probe.getsockname()[1])
 
     def _spawn_all(self) -> None:
-        """Those that take longest first."""
-        python, workers = [sys.executable, "-m"], {name: _worker(name) for name in self._slot_names()}
-        api = ["--factory", "app.main:create_app", "--host", self.host, "--port", str(self.port)]
-        self._spawn("slots", [*python, "app.workers.nursery", str(self.folder / "logs"), json.dumps(workers)])
-        self._spawn("redis", _redis_command(self._scratch))
+        commands = self._commands()
+        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)  # first: it has most to import
+        self._spawn("redis", commands["redis"])
         self._create_database()
-        self._spawn("api", [*python, "uvicorn", *api, "--no-access-log"])
-        self._spawn("scheduler", [*python, *_worker("scheduler"), "-P", "solo", "-B"])
+        self._spawn("api", commands["api"])
+        workers.stdin.close()  # type: ignore[union-attr]  # from here on its forks may look at the database
 
-    def _slot_names(self) -> list[str]:
-        return [f"gpu{number}" for number in range(self.slots)]
+    def _commands(self) -> dict[str, list[str]]:
+        """What is started, by the name of its log."""
+        workers = {"scheduler": [*_worker("scheduler"), "-P", "solo", "-B"]}
+        workers |= {name: _worker(name) for name in (f"gpu{number}" for number in range(self.slots))}
+        nursery = ["app.workers.nursery", str(self.folder / "logs"), json.dumps(workers)]
+        api = ["uvicorn", "--factory", "app.main:create_app", "--host", self.host, "--port", str(self.port)]
+        return {
+            "redis": _redis_command(self._scratch),
+            "api": [sys.executable, "-m", *api, "--no-access-log"],
+            "workers": [sys.executable, "-m", *nursery],
+        }
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""
@@ -147,9 +154,9 @@ class Embedded:
 
     def _let_slots_save(self) -> None:
         """Ask the slots to end, and give them a little time for what is waiting to be saved."""
-        self._processes["slots"].terminate()
+        self._processes["workers"].terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._processes["slots"].wait(STOP_SECONDS)
+            self._processes["workers"].wait(STOP_SECONDS)
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
@@ -166,17 +173,18 @@ class Embedded:
         finally:
             database.dispose()
 
-    def _spawn(self, name: str, command: Sequence[str]) -> None:
+    def _spawn(self, name: str, command: Sequence[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 env=self.environment(),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us to handle
                 preexec_fn=_end_with_parent,
             )
+        return self._processes[name]
 
     def _await_ready(self, slots: int) -> None:
         from stagetree.client import Client, StagetreeError

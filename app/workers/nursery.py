@@ -2,8 +2,9 @@
 
     python -m app.workers.nursery LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork becomes the worker that its command describes, with a log of its own. The nursery ends when one of them does
-by itself; on SIGTERM it asks all of them to end, and waits.
+Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: by then
+the database must be there. Slots begin last, because only they need torch. The nursery ends when a fork does so by
+itself; on SIGTERM it asks all of them to end, and waits.
 """
 
 from __future__ import annotations
@@ -19,32 +20,49 @@ from pathlib import Path
 
 from celery.__main__ import main as celery_main
 
+from app.workers.process import SLOT_QUEUE
 from app.workers.signals import end_with_parent
 
-SHARED = ("celery.bin.worker", "app.workers.tasks", "app.workers.tick", "app.workers.slot", "app.workers.checkpoints")
-LAZY = ("torch._inductor.config", "torch._dynamo")
-"""What torch imports when it is told to be deterministic, and for the first optimizer."""
+FOR_ALL = ("celery.bin.worker", "app.workers.tasks", "app.workers.tick")
+FOR_SLOTS = ("app.workers.slot", "app.workers.checkpoints", "torch._inductor.config", "torch._dynamo")
+"""The last two are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
 
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be started before the forks
-    for name in (*SHARED, *LAZY):
+    slots = {name: command for name, command in commands.items() if SLOT_QUEUE.fullmatch(name)}
+    others = {name: command for name, command in commands.items() if name not in slots}
+    nursery = Nursery(logs)
+    load(FOR_ALL)
+    sys.stdin.read()
+    nursery.start(others)
+    load(FOR_SLOTS)
+    nursery.start(slots)
+    return nursery.watch()
+
+
+def load(modules: Sequence[str]) -> None:
+    for name in modules:
         importlib.import_module(name)
-    gc.freeze()  # what is there by now stays shared between the forks
-    return Nursery(logs, commands).watch()
 
 
 class Nursery:
-    """The forks, by process id. Making it forks: in a fork, it ends in SystemExit when the worker does."""
+    """The forks, by process id."""
 
-    def __init__(self, logs: Path, commands: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, logs: Path) -> None:
         self._logs, self._ending = logs, False
-        self._names = {self._fork(name, command): name for name, command in commands.items()}
-        signal.signal(signal.SIGTERM, self._end)
+        self._names: dict[int, str] = {}
+
+    def start(self, commands: Mapping[str, Sequence[str]]) -> None:
+        """Fork. In a fork, this ends in SystemExit when the worker does."""
+        gc.freeze()  # what is there by now stays shared between the forks
+        for name, command in commands.items():
+            self._names[self._fork(name, command)] = name
 
     def watch(self) -> int:
         """Wait until a fork ends by itself, or all have ended because they were asked to; the exit code."""
+        signal.signal(signal.SIGTERM, self._end)
         while self._names:
             pid, status = os.wait()
             name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)

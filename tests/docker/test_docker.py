@@ -64,15 +64,6 @@ def docker_commands() -> dict[str, Command]:
     return ours | {f"image {target}": command for target, command in images.items()}
 
 
-def embedded_commands(folder: Path, patch: pytest.MonkeyPatch) -> list[Command]:
-    """What the embedded stack would start."""
-    started: list[Command] = []
-    patch.setattr(Embedded, "_spawn", lambda self, name, command: started.append(list(command)))
-    patch.setattr(Embedded, "_create_database", lambda self: None)
-    Embedded(folder, 1, ())._spawn_all()
-    return started
-
-
 def arguments(command: Command) -> dict[str, Any]:
     """The options of a celery or uvicorn command, as that program reads them, without what is different by nature."""
     words = command[2:] if command[0] == sys.executable else command
@@ -95,13 +86,11 @@ def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
         assert arguments(command) in run_elsewhere, name
 
 
-def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = embedded_commands(tmp_path, monkeypatch)
-    api = next(command for command in started if "uvicorn" in command)
-    nursery = next(command for command in started if "app.workers.nursery" in command)
-    slot = json.loads(nursery[-1])["gpu0"]
-    assert arguments(api) == arguments(docker_commands()["image api"])
-    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(slot).items()
+def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path) -> None:
+    started = Embedded(tmp_path, 1, ())._commands()
+    workers = json.loads(started["workers"][-1])
+    assert arguments(started["api"]) == arguments(docker_commands()["image api"])
+    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(workers["gpu0"]).items()
 
 
 def test_every_queue_is_a_slot_or_the_scheduler() -> None:
