@@ -94,6 +94,6 @@ def straggling(stage: e.Stage, number: int) -> float:
 
 
 if __name__ == "__main__":
-    for name in ("wishes", "is_done"):
-        setattr(mind.Mind, name, clocked(getattr(mind.Mind, name)))
+    for name in ("actions", "is_done"):
+        setattr(mind.TunerDriver, name, clocked(getattr(mind.TunerDriver, name)))
     main()

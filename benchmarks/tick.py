@@ -87,9 +87,9 @@ def measure(trials: Iterator[Trial], slots: int, stages: int) -> tuple[list[floa
     plan, costs = SearchPlan(), Timed()
     opened = e.PlanOpened(trainer="digits", trainer_version="", trainer_args={}, seed=0)
     spec = {"metric": "accuracy", "eval_every": 50}
-    wishes = tuple(c.Start(hp=hp, steps=steps) for hp, steps in trials)
+    actions = tuple(c.Start(hp=hp, steps=steps) for hp, steps in trials)
     give(plan, c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
-    give(plan, c.Tune(study=STUDY, wishes=wishes))
+    give(plan, c.ApplyTunerActions(study=STUDY, actions=actions))
     frontier = Frontier(plan, costs)
     frontier.refresh()
     took: tuple[list[float], list[float]] = ([], [])

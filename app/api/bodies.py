@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 
 from app.api.errors import Invalid, Problem
 from app.domain import commands as c
-from app.scheduling.tuners.sources import unavailable
+from app.scheduling.tuners.samplers import unavailable
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown

@@ -18,7 +18,7 @@ class SubmitStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A tuner's wish, or a user's: train this configuration for `steps` steps."""
+    """A tuner's action, or a user's: train this configuration for `steps` steps."""
 
     hp: Json
     steps: int
@@ -42,15 +42,15 @@ class Stop:
     reason: Json = field(default_factory=dict)
 
 
-Wish = Start | Extend | Stop
+TunerAction = Start | Extend | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tune:
-    """What a study's tuner wants next. A wish that is true already yields nothing."""
+class ApplyTunerActions:
+    """What a study's tuner wants next. A action that is true already yields nothing."""
 
     study: StudyId
-    wishes: tuple[Wish, ...]
+    actions: tuple[TunerAction, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Ask:
     """A user's own trials, and more steps of those there are: all of it, or nothing."""
 
     study: StudyId
-    wishes: tuple[Start | Extend, ...]
+    actions: tuple[Start | Extend, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class LoseChain:
 
 Command = (
     SubmitStudy
-    | Tune
+    | ApplyTunerActions
     | AddTrial
     | Ask
     | CancelTrial

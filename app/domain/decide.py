@@ -13,7 +13,11 @@ from app.domain import events as e
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.states import ChainOutcome, FailureKind, StudyState, TrialState
 from stagetree.sequences import SequenceError, parse
+
+EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
+"""A trial that may be trained longer."""
 
 MAX_LOST = 3
 """A stage that lost its worker this often is taken to kill its worker, and fails."""
@@ -24,25 +28,25 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
     match command:
         case c.SubmitStudy():
             return tuple(_submit(plan, command))
-        case c.Tune():
-            return tuple(_tune(_study(plan, command.study), command.wishes))
+        case c.ApplyTunerActions():
+            return tuple(_tune(_study(plan, command.study), command.actions))
         case c.AddTrial():
             return (_add_trial(_open_study(plan, command.study), command),)
         case c.Ask():
-            return tuple(_ask(_open_study(plan, command.study), command.wishes))
+            return tuple(_ask(_open_study(plan, command.study), command.actions))
         case c.CancelTrial():
             return tuple(_cancel_trial(_trial(plan, command.study, command.trial)))
         case c.PauseStudy():
             study = _open_study(plan, command.study)
-            return (e.StudyPaused(study=study.id),) if study.state == "running" else ()
+            return (e.StudyPaused(study=study.id),) if study.state == StudyState.RUNNING else ()
         case c.ResumeStudy():
             study = _open_study(plan, command.study)
-            return (e.StudyResumed(study=study.id),) if study.state == "paused" else ()
+            return (e.StudyResumed(study=study.id),) if study.state == StudyState.PAUSED else ()
         case c.ReopenStudy():
             return (_reopen(_study(plan, command.study), command.trials),)
         case c.CancelStudy():
             study = _study(plan, command.study)
-            if study.state == "cancelled":
+            if study.state == StudyState.CANCELLED:
                 return ()
             return (e.StudyCancelled(study=_open_study(plan, study.id).id, at=command.at),)
         case c.CompleteStudy():
@@ -70,29 +74,29 @@ def _submit(plan: SearchPlan, command: c.SubmitStudy) -> Iterator[e.Event]:
     yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)
 
 
-def _tune(study: Study, wishes: tuple[c.Wish, ...]) -> Iterator[e.Event]:
-    if study.state != "running":
+def _tune(study: Study, actions: tuple[c.TunerAction, ...]) -> Iterator[e.Event]:
+    if study.state != StudyState.RUNNING:
         return
     number = len(study.trials)
-    for wish in wishes:
-        match wish:
+    for action in actions:
+        match action:
             case c.Start():
                 yield e.TrialAdded(
                     study=study.id,
                     trial=number,
-                    hp=wish.hp,
-                    steps=wish.steps,
-                    reason={"by": "tuner", **wish.reason},
+                    hp=action.hp,
+                    steps=action.steps,
+                    reason={"by": "tuner", **action.reason},
                 )
                 number += 1
-            case c.Extend() if _may_extend(study.trials[wish.trial], wish.steps):
-                yield e.TrialExtended(study=study.id, trial=wish.trial, steps=wish.steps, reason=wish.reason)
-            case c.Stop() if study.trials[wish.trial].state in ("active", "completed"):
-                yield e.TrialStopped(study=study.id, trial=wish.trial, reason=wish.reason)
+            case c.Extend() if _may_extend(study.trials[action.trial], action.steps):
+                yield e.TrialExtended(study=study.id, trial=action.trial, steps=action.steps, reason=action.reason)
+            case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
+                yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
 
 
 def _may_extend(trial: Trial, steps: int) -> bool:
-    return trial.state in ("active", "completed") and steps > trial.steps
+    return trial.state in EXTENDABLE and steps > trial.steps
 
 
 def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
@@ -114,14 +118,14 @@ def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
     )
 
 
-def _ask(study: Study, wishes: tuple[c.Start | c.Extend, ...]) -> Iterator[e.Event]:
+def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...]) -> Iterator[e.Event]:
     number = len(study.trials)
-    for wish in wishes:
-        if isinstance(wish, c.Start):
-            yield e.TrialAdded(study=study.id, trial=number, hp=wish.hp, steps=wish.steps, reason={"by": "user"})
+    for action in actions:
+        if isinstance(action, c.Start):
+            yield e.TrialAdded(study=study.id, trial=number, hp=action.hp, steps=action.steps, reason={"by": "user"})
             number += 1
-        elif wish.steps > _users_trial(study, wish.trial).steps:
-            yield e.TrialExtended(study=study.id, trial=wish.trial, steps=wish.steps, reason={"by": "user"})
+        elif action.steps > _users_trial(study, action.trial).steps:
+            yield e.TrialExtended(study=study.id, trial=action.trial, steps=action.steps, reason={"by": "user"})
 
 
 def _users_trial(study: Study, number: int) -> Trial:
@@ -131,13 +135,13 @@ def _users_trial(study: Study, number: int) -> Trial:
     trial = study.trials[number]
     if trial.reason.get("by") != "user":
         raise Conflict(f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained")
-    if trial.state not in ("active", "completed"):
+    if trial.state not in EXTENDABLE:
         raise Conflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
     return trial
 
 
 def _complete(study: Study, at: float) -> Iterator[e.Event]:
-    if study.state == "completed":
+    if study.state == StudyState.COMPLETED:
         return
     if study.spec["tuner"]["kind"] != "external":
         raise Conflict(f"study {study.id} has a tuner of its own, which says when it is completed")
@@ -148,9 +152,9 @@ def _complete(study: Study, at: float) -> Iterator[e.Event]:
 
 
 def _cancel_trial(trial: Trial) -> Iterator[e.Event]:
-    if trial.state == "active":
+    if trial.state == TrialState.ACTIVE:
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
-    elif trial.state != "cancelled":
+    elif trial.state != TrialState.CANCELLED:
         raise Conflict(f"trial {trial.number} of study {trial.study} is {trial.state} and cannot be cancelled")
 
 
@@ -160,7 +164,7 @@ CAN_GROW = ("random", "asha", "async_hyperband", "median", "bandit")
 
 def _reopen(study: Study, trials: int) -> e.StudyReopened:
     tuner = study.spec["tuner"]
-    if study.state != "completed":
+    if study.state != StudyState.COMPLETED:
         raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
     if tuner["kind"] not in CAN_GROW:
         raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(CAN_GROW)}")
@@ -172,7 +176,7 @@ def _reopen(study: Study, trials: int) -> e.StudyReopened:
 def _close(study: Study, at: float) -> Iterator[e.Event]:
     if study.is_final or study.active:
         return
-    failed = [trial for trial in study.trials if trial.state == "failed"]
+    failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
     if failed and not study.answered:
         error = (failed[0].error or {}).get("error", "")
         last_line = error.strip().rsplit("\n", 1)[-1]
@@ -213,7 +217,7 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     if chain is None:
         return
     if not command.claimed:
-        yield e.ChainEnded(chain=chain.id, outcome="undelivered")
+        yield e.ChainEnded(chain=chain.id, outcome=ChainOutcome.UNDELIVERED)
         return
     if not chain.is_trained:
         stage = chain.stages[chain.index]
@@ -223,12 +227,12 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
                 chain=chain.id,
                 index=chain.index,
                 step=stage.start if stage.end > stage.start else stage.start - 1,
-                kind="poison",
+                kind=FailureKind.POISON,
                 error=f"the worker was lost {lost} times in this stage, from step {stage.start} to {stage.end}",
                 seconds=command.seconds,
             )
             return
-    yield e.ChainEnded(chain=chain.id, outcome="lost", steps=command.steps, seconds=command.seconds)
+    yield e.ChainEnded(chain=chain.id, outcome=ChainOutcome.LOST, steps=command.steps, seconds=command.seconds)
 
 
 def _study(plan: SearchPlan, study: StudyId) -> Study:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.states import ChainOutcome, FailureKind
 
 Json = dict[str, Any]
 Metrics = dict[str, float | None]
@@ -150,32 +151,32 @@ class StageCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEnded:
-    """Nothing more comes from this chain.
+    """Nothing more comes from this chain; `outcome` says why.
 
-    `outcome` is "done" (all is trained and saved), "lost" (its lease ran out), "undelivered" (a message that starts one
-    of its stages never arrived) or "stopped" (nobody wants it any more). `steps` of the stage under way had been run by
-    then, as far as is known, and `seconds` were spent on them.
+    `steps` of the stage under way had been run by then, as far as is known, and `seconds` were spent on them.
     """
 
     chain: ChainId
-    outcome: str
+    outcome: ChainOutcome
     steps: int = 0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
-    """The user's code failed while training past `step`: the trials that wait for more fail, the chain is over.
+    """The user's code failed while training past `step`, and the chain is over.
 
-    `kind` is "exception", "out_of_memory" or "poison" (its workers died too often); `error` is the traceback.
+    `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
+    the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
     """
 
     chain: ChainId
     index: int
     step: int
-    kind: str
+    kind: FailureKind
     error: str
     seconds: float
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Any, assert_never
 from app.domain import events as e
 from app.domain.ids import NodeId, StudyId, TrialKey, node_id
 from app.domain.schedule import segments
-from app.domain.search_plan import Chain, Checkpoint, Entry, Node, SearchPlan, Study, Trial
+from app.domain.search_plan import Chain, Checkpoint, Node, SearchPlan, Study, Trial, TrialEvent
+from app.domain.states import ChainOutcome, FailureKind, StudyState, TrialEventKind, TrialState
 
 MAX_UNSAVED = 3
 """A checkpoint that could not be written this often fails the trials that branch there: others need no state there."""
@@ -36,26 +37,26 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.TrialAdded():
             _add(plan, event)
         case e.TrialExtended():
-            entry = Entry("promote", event.trial, event.steps, reason=event.reason)
-            plan.studies[event.study].history.append(entry)
+            line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
+            plan.studies[event.study].history.append(line)
             _ask(plan, plan.trial((event.study, event.trial)), event.steps)
         case e.TrialStopped():
-            _end(plan, plan.trial((event.study, event.trial)), "stopped", reason=event.reason)
+            _end(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
         case e.TrialCancelled():
-            _end(plan, plan.trial((event.study, event.trial)), "cancelled")
+            _end(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.StudyPaused():
-            _set_state(plan, event.study, "paused")
+            _set_state(plan, event.study, StudyState.PAUSED)
         case e.StudyResumed():
-            _set_state(plan, event.study, "running")
+            _set_state(plan, event.study, StudyState.RUNNING)
         case e.StudyReopened():
-            _set_state(plan, event.study, "running")
+            _set_state(plan, event.study, StudyState.RUNNING)
             plan.studies[event.study].spec, plan.studies[event.study].finished_at = event.spec, None
         case e.StudyCancelled():
-            _finish(plan, event.study, "cancelled", event.at)
+            _finish(plan, event.study, StudyState.CANCELLED, event.at)
         case e.StudyCompleted():
-            _finish(plan, event.study, "completed", event.at)
+            _finish(plan, event.study, StudyState.COMPLETED, event.at)
         case e.StudyFailed():
-            _finish(plan, event.study, "failed", event.at)
+            _finish(plan, event.study, StudyState.FAILED, event.at)
             plan.studies[event.study].error = event.error
         case e.ChainAssigned():
             _assign(plan, event)
@@ -83,7 +84,7 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
     trial = Trial(event.study, event.trial, event.hp, event.reason)
     study.trials.append(trial)
     study.active += 1
-    study.history.append(Entry("start", event.trial, event.steps, reason=event.reason, hp=event.hp))
+    study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
     _ask(plan, trial, event.steps)
 
 
@@ -92,8 +93,8 @@ def _ask(plan: SearchPlan, trial: Trial, steps: int) -> None:
     study = plan.studies[trial.study]
     study.requested += steps - (trial.asked[-1] if trial.asked else 0)
     trial.asked.append(steps)
-    if trial.state != "active":
-        trial.state, study.active = "active", study.active + 1
+    if trial.state != TrialState.ACTIVE:
+        trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _lengthen(plan, study, trial, steps)
     _count_unique(plan, study, trial)
     node = plan.nodes[trial.path[-1]]
@@ -137,12 +138,12 @@ def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The result that the trial waited for at `step` is there."""
     study = plan.studies[trial.study]
     if (problem := _problem(study, plan.metrics(trial, step) or {}, step)) is not None:
-        _end(plan, trial, "failed", problem)
+        _end(plan, trial, TrialState.FAILED, problem)
         return
     study.answered += 1
-    study.history.append(Entry("result", trial.number, step, metrics=plan.metrics(trial, step) or {}))
-    if trial.state == "active" and all(plan.metrics(trial, asked) is not None for asked in trial.asked):
-        trial.state, study.active = "completed", study.active - 1
+    study.history.append(TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {}))
+    if trial.state == TrialState.ACTIVE and all(plan.metrics(trial, asked) is not None for asked in trial.asked):
+        trial.state, study.active = TrialState.COMPLETED, study.active - 1
 
 
 def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
@@ -151,27 +152,31 @@ def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> di
     if name not in metrics:
         reported = ", ".join(sorted(metrics)) or "nothing"
         text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
-        return {"kind": "metric", "step": step, "error": text}
+        return {"kind": FailureKind.METRIC, "step": step, "error": text}
     if metrics[name] is None:
-        return {"kind": "nan", "step": step, "error": f"{name} is not a finite number after step {step}"}
+        return {"kind": FailureKind.NAN, "step": step, "error": f"{name} is not a finite number after step {step}"}
     return None
 
 
-_ENTRY_OF = {"stopped": "stop", "failed": "fail", "cancelled": "cancel"}
+_EVENT_OF = {
+    TrialState.STOPPED: TrialEventKind.STOP,
+    TrialState.FAILED: TrialEventKind.FAIL,
+    TrialState.CANCELLED: TrialEventKind.CANCEL,
+}
 
 
 def _end(
     plan: SearchPlan,
     trial: Trial,
-    state: str,
+    state: TrialState,
     error: dict[str, Any] | None = None,
     reason: Mapping[str, Any] | None = None,
 ) -> None:
     """The trial is over before it has what it was asked for."""
     trial.error = error
-    entry = Entry(_ENTRY_OF[state], trial.number, trial.steps, reason=reason or error or {})
-    plan.studies[trial.study].history.append(entry)
-    if trial.state == "active":
+    line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
+    plan.studies[trial.study].history.append(line)
+    if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1
     trial.state = state
     for step in trial.asked:
@@ -187,15 +192,15 @@ def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
     plan.touched.add(node.id)
 
 
-def _set_state(plan: SearchPlan, study: StudyId, state: str) -> None:
+def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
     plan.studies[study].state = state
     plan.touched.update(plan.studies[study].deepest)
 
 
-def _finish(plan: SearchPlan, study: StudyId, state: str, at: float) -> None:
+def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> None:
     for trial in plan.studies[study].trials:
-        if trial.state == "active":
-            _end(plan, trial, "cancelled")
+        if trial.state == TrialState.ACTIVE:
+            _end(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
 
@@ -218,7 +223,14 @@ def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
     _charge(plan, stage, stage.end - stage.start, event.seconds)
+    _forgive(node, stage)
     plan.touched.add(node.id)
+
+
+def _forgive(node: Node, stage: e.Stage) -> None:
+    """What went wrong in a stage is forgotten once it has gone well."""
+    node.lost.pop(stage.start, None)
+    node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
 
 
 def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
@@ -237,7 +249,7 @@ def _close(plan: SearchPlan, event: e.ChainEnded) -> None:
     if not chain.is_trained:
         stage = chain.stages[chain.index]
         _charge(plan, stage, event.steps, event.seconds)
-        if event.outcome == "lost":
+        if event.outcome == ChainOutcome.LOST:
             lost = plan.nodes[stage.node].lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
     _release(plan, chain)
@@ -255,14 +267,32 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
     del plan.chains[chain.id]
 
 
+MOST_FAILURES = 3
+"""Errors that differ each time count as well, once there are so many times more of them than equal ones may be."""
+
+
 def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
+    """The user's code failed: the stage is tried again, and the trials that have no restart left fail."""
     chain = plan.chains[event.chain]
     stage = chain.stages[event.index]
+    node = plan.nodes[stage.node]
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
     error = {"kind": event.kind, "step": event.step, "error": event.error}
-    for key in list(plan.waiting_beyond(plan.nodes[stage.node], event.step)):
-        _end(plan, plan.trial(key), "failed", error)
+    tries = _restarts_used(node, event, chain.slot)
+    for key in list(plan.waiting_beyond(node, event.step)):
+        if tries is None or tries > plan.studies[key[0]].max_restarts:
+            _end(plan, plan.trial(key), TrialState.FAILED, error)
     _release(plan, chain)
+
+
+def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
+    """How many tries this error has cost by now; None when it is not to be tried again."""
+    if event.signature is None:
+        return None
+    slots = node.failures.setdefault((event.step, event.signature), [])
+    slots.append(slot)
+    total = sum(len(slots) for slots in node.failures.values())
+    return max(len(slots), total // MOST_FAILURES)
 
 
 def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
@@ -280,33 +310,40 @@ def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:
     for key in list(plan.waiting_beyond(node, event.step - 1)):
         study = plan.studies[key[0]]
         if event.metrics.get(study.spec["metric"], 0) is None:
-            _end(plan, plan.trial(key), "failed", _problem(study, event.metrics, event.step))
+            _end(plan, plan.trial(key), TrialState.FAILED, _problem(study, event.metrics, event.step))
 
 
 def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node = plan.nodes[event.node]
-    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size)
-    plan.spare_bytes += event.size * event.spare
+    _remove_checkpoint(plan, node, event.step)
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.spare)
+    plan.intermediate_bytes += event.size * event.spare
     node.saving.pop(event.step, None)
     plan.touched.add(node.id)
 
 
 def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     node = plan.nodes[event.node]
-    kept = node.checkpoints.get(event.step)
-    if kept is not None and kept.key == event.key:
-        del node.checkpoints[event.step]
+    checkpoint = node.checkpoints.get(event.step)
+    if checkpoint is not None and checkpoint.key == event.key:
+        _remove_checkpoint(plan, node, event.step)
     if not event.key:
         _unsaved(plan, node, event)
     plan.touched.add(node.id)
 
 
+def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
+    checkpoint = node.checkpoints.pop(step, None)
+    if checkpoint is not None:
+        plan.intermediate_bytes -= checkpoint.size * checkpoint.intermediate
+
+
 def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
-    """A checkpoint could not be written: it is tried again with the training, but not for ever."""
+    """A checkpoint could not be written. Workers wait for their storage now: only logs of older versions say so."""
     node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
     if node.unsaved[event.step] >= MAX_UNSAVED:
-        error = {"kind": "storage", "step": event.step, "error": event.reason}
+        error = {"kind": FailureKind.STORAGE, "step": event.step, "error": event.reason}
         branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
         for key in [key for branch in branches for key in plan.waiting_beyond(branch, event.step)]:
-            _end(plan, plan.trial(key), "failed", error)
+            _end(plan, plan.trial(key), TrialState.FAILED, error)

@@ -14,15 +14,20 @@ from typing import Any
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.schedule import Segment
+from app.domain.states import FINAL_STATES, StudyState, TrialEventKind, TrialState
 
-FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
+MAX_RESTARTS = 2
+"""Of a study that does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
+    """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked."""
+
     key: str
     sha256: str
     size: int
+    intermediate: bool = False
 
 
 @dataclass(slots=True)
@@ -34,6 +39,7 @@ class Node:
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
+    failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
     """
 
     id: NodeId
@@ -47,6 +53,7 @@ class Node:
     saving: dict[int, ChainId] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
     unsaved: dict[int, int] = field(default_factory=dict)
+    failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
 
@@ -60,15 +67,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrialEvent:
     """One line of a study's history, which is all that a tuner is told.
 
-    kind: "start" (a trial was asked to train for `steps`), "promote" (the same trial is asked for more), "stop" (no
-    more of it is wanted), "result" (its `metrics` after `steps`), "fail" or "cancel" (no result will come). `hp`: of a
+    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
+    more of it is wanted), `RESULT` (its `metrics` after `steps`), `FAIL` or `CANCEL` (no result will come). `hp`: of a
     start, the configuration.
     """
 
-    kind: str
+    kind: TrialEventKind
     trial: int
     steps: int
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -86,7 +93,7 @@ class Trial:
     reason: dict[str, Any]
     path: list[NodeId] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
-    state: str = "active"  # active | completed (all it was asked for is there) | stopped | failed | cancelled
+    state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
 
     @property
@@ -110,11 +117,11 @@ class Study:
     id: StudyId
     spec: dict[str, Any]
     submitted_at: float
-    state: str = "running"  # running | paused | completed | failed | cancelled
+    state: StudyState = StudyState.RUNNING
     finished_at: float | None = None
     error: str | None = None
     trials: list[Trial] = field(default_factory=list)
-    history: list[Entry] = field(default_factory=list)
+    history: list[TrialEvent] = field(default_factory=list)
     deepest: dict[NodeId, int] = field(default_factory=dict)
     active: int = 0
     answered: int = 0
@@ -126,6 +133,15 @@ class Study:
     @property
     def merges(self) -> bool:
         return bool(self.spec.get("merge", True))
+
+    @property
+    def max_restarts(self) -> int:
+        """How often an error at one step is tried again in a fresh process before it fails a trial."""
+        return int(self.spec.get("max_restarts", MAX_RESTARTS))
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == StudyState.RUNNING
 
     @property
     def is_final(self) -> bool:
@@ -162,7 +178,7 @@ class SearchPlan:
     chains: dict[ChainId, Chain] = field(default_factory=dict)
     stages_run: int = 0
     measured: list[NodeId] = field(default_factory=list)
-    spare_bytes: int = 0
+    intermediate_bytes: int = 0
     version: int = 0
     touched: set[NodeId] = field(default_factory=set)
 
@@ -172,7 +188,7 @@ class SearchPlan:
     def wanted(self, node: Node, step: int) -> Iterator[Study]:
         """The running studies of the trials that wait for a result at this step."""
         for study, _ in node.waiting.get(step, ()):
-            if self.studies[study].state == "running":
+            if self.studies[study].is_running:
                 yield self.studies[study]
 
     def node_of(self, trial: Trial, step: int) -> Node:

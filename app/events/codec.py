@@ -10,17 +10,20 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any, get_args
 
-from app.domain.events import ChainAssigned, Evaluated, Event, Stage
+from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, Stage, StageFailed
+from app.domain.states import ChainOutcome, FailureKind
 
 Data = dict[str, Any]
 
 TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in (*TYPES.values(), Stage)}
 
-VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
+VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1) | {"StageFailed": 2}
 """The schema version in which each type is written today."""
 
-UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {}
+UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
+    ("StageFailed", 1): lambda data: data | {"signature": None},
+}
 """(type, version) to the function that turns data of that version into data of the next. Chained, pure."""
 
 
@@ -43,7 +46,7 @@ def decode(type: str, version: int, data: Data) -> Event:
     data = _upcast(type, version, data)
     try:
         return _DECODERS[type](data)
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise UnknownEvent(f"The data of a {type} event, version {version}, does not fit: {error}.") from error
 
 
@@ -70,6 +73,14 @@ def _decode_chain(data: Data) -> ChainAssigned:
     return ChainAssigned(**(data | {"stages": stages}))
 
 
+def _decode_ended(data: Data) -> ChainEnded:
+    return ChainEnded(**(data | {"outcome": ChainOutcome(data["outcome"])}))
+
+
+def _decode_failed(data: Data) -> StageFailed:
+    return StageFailed(**(data | {"kind": FailureKind(data["kind"])}))
+
+
 def _encode_evaluated(event: Evaluated) -> Data:
     """JSON has no NaN and no infinity: such a metric is none."""
     metrics = {name: value if value is None or isfinite(value) else None for name, value in event.metrics.items()}
@@ -82,4 +93,4 @@ def _decoder(cls: type) -> Callable[[Data], Event]:
 
 _ENCODERS: dict[str, Callable[[Any], Data]] = {"ChainAssigned": _encode_chain, "Evaluated": _encode_evaluated}
 _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, cls in TYPES.items()}
-_DECODERS["ChainAssigned"] = _decode_chain
+_DECODERS |= {"ChainAssigned": _decode_chain, "ChainEnded": _decode_ended, "StageFailed": _decode_failed}

@@ -302,7 +302,7 @@ def _live() -> Any:
 
 
 def _rows(session: Session, query: Any) -> list[Any]:
-    """Fresh rows that stay readable after the transaction, and whose attributes nobody writes by accident."""
+    """NewTrial rows that stay readable after the transaction, and whose attributes nobody writes by accident."""
     rows = list(session.scalars(query.execution_options(populate_existing=True)))
     for row in rows:
         session.expunge(row)

@@ -42,7 +42,7 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
     """
     wanted = {step for step in node.waiting if start < step <= end or start == step == end}
     for study in plan.studies.values():
-        if study.state == "running" and node.id in study.deepest:
+        if study.is_running and node.id in study.deepest:
             wanted.update(_regular(study, start, min(end, study.deepest[node.id])))
     return sorted(step for step in wanted if step not in node.metrics)
 
@@ -65,4 +65,4 @@ def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey
 
 
 def _runs(plan: SearchPlan, key: TrialKey) -> bool:
-    return plan.studies[key[0]].state == "running"
+    return plan.studies[key[0]].is_running

@@ -9,7 +9,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.simulator import Simulator
-from app.scheduling.tuners.sources import NEEDED
+from app.scheduling.tuners.samplers import NEEDED
 from stagetree.spec import StudySpec
 
 

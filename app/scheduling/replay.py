@@ -14,9 +14,10 @@ from app.domain import events as e
 from app.domain.commands import Extend, Start, Stop
 from app.domain.evolve import evolve
 from app.domain.ids import NodeId, StudyId
-from app.domain.search_plan import Entry, SearchPlan, Study
-from app.scheduling.tuners.base import Fresh, Next
-from app.scheduling.tuners.mind import Mind
+from app.domain.search_plan import SearchPlan, Study, TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import NewTrial, Next
+from app.scheduling.tuners.driver import TunerDriver
 
 Numbered = tuple[int, e.Event]
 Decision = e.TrialAdded | e.TrialExtended | e.TrialStopped
@@ -83,18 +84,18 @@ class Replay:
         }
         for line in self.history:
             if line["kind"] == "result" and "rung" in line:
-                entry = {"trial": line["trial"], "value": line["value"], "steps": line["steps"]}
-                entry["promoted"] = (line["trial"], line["rung"]) in gone
-                found.setdefault((line.get("bracket", 0), line["rung"]), []).append(entry)
-        for entries in found.values():
-            entries.sort(key=lambda entry: (sign * entry["value"], entry["trial"]))
+                arrival = {"trial": line["trial"], "value": line["value"], "steps": line["steps"]}
+                arrival["promoted"] = (line["trial"], line["rung"]) in gone
+                found.setdefault((line.get("bracket", 0), line["rung"]), []).append(arrival)
+        for arrivals in found.values():
+            arrivals.sort(key=lambda arrival: (sign * arrival["value"], arrival["trial"]))
         return [{"bracket": bracket, "rung": rung, "trials": found[bracket, rung]} for bracket, rung in sorted(found)]
 
 
 def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
     """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged."""
     found = Replay(study)
-    judge: Mind | None = None
+    judge: TunerDriver | None = None
     for number, event in log:
         if at is not None and number > at:
             break
@@ -104,7 +105,7 @@ def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) ->
         evolve(found.plan, event)
         found.events += 1
         if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
-            judge = Mind(event.spec)
+            judge = TunerDriver(event.spec)
         if study in found.plan.studies:
             found.history += _lines(found, number, event, found.plan.studies[study], known)
     return found
@@ -118,7 +119,7 @@ def _is_decision(event: e.Event, study: StudyId) -> bool:
     return isinstance(event, e.TrialExtended | e.TrialStopped) and event.study == study
 
 
-def _compare(found: Replay, judge: Mind, number: int, event: e.Event) -> None:
+def _compare(found: Replay, judge: TunerDriver, number: int, event: e.Event) -> None:
     """Derive the decision that was recorded as event `number`."""
     study = found.plan.studies[found.study]
     found.decisions += 1
@@ -141,15 +142,15 @@ def _recorded(event: e.Event) -> Json | None:
     return {"kind": "complete"}
 
 
-def _derived(judge: Mind, study: Study) -> Json | None:
-    wish: Next | None = judge.expected(study)
-    match wish:
-        case Fresh() | Start():
-            return {"kind": "start", "steps": wish.steps, "reason": dict(wish.reason)}
+def _derived(judge: TunerDriver, study: Study) -> Json | None:
+    action: Next | None = judge.expected(study)
+    match action:
+        case NewTrial() | Start():
+            return {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}
         case Extend():
-            return {"kind": "promote", "trial": wish.trial, "steps": wish.steps, "reason": dict(wish.reason)}
+            return {"kind": "promote", "trial": action.trial, "steps": action.steps, "reason": dict(action.reason)}
         case Stop():
-            return {"kind": "stop", "trial": wish.trial, "reason": dict(wish.reason)}
+            return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
     return {"kind": "complete"} if study.active == 0 else None
 
 
@@ -158,16 +159,16 @@ def _derived(judge: Mind, study: Study) -> Json | None:
 
 def _lines(found: Replay, number: int, event: e.Event, study: Study, known: int) -> Iterator[Json]:
     """The lines of history that an event added."""
-    for entry in study.history[known:]:
-        if entry.kind in ("start", "promote"):
-            found.standing[entry.trial] = {name: entry.reason[name] for name in RUNG if name in entry.reason}
-        yield _line(number, study, entry, found.standing[entry.trial])
+    for line in study.history[known:]:
+        if line.kind in ("start", "promote"):
+            found.standing[line.trial] = {name: line.reason[name] for name in RUNG if name in line.reason}
+        yield _line(number, study, line, found.standing[line.trial])
     if isinstance(event, e.StudyCompleted | e.StudyFailed | e.StudyCancelled) and event.study == study.id:
         yield {"event": number, "kind": "complete", "state": study.state}
 
 
-def _line(number: int, study: Study, entry: Entry, standing: Json) -> Json:
-    line: Json = {"event": number, "kind": entry.kind, "trial": entry.trial, **standing, "steps": entry.steps}
-    if entry.kind == "result":
-        line |= {"value": entry.metrics.get(study.spec["metric"]), "metrics": dict(entry.metrics)}
-    return {**line, "reason": dict(entry.reason)}
+def _line(number: int, study: Study, event: TrialEvent, standing: Json) -> Json:
+    line: Json = {"event": number, "kind": event.kind, "trial": event.trial, **standing, "steps": event.steps}
+    if event.kind == TrialEventKind.RESULT:
+        line |= {"value": event.metrics.get(study.spec["metric"]), "metrics": dict(event.metrics)}
+    return {**line, "reason": dict(event.reason)}

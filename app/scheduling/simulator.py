@@ -16,11 +16,12 @@ from app.domain.decide import decide
 from app.domain.evolve import evolve
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Chain, Node, SearchPlan
+from app.domain.states import ChainOutcome, FailureKind
 from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import POLICIES, Policy
-from app.scheduling.tuners import Mind
+from app.scheduling.tuners import TunerDriver
 
 Measure = Callable[[Node, int], e.Metrics]
 
@@ -73,7 +74,7 @@ class Simulator:
         self._spare_every = spare_every
         self._due: list[tuple[float, int, ChainId, float]] = []
         self._begun = count()
-        self._minds: dict[StudyId, Mind] = {}
+        self._drivers: dict[StudyId, TunerDriver] = {}
         self._slots = slots
         self._numbers = count()
 
@@ -112,8 +113,8 @@ class Simulator:
         return True
 
     def _decide(self) -> None:
-        """What the tick does: let tuners wish, then give chains to free slots."""
-        self.let_tuners_wish()
+        """What the tick does: let tuners action, then give chains to free slots."""
+        self.run_tuners()
         self._frontier.refresh()
         while self._free and (choice := self._policy([self._frontier])):
             stages = stages_of(self.plan, choice[1])
@@ -122,24 +123,26 @@ class Simulator:
             self._frontier.refresh()
             self._await_stage(self.plan.chains[chain])
 
-    def think(self, study: StudyId, mind: Mind) -> None:
-        """Let this mind decide for a study, instead of the one that its study file asks for."""
-        self._minds[study] = mind
+    def think(self, study: StudyId, driver: TunerDriver) -> None:
+        """Let this driver decide for a study, instead of the one that its study file asks for."""
+        self._drivers[study] = driver
 
-    def let_tuners_wish(self) -> None:
+    def run_tuners(self) -> None:
         """Ask the tuner of each running study what it wants."""
         for study in self.plan.studies.values():
-            if study.state == "running":
+            if study.is_running:
                 self._tune(study.id)
 
     def _tune(self, name: StudyId) -> None:
         study = self.plan.studies[name]
-        if name not in self._minds or self._minds[name].spec is not study.spec:
-            self._minds[name] = Mind(study.spec)
-        mind = self._minds[name]
-        while (wishes := mind.wishes(study, self._slots)) and self.give(c.Tune(study=name, wishes=wishes)):
+        if name not in self._drivers or self._drivers[name].spec is not study.spec:
+            self._drivers[name] = TunerDriver(study.spec)
+        driver = self._drivers[name]
+        while (actions := driver.actions(study, self._slots)) and self.give(
+            c.ApplyTunerActions(study=name, actions=actions)
+        ):
             pass
-        if mind.is_done(study):
+        if driver.is_done(study):
             self.give(c.CloseStudy(study=name, at=self.now))
 
     def _await_stage(self, chain: Chain) -> None:
@@ -150,7 +153,7 @@ class Simulator:
     def _fail(self, chain: Chain) -> None:
         """The user's code raises in the first step of the stage under way."""
         stage = chain.stages[chain.index]
-        step, kind, error = min(stage.start, stage.end - 1), "exception", "it was meant to fail"
+        step, kind, error = min(stage.start, stage.end - 1), FailureKind.EXCEPTION, "it was meant to fail"
         self.take([e.StageFailed(chain=chain.id, index=chain.index, step=step, kind=kind, error=error, seconds=0.0)])
         self._free.append(chain.slot)
 
@@ -170,7 +173,7 @@ class Simulator:
         self.take([e.StageCompleted(chain=chain.id, index=chain.index, seconds=seconds)])
         self.take([e.CheckpointKept(node=stage.node, step=stage.end, key="", sha256="", size=0)])
         if chain.is_trained:
-            self.take([e.ChainEnded(chain=chain.id, outcome="done")])
+            self.take([e.ChainEnded(chain=chain.id, outcome=ChainOutcome.DONE)])
             self._free.append(chain.slot)
         else:
             self._await_stage(chain)

@@ -15,9 +15,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.states import TrialEventKind
 from app.scheduling.simulator import Simulator
-from app.scheduling.tuners import Mind, source_of
-from app.scheduling.tuners.sources.base import Blind, Proposal, Source
+from app.scheduling.tuners import TunerDriver, sampler_of
+from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
@@ -34,7 +35,7 @@ def what_if(plan: SearchPlan, name: StudyId, changes: Mapping[str, Any], *, slot
     simulator = Simulator(world, slots=slots, measure=_Known(plan))
     assert plan.opened is not None
     simulator.give(c.SubmitStudy(plan=plan.opened, study=name, spec=spec, at=0.0))
-    simulator.think(name, Mind(spec, source=_again(study, StudySpec.from_dict(spec))))
+    simulator.think(name, TunerDriver(spec, sampler=_again(study, StudySpec.from_dict(spec))))
     simulator.run()
     imagined = world.studies[name]
     return {
@@ -63,10 +64,10 @@ def changed(spec: Json, changes: Mapping[str, Any]) -> Json:
     return found
 
 
-class _Again(Blind):
+class _Again(NonAdaptive):
     """The configurations that a study had, in their order, and then those that its sampler would have gone on with."""
 
-    def __init__(self, study: Study, beyond: Source) -> None:
+    def __init__(self, study: Study, beyond: Sampler) -> None:
         own = (trial for trial in study.trials if trial.reason.get("by") == "tuner")
         self._had = [trial.hp for trial in own]
         self._beyond = beyond
@@ -78,8 +79,8 @@ class _Again(Blind):
         return self._beyond.size()
 
 
-def _again(study: Study, spec: StudySpec) -> Source | None:
-    beyond = source_of(spec)
+def _again(study: Study, spec: StudySpec) -> Sampler | None:
+    beyond = sampler_of(spec)
     return None if beyond is None else _Again(study, beyond)
 
 
@@ -119,9 +120,11 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
 
 def _best(world: SearchPlan, study: Study) -> Json | None:
     metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
-    results = [entry for entry in study.history if entry.kind == "result" and entry.metrics.get(metric) is not None]
-    last = {entry.trial: entry for entry in results}
+    results = [
+        line for line in study.history if line.kind == TrialEventKind.RESULT and line.metrics.get(metric) is not None
+    ]
+    last = {line.trial: line for line in results}
     if not last:
         return None
-    found = min(last.values(), key=lambda entry: (sign * (entry.metrics[metric] or 0.0), entry.trial))
+    found = min(last.values(), key=lambda line: (sign * (line.metrics[metric] or 0.0), line.trial))
     return {"trial": found.trial, "value": found.metrics[metric], "steps": found.steps}

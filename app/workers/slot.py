@@ -36,7 +36,7 @@ from stagetree.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 PEEK_SECONDS = 0.01
-"""A running stage looks for new wishes after each step, but not more often than this."""
+"""A running stage looks for new actions after each step, but not more often than this."""
 
 WRITES = 20
 """How often a fact is tried again when other transactions are faster."""

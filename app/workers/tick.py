@@ -1,4 +1,4 @@
-"""The scheduler: looks at what happened, lets tuners wish, gives chains to slots. It remembers nothing that matters.
+"""The scheduler: looks at what happened, lets tuners action, gives chains to slots. It remembers nothing that matters.
 
 A tick may run twice at once without harm: what it decides goes through `transact`, and a slot is taken in the same
 transaction. What was recorded and never reached the broker is sent again: the log is the outbox.
@@ -29,7 +29,7 @@ from app.events.transact import Plans, transact
 from app.scheduling.chains import lead_trial, stages_of
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import Choice, Policy
-from app.scheduling.tuners import Mind
+from app.scheduling.tuners import TunerDriver
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Ticker:
         self._lease_seconds, self._spare_bytes = lease_seconds, spare_bytes
         self._frontiers: dict[str, Frontier] = {}
         self._room = 1  # how many trials can be trained at once
-        self._minds: dict[StudyId, Mind] = {}
+        self._drivers: dict[StudyId, TunerDriver] = {}
 
     def tick(self) -> None:
         """Look once. Raises `DatabaseUnavailable`; whatever was done until then stands."""
@@ -118,9 +118,9 @@ class Ticker:
     # ------------------------------------------------------------------------------------------------ tuners
 
     def _tune(self, stream: str, room: int) -> None:
-        """Let the tuners of a plan wish, as long as fewer than `room` trials of their study are active."""
+        """Let the tuners of a plan action, as long as fewer than `room` trials of their study are active."""
         for study in list(self._plans.get(stream).studies.values()):
-            if study.state == "running":
+            if study.is_running:
                 try:
                     self._tune_study(stream, study.id, room)
                 except Exception as error:
@@ -130,20 +130,20 @@ class Ticker:
                     )
 
     def _tune_study(self, stream: str, name: StudyId, room: int) -> None:
-        """Grant the study's wishes one after the other, each on what the one before led to."""
-        mind = self._mind(stream, name)
-        while self._transact(stream, lambda plan: _tuned(plan, name, mind, room)):
+        """Grant the study's actions one after the other, each on what the one before led to."""
+        driver = self._driver(stream, name)
+        while self._transact(stream, lambda plan: _tuned(plan, name, driver, room)):
             pass
         with self._plans.holding(stream) as plan:
-            done = mind.is_done(plan.studies[name])
+            done = driver.is_done(plan.studies[name])
         if done:
             self._close(stream, c.CloseStudy(study=name, at=self._clock()))
 
-    def _mind(self, stream: str, name: StudyId) -> Mind:
+    def _driver(self, stream: str, name: StudyId) -> TunerDriver:
         spec = self._plans.get(stream).studies[name].spec
-        if name not in self._minds or self._minds[name].spec is not spec:
-            self._minds[name] = Mind(spec)
-        return self._minds[name]
+        if name not in self._drivers or self._drivers[name].spec is not spec:
+            self._drivers[name] = TunerDriver(spec)
+        return self._drivers[name]
 
     def _close(self, stream: str, command: c.CloseStudy | c.FailStudy) -> None:
         decided: list[e.Event] = []
@@ -158,7 +158,7 @@ class Ticker:
                 studies.set_state(session, command.study, state)
 
         self._transact(stream, closing, show)
-        self._minds.pop(command.study, None)
+        self._drivers.pop(command.study, None)
 
     # ------------------------------------------------------------------------------------------------ chains
 
@@ -245,11 +245,11 @@ class Ticker:
         return bool(recorded)
 
 
-def _tuned(plan: SearchPlan, name: StudyId, mind: Mind, room: int) -> Sequence[e.Event]:
+def _tuned(plan: SearchPlan, name: StudyId, driver: TunerDriver, room: int) -> Sequence[e.Event]:
     study = plan.studies[name]
-    if study.state != "running":
+    if not study.is_running:
         return ()
-    return decide(plan, c.Tune(study=name, wishes=mind.wishes(study, room)))
+    return decide(plan, c.ApplyTunerActions(study=name, actions=driver.actions(study, room)))
 
 
 def _resume(plan: SearchPlan, name: NodeId, step: int) -> dict[str, Any] | None:
@@ -273,4 +273,4 @@ def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:
     stage = chain.stages[chain.index]
     beyond = stage.start if stage.end > stage.start else stage.start - 1
     waiting = plan.waiting_beyond(plan.nodes[stage.node], beyond)
-    return any(plan.studies[study].state == "running" for study, _ in waiting)
+    return any(plan.studies[study].is_running for study, _ in waiting)

@@ -129,7 +129,7 @@ def test_nothing_is_added_to_what_is_over(http: TestClient, study: str) -> None:
 
 def test_stopped_trials_keep_the_value_they_had(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    workers.decide(tuned, c.Tune(study=tuned, wishes=(c.Extend(trial=0, steps=80), c.Stop(trial=1))))
+    workers.decide(tuned, c.ApplyTunerActions(study=tuned, actions=(c.Extend(trial=0, steps=80), c.Stop(trial=1))))
     trials = http.get(f"/studies/{tuned}").json()["trials"]
     assert [(trial["state"], trial["steps"], trial["value"]) for trial in trials] == [
         ("waiting", 80, 0.5),

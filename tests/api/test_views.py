@@ -23,7 +23,7 @@ def plan_of(*trials: tuple[dict[str, Any], int], mode: str = "max") -> SearchPla
     opened = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
     plan = SearchPlan()
     give(plan, c.SubmitStudy(plan=opened, study=S, spec={"name": "n", "metric": "m", "mode": mode}, at=10.0))
-    give(plan, c.Tune(study=S, wishes=tuple(c.Start(hp=hp, steps=steps) for hp, steps in trials)))
+    give(plan, c.ApplyTunerActions(study=S, actions=tuple(c.Start(hp=hp, steps=steps) for hp, steps in trials)))
     return plan
 
 
@@ -41,7 +41,7 @@ def test_the_value_is_that_of_the_last_step_asked_for_that_has_one() -> None:
     evaluate(plan, 0, 5, 0.9)
     assert views.result(plan, plan.studies[S].trials[0]) is None
     evaluate(plan, 0, 10, 0.4)
-    give(plan, c.Tune(study=S, wishes=(c.Extend(trial=0, steps=20),)))
+    give(plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),)))
     evaluate(plan, 0, 15, 0.8)
     assert views.result(plan, plan.studies[S].trials[0]) == (10, 0.4)
     evaluate(plan, 0, 20, 0.6)

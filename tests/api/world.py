@@ -20,7 +20,7 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
 from app.events import leases, studies
 from app.events.transact import record, transact
-from app.scheduling.tuners import Mind
+from app.scheduling.tuners import TunerDriver
 
 MakeApp = Callable[[str], FastAPI]
 
@@ -58,7 +58,7 @@ class Workers:
     def tune(self, study: str) -> None:
         """The tuner asks for its trials."""
         found = self.plan(study).studies[StudyId(study)]
-        self.decide(study, c.Tune(study=found.id, wishes=Mind(found.spec).wishes(found, 1)))
+        self.decide(study, c.ApplyTunerActions(study=found.id, actions=TunerDriver(found.spec).actions(found, 1)))
 
     def decide(self, study: str, command: c.Command, alongside: Any = None) -> None:
         use = self.use

@@ -54,7 +54,7 @@ def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        c.Tune(study=StudyId("t"), wishes=()),
+        c.ApplyTunerActions(study=StudyId("t"), actions=()),
         c.AddTrial(study=StudyId("t"), hp={"h": 1}, steps=1),
         c.CancelTrial(study=StudyId("t"), trial=0),
         c.CancelTrial(study=S, trial=2),
@@ -94,8 +94,8 @@ def test_a_trial_that_cannot_be_is_refused(story: Story, hp: Any, steps: int, pr
         c.CancelTrial(study=S, trial=0),
         c.CancelStudy(study=S, at=1.0),
         c.FailStudy(study=S, error="Boom", at=1.0),
-        c.Tune(study=S, wishes=(c.Stop(trial=1),)),
-        c.Tune(study=S, wishes=(c.Extend(trial=0, steps=30),)),
+        c.ApplyTunerActions(study=S, actions=(c.Stop(trial=1),)),
+        c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=30),)),
     ],
 )
 def test_deciding_again_changes_nothing(story: Story, command: c.Command) -> None:
@@ -107,8 +107,8 @@ def test_what_is_over_cannot_be_changed(story: Story) -> None:
     story.give(c.CancelStudy(study=S, at=1.0))
     for command in (c.PauseStudy(study=S), c.ResumeStudy(study=S), c.AddTrial(study=S, hp={"h": 1}, steps=1)):
         assert refused(story, command) == "study s is cancelled and cannot be changed any more"
-    wishes = (c.Start(hp={"h": 1}, steps=1), c.Extend(trial=0, steps=99), c.Stop(trial=0))
-    assert decide(story.plan, c.Tune(study=S, wishes=wishes)) == ()
+    actions = (c.Start(hp={"h": 1}, steps=1), c.Extend(trial=0, steps=99), c.Stop(trial=0))
+    assert decide(story.plan, c.ApplyTunerActions(study=S, actions=actions)) == ()
     assert decide(story.plan, c.CloseStudy(study=S, at=2.0)) == ()
     assert decide(story.plan, c.FailStudy(study=S, error="", at=2.0)) == ()
 
@@ -119,19 +119,19 @@ def test_a_trial_that_has_its_result_cannot_be_cancelled(story: Story) -> None:
 
 
 def test_wishes_are_taken_in_order_and_numbered_on(story: Story) -> None:
-    wishes = (
+    actions = (
         c.Start(hp={"h": 2}, steps=5, reason={"bracket": 1}),
         c.Extend(trial=0, steps=10),  # it is asked for as much already
         c.Extend(trial=0, steps=11, reason={"rung": 2}),
         c.Start(hp={"h": 3}, steps=5),
     )
-    assert decide(story.plan, c.Tune(study=S, wishes=wishes)) == (
+    assert decide(story.plan, c.ApplyTunerActions(study=S, actions=actions)) == (
         e.TrialAdded(study=S, trial=2, hp={"h": 2}, steps=5, reason={"by": "tuner", "bracket": 1}),
         e.TrialExtended(study=S, trial=0, steps=11, reason={"rung": 2}),
         e.TrialAdded(study=S, trial=3, hp={"h": 3}, steps=5, reason={"by": "tuner"}),
     )
     story.give(c.PauseStudy(study=S))
-    assert decide(story.plan, c.Tune(study=S, wishes=wishes)) == ()
+    assert decide(story.plan, c.ApplyTunerActions(study=S, actions=actions)) == ()
 
 
 def test_a_study_is_closed_when_nothing_is_active(story: Story) -> None:

@@ -169,7 +169,7 @@ def test_a_trial_is_complete_when_all_that_it_was_asked_for_is_there(story: Stor
     study = story.submit(({"h": 1}, 5))
     (node,) = story.path(study)
     story.evaluate(node.id, 10)
-    story.give(c.Tune(study=study, wishes=(c.Extend(trial=0, steps=10),)))
+    story.give(c.ApplyTunerActions(study=study, actions=(c.Extend(trial=0, steps=10),)))
     assert states(story, study) == ["active"]
     story.evaluate(node.id, 5)
     assert states(story, study) == ["completed"]

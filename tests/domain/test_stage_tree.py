@@ -108,6 +108,6 @@ def test_a_promotion_goes_on_where_the_trial_stopped(story: Story) -> None:
     (node,) = story.path(study)
     story.finish(story.assign((node, 0, 10)))
     assert story.trial(study).state == "completed"
-    story.give(c.Tune(study=study, wishes=(c.Extend(trial=0, steps=30),)))
+    story.give(c.ApplyTunerActions(study=study, actions=(c.Extend(trial=0, steps=30),)))
     assert story.trial(study).state == "active"
     assert build_stage_tree(story.plan) == [TreeStage(node.id, 10, 30, parent=None, ready=True)]

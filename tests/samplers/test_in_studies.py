@@ -13,7 +13,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.replay import replay
 from app.scheduling.simulator import Simulator
-from app.scheduling.tuners import Mind
+from app.scheduling.tuners import TunerDriver
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("s")
@@ -58,16 +58,16 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: 
     for at in (starts[len(starts) // 2], starts[-1]):
         plan = fold(events[:at])
         study = plan.studies[STUDY]
-        [wish] = Mind(study.spec).wishes(study, room=100)
+        [action] = TunerDriver(study.spec).actions(study, room=100)
         recorded = events[at]
-        assert isinstance(recorded, e.TrialAdded) and isinstance(wish, c.Start)
-        assert (wish.hp, {"by": "tuner", **wish.reason}) == (recorded.hp, recorded.reason)
+        assert isinstance(recorded, e.TrialAdded) and isinstance(action, c.Start)
+        assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)
 
 
 def test_replay_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = simulated("asha", "tpe")
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    from app.scheduling.tuners.sources import guided
+    from app.scheduling.tuners.samplers import optuna_sampler
 
-    guided._optuna.cache_clear()
+    optuna_sampler._optuna.cache_clear()
     assert replay(enumerate(simulator.events), STUDY).identical

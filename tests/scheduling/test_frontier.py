@@ -78,7 +78,9 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.open())
     def add(self, data: st.DataObject, wanted: list[Any]) -> None:
         study = data.draw(st.sampled_from(self.open()))
-        self.story.give(c.Tune(study=study.id, wishes=tuple(c.Start(hp=hp, steps=asked) for hp, asked in wanted)))
+        self.story.give(
+            c.ApplyTunerActions(study=study.id, actions=tuple(c.Start(hp=hp, steps=asked) for hp, asked in wanted))
+        )
 
     @rule(data=st.data(), more=st.integers(1, 5), kind=st.sampled_from(["extend", "extend", "stop", "cancel"]))
     @precondition(lambda self: any(study.trials for study in self.open()))
@@ -86,8 +88,10 @@ class History(RuleBasedStateMachine):
         study = data.draw(st.sampled_from([study for study in self.open() if study.trials]))
         trial = data.draw(st.sampled_from(study.trials))
         command: dict[str, c.Command] = {
-            "extend": c.Tune(study=study.id, wishes=(c.Extend(trial=trial.number, steps=trial.steps + more),)),
-            "stop": c.Tune(study=study.id, wishes=(c.Stop(trial=trial.number),)),
+            "extend": c.ApplyTunerActions(
+                study=study.id, actions=(c.Extend(trial=trial.number, steps=trial.steps + more),)
+            ),
+            "stop": c.ApplyTunerActions(study=study.id, actions=(c.Stop(trial=trial.number),)),
             "cancel": c.CancelTrial(study=study.id, trial=trial.number),
         }
         if kind != "cancel" or trial.state == "active":

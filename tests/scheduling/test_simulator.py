@@ -36,7 +36,7 @@ def submit(simulator: Simulator, trials: list[Trial], **fields: Any) -> StudyId:
     study = StudyId(f"study-{len(simulator.plan.studies)}")
     spec = study_of(trials, **fields).to_json()
     simulator.give(c.SubmitStudy(plan=OPENED, study=study, spec=spec, at=simulator.now))
-    simulator.let_tuners_wish()
+    simulator.run_tuners()
     return study
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.commands import Extend
-from app.scheduling.tuners.base import Fresh
+from app.scheduling.tuners.base import NewTrial
 from tests.tuners.worlds import Table
 
 THREE = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
@@ -60,14 +60,14 @@ def test_top_third_in_full() -> None:
     }
     for trial, (loss, promoted) in expected.items():
         table.result(trial, loss)
-        assert [wish.trial for wish in table.ask_all() if isinstance(wish, Extend)] == promoted
+        assert [action.trial for action in table.ask_all() if isinstance(action, Extend)] == promoted
     assert [table.steps[trial] for trial in (0, 3, 4, 7, 8)] == [3] * 5
     for trial, loss in ((0, 0.3), (3, 0.35)):
         table.result(trial, loss)
         assert table.ask() is None
     table.result(7, 0.05)  # the third at rung 1: the best of them goes to the top
-    wish = table.ask()
-    assert wish == Extend(trial=7, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.05})
+    action = table.ask()
+    assert action == Extend(trial=7, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.05})
     table.result(7, 0.04)
     assert table.ask() is None  # nobody goes beyond the top rung
 
@@ -154,7 +154,7 @@ def test_without_an_end_rungs_go_on() -> None:
     while running:
         for trial in running:
             table.result(trial, float(trial))
-        running = [wish.trial for wish in table.ask_all() if isinstance(wish, Extend)]
+        running = [action.trial for action in table.ask_all() if isinstance(action, Extend)]
     assert max(table.steps.values()) == 8
 
 
@@ -242,22 +242,22 @@ def test_sha_does_not_mind_the_order_within_a_rung(order: list[int], losses: lis
 
 def test_sha_waits_for_the_whole_rung() -> None:
     table = Table(THREE | {"kind": "sha"})
-    assert all(isinstance(wish, Fresh) for wish in table.ask_all())
+    assert all(isinstance(action, NewTrial) for action in table.ask_all())
     for trial in range(8):
         table.result(trial, trial / 10)
         assert table.ask() is None
     table.cancel(8)
-    assert [wish.trial for wish in table.ask_all() if isinstance(wish, Extend)] == [0, 1, 2]
+    assert [action.trial for action in table.ask_all() if isinstance(action, Extend)] == [0, 1, 2]
     for trial in (2, 1):
         table.result(trial, 0.5)
     assert table.ask() is None
     table.fail(0)
-    wish = table.ask()
-    assert wish == Extend(trial=1, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.5})
+    action = table.ask()
+    assert action == Extend(trial=1, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.5})
 
 
 def test_a_trial_that_another_study_trained_is_promoted_like_any_other() -> None:
-    """A result that is there at once comes between two wishes."""
+    """A result that is there at once comes between two actions."""
     table = Table(THREE)
     for trial in range(3):
         assert wanted(table) == ("start", trial)

@@ -18,7 +18,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.scheduling.preview import preview
 from app.scheduling.replay import replay
 from app.scheduling.simulator import Simulator
-from app.scheduling.tuners import TUNERS, Mind
+from app.scheduling.tuners import TUNERS, TunerDriver
 from stagetree.spec import StudySpec
 from tests.tuners.worlds import SHARING, SPACE, STUDY, losses, mishaps, numbered, simulator, spec, stragglers, submit
 
@@ -163,11 +163,11 @@ def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int
 @FEW
 @given(seed=SEEDS)
 def test_the_same_history_gives_the_same_wishes(tuner: dict[str, Any], seed: int) -> None:
-    """Read at once or line by line, by a mind that granted its own wishes or by one that did not."""
+    """Read at once or line by line, by a mind that granted its own actions or by one that did not."""
     world = run(study_of(tuner, "apart"), seed, fail=0.1, nans=0.05)
     study = world.plan.studies[STUDY]
-    fresh = Mind(study.spec)
-    assert fresh.expected(study) == fresh.expected(study) == Mind(study.spec).expected(study)
+    fresh = TunerDriver(study.spec)
+    assert fresh.expected(study) == fresh.expected(study) == TunerDriver(study.spec).expected(study)
     again = fold(world.events, SearchPlan()).studies[STUDY]
     assert again.history == study.history
     assert run(study_of(tuner, "apart"), seed, fail=0.1, nans=0.05).events == world.events

@@ -24,22 +24,22 @@ TEN = {"kind": "pbt", "population_size": 10, "ready_steps": 5, "max_steps": 15}
 def generation(table: Table, losses: dict[int, float | None]) -> list[Any]:
     """What is wanted after these results; None is a failure."""
     for trial, loss in losses.items():
-        assert table.tuner.next() is None, "the generation is not complete"
+        assert table.tuner.suggest() is None, "the generation is not complete"
         table.fail(trial) if loss is None else table.result(trial, loss)
     return table.ask_all()
 
 
-def kinds(wishes: list[Any]) -> dict[str, list[int]]:
+def kinds(actions: list[Any]) -> dict[str, list[int]]:
     """The trials that go on and those that are stopped, and whom the new ones copy."""
     found: dict[str, list[int]] = {"on": [], "stop": [], "copy of": []}
-    for wish in wishes:
-        match wish:
+    for action in actions:
+        match action:
             case Extend():
-                found["on"].append(wish.trial)
+                found["on"].append(action.trial)
             case Stop():
-                found["stop"].append(wish.trial)
+                found["stop"].append(action.trial)
             case Start():
-                found["copy of"].append(wish.reason["exploits"])
+                found["copy of"].append(action.reason["exploits"])
     return found
 
 
@@ -135,7 +135,7 @@ def test_where_holds_for_what_is_explored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "value", "possible"),
+    ("event", "value", "possible"),
     [
         ({"uniform": [0, 1]}, 0.5, {0.6, 0.4}),
         ({"loguniform": [0.1, 0.55]}, 0.5, {0.55, 0.4}),  # kept inside
@@ -148,16 +148,16 @@ def test_where_holds_for_what_is_explored() -> None:
         (["sgd", "adam"], "adam", {"sgd"}),
     ],
 )
-def test_a_value_nearby(entry: Any, value: Any, possible: set[Any]) -> None:
+def test_a_value_nearby(event: Any, value: Any, possible: set[Any]) -> None:
     given_ = parse(value).to_json()
-    found = {parse(perturbed(read_entry(entry), given_, Random(seed), [1.2, 0.8])).at(0) for seed in range(40)}
+    found = {parse(perturbed(read_entry(event), given_, Random(seed), [1.2, 0.8])).at(0) for seed in range(40)}
     assert found == possible
 
 
 def test_what_is_drawn_inside_a_sequence_is_perturbed_there() -> None:
-    entry = {"family": "warmup", "steps": {"randint": [5, 20]}, "then": {"uniform": [0, 1]}, "start": 0}
+    event = {"family": "warmup", "steps": {"randint": [5, 20]}, "then": {"uniform": [0, 1]}, "start": 0}
     value = parse({"family": "warmup", "steps": 10, "then": 0.5}).to_json()
-    found = perturbed(read_entry(entry), value, Random(0), [1.2])
+    found = perturbed(read_entry(event), value, Random(0), [1.2])
     assert parse(found) == parse({"family": "warmup", "steps": 12, "then": 0.6})
 
 

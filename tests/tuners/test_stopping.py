@@ -25,12 +25,12 @@ def started(tuner: dict[str, Any], trials: int, **fields: Any) -> Table:
 def verdict(table: Table, trial: int, loss: float) -> str:
     """What becomes of a trial after this result: "on", "stop", or "end" when it is at its last step."""
     table.result(trial, loss)
-    wish = table.tuner.next()
-    if not isinstance(wish, Extend | Stop):
+    action = table.tuner.suggest()
+    if not isinstance(action, Extend | Stop):
         return "end"
-    assert wish.trial == trial
+    assert action.trial == trial
     table.ask()
-    return "on" if isinstance(wish, Extend) else "stop"
+    return "on" if isinstance(action, Extend) else "stop"
 
 
 def test_asha_lets_the_top_third_on_at_once_and_always_the_best() -> None:
@@ -45,7 +45,7 @@ def test_asha_lets_the_top_third_on_at_once_and_always_the_best() -> None:
     assert table.steps[0] == table.steps[4] == table.steps[6] == 3
     assert verdict(table, 6, 0.3) == "on"
     assert verdict(table, 6, 0.2) == "end"
-    assert table.tuner.next() is None
+    assert table.tuner.suggest() is None
 
 
 def test_asha_gives_its_reasons() -> None:
@@ -62,7 +62,7 @@ def test_decisions_come_before_new_trials_oldest_first() -> None:
     for trial in (1, 0):
         table.result(trial, 0.5)
     table.cancel(0)
-    assert [type(wish).__name__ for wish in table.ask_all()] == ["Extend"] + ["Fresh"] * 6
+    assert [type(action).__name__ for action in table.ask_all()] == ["Extend"] + ["NewTrial"] * 6
     assert table.log[3] == ("promote", 1, 3)
 
 
@@ -108,7 +108,7 @@ def test_failed_trials_count_as_the_worst_in_the_median() -> None:
     table.fail(0)
     table.fail(1)
     assert verdict(table, 2, 9.0) == "on"
-    assert table.tuner.next() == table.tuner.next()
+    assert table.tuner.suggest() == table.tuner.suggest()
     assert verdict(table, 3, 9.5) == "on"  # the median of 9 and two failures is a failure
     assert verdict(table, 4, 9.6) == "on"  # 9, 9.5 and two failures: the upper middle one failed
 

@@ -10,7 +10,8 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Entry, Node, SearchPlan, Study
+from app.domain.search_plan import Node, SearchPlan, Study, TrialEvent
+from app.domain.states import TrialEventKind
 from app.scheduling.simulator import Simulator, no_mishap, one_second_a_step
 from app.scheduling.tuners import tuner_of
 from app.scheduling.tuners.base import Next, Tuner
@@ -93,37 +94,37 @@ class Table:
 
     def ask(self) -> Next | None:
         """What is wanted, granted at once."""
-        wish = self.tuner.next()
-        assert wish == self.tuner.next(), "asking changes nothing"
-        if wish is not None:
-            self._grant(wish)
-        return wish
+        action = self.tuner.suggest()
+        assert action == self.tuner.suggest(), "asking changes nothing"
+        if action is not None:
+            self._grant(action)
+        return action
 
     def ask_all(self) -> list[Next]:
         return list(iter(self.ask, None))
 
     def result(self, trial: int, loss: float) -> None:
-        self.tuner.see(Entry("result", trial, self.steps[trial], metrics={"loss": loss}))
+        self.tuner.observe(TrialEvent(TrialEventKind.RESULT, trial, self.steps[trial], metrics={"loss": loss}))
 
     def fail(self, trial: int) -> None:
-        self.tuner.see(Entry("fail", trial, self.steps[trial], reason={"kind": "exception"}))
+        self.tuner.observe(TrialEvent(TrialEventKind.FAIL, trial, self.steps[trial], reason={"kind": "exception"}))
 
     def cancel(self, trial: int) -> None:
-        self.tuner.see(Entry("cancel", trial, self.steps[trial]))
+        self.tuner.observe(TrialEvent(TrialEventKind.CANCEL, trial, self.steps[trial]))
 
-    def _grant(self, wish: Any) -> None:
-        kind = {"Fresh": "start", "Start": "start", "Extend": "promote", "Stop": "stop"}[type(wish).__name__]
-        trial = self.started if kind == "start" else wish.trial
+    def _grant(self, action: Any) -> None:
+        kind = {"NewTrial": "start", "Start": "start", "Extend": "promote", "Stop": "stop"}[type(action).__name__]
+        trial = self.started if kind == "start" else action.trial
         self.started += kind == "start"
-        steps = self.steps[trial] = getattr(wish, "steps", self.steps.get(trial, 0))
-        hp = getattr(wish, "hp", {"lr": {"family": "constant", "value": 0.1}})
+        steps = self.steps[trial] = getattr(action, "steps", self.steps.get(trial, 0))
+        hp = getattr(action, "hp", {"lr": {"family": "constant", "value": 0.1}})
         self.log.append((kind, trial, steps))
-        self.tuner.see(Entry(kind, trial, steps, reason=wish.reason, hp=hp))
+        self.tuner.observe(TrialEvent(kind, trial, steps, reason=action.reason, hp=hp))
 
 
 def promotions(study: Study) -> list[tuple[int, int]]:
     """(trial, steps) of every promotion, in order."""
-    return [(entry.trial, entry.steps) for entry in study.history if entry.kind == "promote"]
+    return [(event.trial, event.steps) for event in study.history if event.kind == TrialEventKind.PROMOTE]
 
 
 def trials_at(study: Study, steps: int) -> int:

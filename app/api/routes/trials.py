@@ -95,7 +95,7 @@ def ask_trials(row: Found, given: Body, use: Use, write: Writing) -> Json:
 
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
-    command = c.Ask(study=StudyId(row.id), wishes=tuple(asks))
+    command = c.Ask(study=StudyId(row.id), actions=tuple(asks))
     recorded = write(row.stream, lambda plan: _decide_added(plan, command))
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]

@@ -1,19 +1,19 @@
 """Tuners: pure functions from what has happened in a study to what is wanted next, by the kind in its study file.
 
-`base` says what a tuner is; `mind` sets it to work on a study; `sources` is where configurations come from.
+`base` says what a tuner is; `driver` sets it to work on a study; `samplers` is where configurations come from.
 """
 
 from __future__ import annotations
 
 from app.scheduling.tuners.asha import Asha
 from app.scheduling.tuners.base import Tuner
+from app.scheduling.tuners.driver import TunerDriver
 from app.scheduling.tuners.external import External
 from app.scheduling.tuners.fixed import Fixed
 from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
-from app.scheduling.tuners.mind import Mind
 from app.scheduling.tuners.pbt import Pbt
+from app.scheduling.tuners.samplers import SAMPLERS, Sampler
 from app.scheduling.tuners.sha import Sha
-from app.scheduling.tuners.sources import SOURCES, Source
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
 from stagetree.spec import AshaTuner, SamplingTuner, StudySpec
 
@@ -39,9 +39,9 @@ def tuner_of(spec: StudySpec) -> Tuner:
     return TUNERS[spec.tuner.kind](spec)
 
 
-def source_of(spec: StudySpec) -> Source | None:
+def sampler_of(spec: StudySpec) -> Sampler | None:
     """Where the study's configurations come from; None where its tuner names them all."""
-    return SOURCES[spec.tuner.sampler](spec) if isinstance(spec.tuner, SamplingTuner) else None
+    return SAMPLERS[spec.tuner.sampler](spec) if isinstance(spec.tuner, SamplingTuner) else None
 
 
-__all__ = ["SOURCES", "TUNERS", "Mind", "Source", "Tuner", "source_of", "tuner_of"]
+__all__ = ["SAMPLERS", "TUNERS", "Sampler", "Tuner", "TunerDriver", "sampler_of", "tuner_of"]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from app.domain.commands import Extend
-from app.domain.search_plan import Entry
-from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.rungs import Rung, rung_steps
 from stagetree.spec import StudySpec
 
@@ -24,24 +25,24 @@ class Bracket:
         self.rungs = [Rung() for _ in steps]
         self.at: dict[int, int] = {}
 
-    def see(self, entry: Entry, loss: float) -> None:
-        """Take in an entry about one of the bracket's trials."""
-        match entry.kind:
-            case "start":
-                self.at[entry.trial] = 0
-            case "promote":
-                self.rungs[self.at[entry.trial]].promote(entry.trial)
-                self.at[entry.trial] += 1
-            case "result" | "fail":
-                self._arrive(entry, loss)
-            case "cancel":
+    def observe(self, event: TrialEvent, loss: float) -> None:
+        """Take in an event about one of the bracket's trials."""
+        match event.kind:
+            case TrialEventKind.START:
+                self.at[event.trial] = 0
+            case TrialEventKind.PROMOTE:
+                self.rungs[self.at[event.trial]].promote(event.trial)
+                self.at[event.trial] += 1
+            case TrialEventKind.RESULT | TrialEventKind.FAIL:
+                self._arrive(event, loss)
+            case TrialEventKind.CANCEL:
                 for rung in self.rungs:
-                    rung.remove(entry.trial)
+                    rung.remove(event.trial)
 
-    def _arrive(self, entry: Entry, loss: float) -> None:
-        rung = self.at[entry.trial]
-        if entry.kind == "fail" or entry.steps == self.steps[rung]:
-            self.rungs[rung].add(loss, entry.trial)
+    def _arrive(self, event: TrialEvent, loss: float) -> None:
+        rung = self.at[event.trial]
+        if event.kind == TrialEventKind.FAIL or event.steps == self.steps[rung]:
+            self.rungs[rung].add(loss, event.trial)
 
     def promotion(self) -> Extend | None:
         """The next promotion, rungs from the top down (get_job, first half)."""
@@ -65,17 +66,17 @@ class Asha(Tuner):
         self._bracket = Bracket(steps, tuner.reduction_factor)
         self._limit, self._started = tuner.num_trials, 0
 
-    def limit(self, trials: int) -> None:
+    def set_max_trials(self, trials: int) -> None:
         self._limit = min(self._limit, trials)
 
-    def see(self, entry: Entry) -> None:
-        self._started += entry.kind == "start"
-        self._bracket.see(entry, self.loss(entry))
+    def observe(self, event: TrialEvent) -> None:
+        self._started += event.kind == TrialEventKind.START
+        self._bracket.observe(event, self.loss(event))
 
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         promotion = self._bracket.promotion()
         if promotion is not None:
             return promotion
         if self._started < self._limit:
-            return Fresh(steps=self._bracket.steps[0], reason={"rung": 0})
+            return NewTrial(steps=self._bracket.steps[0], reason={"rung": 0})
         return None

@@ -1,4 +1,4 @@
-"""What a tuner is: told a study's history entry by entry, it says what is wanted next. Nothing else goes in or out.
+"""What a tuner is: told a study's history event by event, it says what is wanted next. Nothing else goes in or out.
 
 A tuner in twenty lines:
 
@@ -9,18 +9,18 @@ A tuner in twenty lines:
             super().__init__(spec)
             self.started, self.losses, self.promoted = 0, {}, False
 
-        def see(self, entry):
-            match entry.kind:
-                case "start":
+        def observe(self, event):
+            match event.kind:
+                case TrialEventKind.START:
                     self.started += 1
-                case "promote":
+                case TrialEventKind.PROMOTE:
                     self.promoted = True
-                case "result" | "fail":
-                    self.losses.setdefault(entry.trial, self.loss(entry))
+                case TrialEventKind.RESULT | TrialEventKind.FAIL:
+                    self.losses.setdefault(event.trial, self.loss(event))
 
-        def next(self):
+        def suggest(self):
             if self.started < 10:
-                return Fresh(steps=5)
+                return NewTrial(steps=5)
             if len(self.losses) == 10 and not self.promoted:
                 return Extend(trial=min(self.losses, key=lambda trial: (self.losses[trial], trial)), steps=50)
             return None
@@ -35,26 +35,27 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from app.domain.commands import Extend, Start, Stop
-from app.domain.search_plan import Entry
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
 from stagetree.spec import StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fresh:
-    """A wish: train a new configuration, from wherever the study takes them, for `steps` steps."""
+class NewTrial:
+    """A action: train a new configuration, from wherever the study takes them, for `steps` steps."""
 
     steps: int
     reason: Mapping[str, Any] = field(default_factory=dict)
 
 
-Next = Fresh | Start | Extend | Stop
+Next = NewTrial | Start | Extend | Stop
 
 
 class Tuner(ABC):
     """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
 
-    eager: its wishes are taken at once, and which trials it starts next does not depend on results that come meanwhile;
-    the others are asked for one more whenever a slot could train it.
+    eager: its actions are taken at once, and which trials it starts next does not depend on what comes meanwhile; the
+    others are asked for one more whenever a slot could train it.
     open_ended: others add trials too, so that wanting nothing does not end the study.
     """
 
@@ -64,18 +65,18 @@ class Tuner(ABC):
     def __init__(self, spec: StudySpec) -> None:
         self.metric, self._sign = spec.metric, -1.0 if spec.mode == "max" else 1.0
 
-    def limit(self, trials: int) -> None:  # noqa: B027 - most tuners know how many trials they want
+    def set_max_trials(self, trials: int) -> None:  # noqa: B027 - most tuners know how many trials they want
         """The study has no more than `trials` configurations. Said once, before anything is seen."""
 
     @abstractmethod
-    def see(self, entry: Entry) -> None:
-        """Take in what happened: every wish that was granted comes back here, and what became of each trial."""
+    def observe(self, event: TrialEvent) -> None:
+        """Take in what happened: every action that was granted comes back here, and what became of each trial."""
 
     @abstractmethod
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
 
-    def loss(self, entry: Entry) -> float:
+    def loss(self, event: TrialEvent) -> float:
         """The study's metric, turned so that less is better; infinite for a trial that failed."""
-        value = entry.metrics.get(self.metric) if entry.kind == "result" else None
+        value = event.metrics.get(self.metric) if event.kind == TrialEventKind.RESULT else None
         return math.inf if value is None else self._sign * value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.search_plan import Entry
+from app.domain.search_plan import TrialEvent
 from app.scheduling.tuners.base import Tuner
 
 
@@ -11,8 +11,8 @@ class External(Tuner):
 
     open_ended = True
 
-    def see(self, entry: Entry) -> None:
+    def observe(self, event: TrialEvent) -> None:
         """Nothing to learn: whoever adds the trials decides."""
 
-    def next(self) -> None:
+    def suggest(self) -> None:
         return None

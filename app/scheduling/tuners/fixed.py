@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import repeat
 
 from app.domain.commands import Start
-from app.domain.search_plan import Entry
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Tuner
 from stagetree.spec import GridTuner, RandomTuner, StudySpec, TrialsTuner
 
@@ -24,10 +25,10 @@ class Fixed(Tuner):
             for configuration, steps in zip(spec.configurations(), _steps(spec), strict=False)
         )
 
-    def see(self, entry: Entry) -> None:
-        self._started += entry.kind == "start"
+    def observe(self, event: TrialEvent) -> None:
+        self._started += event.kind == TrialEventKind.START
 
-    def next(self) -> Start | None:
+    def suggest(self) -> Start | None:
         return self._starts[self._started] if self._started < len(self._starts) else None
 
 

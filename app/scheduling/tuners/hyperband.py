@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from app.domain.search_plan import Entry
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
 from app.scheduling.tuners.asha import Bracket
-from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.rungs import log_floor, rungs_down_from
 from app.scheduling.tuners.sha import SyncBracket
 from stagetree.spec import StudySpec
@@ -26,10 +27,10 @@ class _Brackets(Tuner):
         self.brackets: list[Any] = []
         self._bracket_of: dict[int, int] = {}
 
-    def see(self, entry: Entry) -> None:
-        if entry.kind == "start":
-            self._bracket_of[entry.trial] = entry.reason["bracket"]
-        self.brackets[self._bracket_of[entry.trial]].see(entry, self.loss(entry))
+    def observe(self, event: TrialEvent) -> None:
+        if event.kind == TrialEventKind.START:
+            self._bracket_of[event.trial] = event.reason["bracket"]
+        self.brackets[self._bracket_of[event.trial]].observe(event, self.loss(event))
 
 
 class Hyperband(_Brackets):
@@ -52,17 +53,17 @@ class Hyperband(_Brackets):
             steps = rungs_down_from(tuner.max_steps, s_max - s + 1, eta)
             self.brackets.append(SyncBracket(width, steps, eta))
 
-    def limit(self, trials: int) -> None:
+    def set_max_trials(self, trials: int) -> None:
         for bracket in self.brackets:
             bracket.width = min(bracket.width, trials)
             trials -= bracket.width
 
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         """Every bracket's configurations first, so that what is granted together does not depend on results."""
         starts = ((bracket.start(), number) for number, bracket in enumerate(self.brackets))
         promotions = ((bracket.promotion(), number) for number, bracket in enumerate(self.brackets))
-        wanted = ((wish, number) for wish, number in chain(starts, promotions) if wish is not None)
-        return next((_in_bracket(wish, number) for wish, number in wanted), None)
+        wanted = ((action, number) for action, number in chain(starts, promotions) if action is not None)
+        return next((_in_bracket(action, number) for action, number in wanted), None)
 
 
 class AsyncHyperband(_Brackets):
@@ -82,13 +83,13 @@ class AsyncHyperband(_Brackets):
         ladders = [rungs_down_from(most, rungs - s, eta) for s in range(min(tuner.brackets, rungs))]
         self.brackets = [Bracket(steps, eta) for steps in ladders]
         self._trials, self._rungs, self._eta = tuner.num_trials, rungs, eta
-        self.limit(tuner.num_trials)
+        self.set_max_trials(tuner.num_trials)
 
-    def limit(self, trials: int) -> None:
+    def set_max_trials(self, trials: int) -> None:
         trials = min(trials, self._trials)
         self.widths = shares(trials, self._rungs, self._eta, len(self.brackets))
 
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         for number, bracket in enumerate(self.brackets):
             if (promotion := bracket.promotion()) is not None:
                 return _in_bracket(promotion, number)
@@ -96,7 +97,7 @@ class AsyncHyperband(_Brackets):
         started, number = min(behind, default=(1.0, 0))
         if started >= 1:
             return None
-        return Fresh(steps=self.brackets[number].steps[0], reason={"rung": 0, "bracket": number})
+        return NewTrial(steps=self.brackets[number].steps[0], reason={"rung": 0, "bracket": number})
 
 
 def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
@@ -112,5 +113,5 @@ def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
     return [int(share) + (s in rounded_up) for s, share in enumerate(exact)]
 
 
-def _in_bracket(wish: Next, number: int) -> Next:
-    return replace(wish, reason={**wish.reason, "bracket": number})
+def _in_bracket(action: Next, number: int) -> Next:
+    return replace(action, reason={**action.reason, "bracket": number})

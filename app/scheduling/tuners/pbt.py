@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from app.domain.commands import Extend, Start, Stop, Wish
-from app.domain.search_plan import Entry
-from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.domain.commands import Extend, Start, Stop, TunerAction
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.explore import Explorer, spliced
 from app.scheduling.tuners.stopping import every
 from stagetree.spec import StudySpec
@@ -55,54 +56,54 @@ class Pbt(Tuner):
         self._members: dict[int, Member] = {}  # by trial
         self._values: dict[int, Hp] = {}  # of every trial there ever was
         self._losses: dict[int, float] = {}  # of the members that came to the end of the generation
-        self._wanted: deque[Wish] = deque()
+        self._wanted: deque[TunerAction] = deque()
 
-    def limit(self, trials: int) -> None:
+    def set_max_trials(self, trials: int) -> None:
         self._size = min(self._size, trials)
 
-    def see(self, entry: Entry) -> None:
-        match entry.kind:
-            case "start":
-                self._start(entry)
-            case "promote" | "stop":
-                self._granted(entry)
-            case "result" | "fail" if entry.trial in self._members and self._is_due(entry):
-                self._losses[entry.trial] = self.loss(entry)
-            case "cancel":
-                self._leave(entry.trial)
+    def observe(self, event: TrialEvent) -> None:
+        match event.kind:
+            case TrialEventKind.START:
+                self._start(event)
+            case TrialEventKind.PROMOTE | TrialEventKind.STOP:
+                self._granted(event)
+            case TrialEventKind.RESULT | TrialEventKind.FAIL if event.trial in self._members and self._is_due(event):
+                self._losses[event.trial] = self.loss(event)
+            case TrialEventKind.CANCEL:
+                self._leave(event.trial)
         if not self._wanted and self._members and self._is_complete():
             self._select()
 
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         if self._begun < self._size:
-            return Fresh(steps=self._ends[0], reason={"rung": 0, "member": self._begun})
+            return NewTrial(steps=self._ends[0], reason={"rung": 0, "member": self._begun})
         return self._wanted[0] if self._wanted else None
 
     # ------------------------------------------------------------------------------------------------ population
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, event: TrialEvent) -> None:
         if self._wanted:
             self._wanted.popleft()
         else:
             self._begun += 1
-        changes = entry.reason.get("explored", {})
-        inherited = self._values.get(entry.reason.get("exploits", -1), entry.hp)
+        changes = event.reason.get("explored", {})
+        inherited = self._values.get(event.reason.get("exploits", -1), event.hp)
         values = {**inherited, **{name: change["to"] for name, change in changes.items()}}
-        self._values[entry.trial] = values
-        self._members[entry.trial] = Member(entry.reason["member"], entry.trial, entry.hp, values)
+        self._values[event.trial] = values
+        self._members[event.trial] = Member(event.reason["member"], event.trial, event.hp, values)
 
-    def _granted(self, entry: Entry) -> None:
+    def _granted(self, event: TrialEvent) -> None:
         self._wanted.popleft()
-        if entry.kind == "stop":
-            self._leave(entry.trial)
+        if event.kind == TrialEventKind.STOP:
+            self._leave(event.trial)
 
     def _leave(self, trial: int) -> None:
         self._members.pop(trial, None)
         self._losses.pop(trial, None)
-        self._wanted = deque(wish for wish in self._wanted if isinstance(wish, Start) or wish.trial != trial)
+        self._wanted = deque(action for action in self._wanted if isinstance(action, Start) or action.trial != trial)
 
-    def _is_due(self, entry: Entry) -> bool:
-        return entry.kind == "fail" or entry.steps in self._ends[self._generation : self._generation + 1]
+    def _is_due(self, event: TrialEvent) -> bool:
+        return event.kind == TrialEventKind.FAIL or event.steps in self._ends[self._generation : self._generation + 1]
 
     def _is_complete(self) -> bool:
         return self._begun >= self._size and self._losses.keys() == self._members.keys()
@@ -115,10 +116,10 @@ class Pbt(Tuner):
         self._members = {member.trial: member for member in ranked if self._is_alive(member)}
         self._generation += 1
         if self._generation < len(self._ends):
-            self._wanted.extend(self._wishes(ranked))
+            self._wanted.extend(self._actions(ranked))
         self._losses = {}
 
-    def _wishes(self, ranked: list[Member]) -> Iterator[Wish]:
+    def _actions(self, ranked: list[Member]) -> Iterator[TunerAction]:
         kept = ranked[: len(ranked) - self._share(len(ranked))]
         for rank, member in enumerate(ranked, start=1):
             reason = self._reason(member, rank, len(ranked))

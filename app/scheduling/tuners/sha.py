@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from app.domain.commands import Extend
-from app.domain.search_plan import Entry
-from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.rungs import Rung, rung_steps
 from stagetree.spec import StudySpec
 
@@ -26,31 +27,31 @@ class SyncBracket:
         self._at: dict[int, int] = {}
         self._open: set[int] = set()  # trials on their way to their rung
 
-    def see(self, entry: Entry, loss: float) -> None:
-        """Take in an entry about one of the bracket's trials."""
-        match entry.kind:
-            case "start":
-                self._enter(entry.trial, 0)
-            case "promote":
-                self.rungs[self._at[entry.trial]].promote(entry.trial)
-                self._enter(entry.trial, self._at[entry.trial] + 1)
-            case "result" if entry.steps != self.steps[self._at[entry.trial]]:
+    def observe(self, event: TrialEvent, loss: float) -> None:
+        """Take in an event about one of the bracket's trials."""
+        match event.kind:
+            case TrialEventKind.START:
+                self._enter(event.trial, 0)
+            case TrialEventKind.PROMOTE:
+                self.rungs[self._at[event.trial]].promote(event.trial)
+                self._enter(event.trial, self._at[event.trial] + 1)
+            case TrialEventKind.RESULT if event.steps != self.steps[self._at[event.trial]]:
                 pass  # somebody else asked for that
-            case "result" | "fail":
-                self.rungs[self._at[entry.trial]].add(loss, entry.trial)
-                self._settle(entry.trial)
-            case "cancel":
+            case TrialEventKind.RESULT | TrialEventKind.FAIL:
+                self.rungs[self._at[event.trial]].add(loss, event.trial)
+                self._settle(event.trial)
+            case TrialEventKind.CANCEL:
                 for rung in self.rungs:
-                    rung.remove(entry.trial)
-                self._settle(entry.trial)
+                    rung.remove(event.trial)
+                self._settle(event.trial)
 
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         """A new configuration for the bottom rung, or a promotion out of a rung that is complete."""
         return self.start() or self.promotion()
 
-    def start(self) -> Fresh | None:
+    def start(self) -> NewTrial | None:
         """A new configuration, as long as the bottom rung has room: whatever the results."""
-        return Fresh(steps=self.steps[0], reason={"rung": 0}) if self.entered[0] < self.width else None
+        return NewTrial(steps=self.steps[0], reason={"rung": 0}) if self.entered[0] < self.width else None
 
     def promotion(self) -> Extend | None:
         """The next promotion out of a rung that is complete, from the bottom up."""
@@ -96,11 +97,11 @@ class Sha(Tuner):
         steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
         self._bracket = SyncBracket(tuner.num_trials, steps, tuner.reduction_factor)
 
-    def limit(self, trials: int) -> None:
+    def set_max_trials(self, trials: int) -> None:
         self._bracket.width = min(self._bracket.width, trials)
 
-    def see(self, entry: Entry) -> None:
-        self._bracket.see(entry, self.loss(entry))
+    def observe(self, event: TrialEvent) -> None:
+        self._bracket.observe(event, self.loss(event))
 
-    def next(self) -> Next | None:
-        return self._bracket.next()
+    def suggest(self) -> Next | None:
+        return self._bracket.suggest()

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.domain.commands import Extend, Stop
-from app.domain.search_plan import Entry
-from app.scheduling.tuners.base import Fresh, Next, Tuner
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.rungs import Rung, rung_steps
 from stagetree.spec import StudySpec
 
@@ -42,28 +43,28 @@ class StoppingRule(Tuner):
         Its loss is infinite if it failed on the way; then the verdict is of no account.
         """
 
-    def limit(self, trials: int) -> None:
+    def set_max_trials(self, trials: int) -> None:
         self._limit = min(self._limit, trials)
 
-    def see(self, entry: Entry) -> None:
-        match entry.kind:
-            case "start":
+    def observe(self, event: TrialEvent) -> None:
+        match event.kind:
+            case TrialEventKind.START:
                 self._started += 1
-                self._at[entry.trial] = 0
-            case "promote":
-                self._due.pop(entry.trial, None)
-                self._at[entry.trial] += 1
-            case "stop" | "cancel":
-                self._due.pop(entry.trial, None)
-            case "fail":
-                self.judge(self._at[entry.trial], entry.trial, math.inf)
-            case "result" if entry.steps == self.points[self._at[entry.trial]]:
-                self._decide(entry.trial, self.loss(entry))
+                self._at[event.trial] = 0
+            case TrialEventKind.PROMOTE:
+                self._due.pop(event.trial, None)
+                self._at[event.trial] += 1
+            case TrialEventKind.STOP | TrialEventKind.CANCEL:
+                self._due.pop(event.trial, None)
+            case TrialEventKind.FAIL:
+                self.judge(self._at[event.trial], event.trial, math.inf)
+            case TrialEventKind.RESULT if event.steps == self.points[self._at[event.trial]]:
+                self._decide(event.trial, self.loss(event))
 
-    def next(self) -> Next | None:
+    def suggest(self) -> Next | None:
         if self._due:
             return next(iter(self._due.values()))
-        return Fresh(steps=self.points[0], reason={"rung": 0}) if self._started < self._limit else None
+        return NewTrial(steps=self.points[0], reason={"rung": 0}) if self._started < self._limit else None
 
     def value(self, loss: float) -> float | None:
         """A loss as the user's metric; None for that of a failed trial."""

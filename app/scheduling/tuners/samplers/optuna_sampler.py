@@ -19,8 +19,9 @@ from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from app.domain.search_plan import Entry
-from app.scheduling.tuners.sources.base import Hp, Proposal, Values, to_json
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.samplers.base import Hp, Proposal, Values, to_json
 from stagetree.sequences import SequenceError
 from stagetree.space import Choice, Choose, Distribution, LogUniform, RandInt, drawing
 from stagetree.spec import StudySpec
@@ -38,7 +39,7 @@ _DRAWS = 1000
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
 
-class Guided:
+class OptunaSampler:
     """Proposals of one of Optuna's samplers.
 
     With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
@@ -46,15 +47,15 @@ class Guided:
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._spec, self._kind, self._space = spec, kind, spec.search_space
-        self._seen: list[Entry] = []
-        self._told: Told | None = None
+        self._seen: list[TrialEvent] = []
+        self._told: OptunaMirror | None = None
         self._last: tuple[tuple[int, int], Proposal] | None = None
 
     def size(self) -> int | None:
         return None
 
-    def see(self, entry: Entry) -> None:
-        self._seen.append(entry)
+    def observe(self, event: TrialEvent) -> None:
+        self._seen.append(event)
 
     def propose(self, number: int) -> Proposal | None:
         now = (number, len(self._seen))
@@ -63,7 +64,7 @@ class Guided:
         return self._last[1]
 
     def _ask(self, number: int) -> Proposal:
-        self._told = self._told or Told(self._spec, self._kind)
+        self._told = self._told or OptunaMirror(self._spec, self._kind)
         self._told.catch_up(self._seen)
         for attempt in range(_ATTEMPTS):
             sample, choose = _keeping(self._told.ask(f"{number}/{attempt}"))
@@ -101,7 +102,7 @@ def _keeping(choose: Choose) -> tuple[Values, Choose]:
     return sample, kept
 
 
-class Told:
+class OptunaMirror:
     """An Optuna study that knows what the history says.
 
     Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
@@ -142,37 +143,37 @@ class Told:
 
     # What happened
 
-    def catch_up(self, seen: Sequence[Entry]) -> None:
+    def catch_up(self, seen: Sequence[TrialEvent]) -> None:
         """Tell Optuna the rest of what was seen; all of it anew, where it was told what is so no longer."""
         self._give_up()
-        for entry in seen[self._read :]:
-            self._judge(entry)
+        for event in seen[self._read :]:
+            self._judge(event)
         if self._is_stale(seen[self._read :]):
             self._begin()
-        for entry in seen[self._read :]:
-            self._take(entry)
+        for event in seen[self._read :]:
+            self._take(event)
         self._read = len(seen)
 
-    def _judge(self, entry: Entry) -> None:
-        match entry.kind:
-            case "result" if not (self._once and entry.trial in self._verdicts):
-                self._verdicts[entry.trial] = entry.metrics.get(self._spec.metric)
-            case "fail" if not (self._once and entry.trial in self._verdicts):
-                self._verdicts[entry.trial] = None
-            case "stop" | "cancel":
-                self._verdicts.setdefault(entry.trial, None)
+    def _judge(self, event: TrialEvent) -> None:
+        match event.kind:
+            case TrialEventKind.RESULT if not (self._once and event.trial in self._verdicts):
+                self._verdicts[event.trial] = event.metrics.get(self._spec.metric)
+            case TrialEventKind.FAIL if not (self._once and event.trial in self._verdicts):
+                self._verdicts[event.trial] = None
+            case TrialEventKind.STOP | TrialEventKind.CANCEL:
+                self._verdicts.setdefault(event.trial, None)
 
-    def _is_stale(self, news: Sequence[Entry]) -> bool:
+    def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
         """Whether Optuna knows a trial by what is its result no longer, or was asked for what came to nothing."""
-        asked = next((entry.reason.get("asked", 0) for entry in news if entry.kind == "start"), 0)
+        asked = next((event.reason.get("asked", 0) for event in news if event.kind == TrialEventKind.START), 0)
         return self._asked > asked or any(self._verdicts[trial] != told for trial, told in self._settled.items())
 
-    def _take(self, entry: Entry) -> None:
-        if entry.kind == "start" and "sample" in entry.reason:
-            self._start(entry.trial, entry.reason["sample"], entry.reason["asked"])
-        elif entry.kind in _ENDS and entry.trial in self._numbers and entry.trial not in self._settled:
-            self._settled[entry.trial] = self._verdicts[entry.trial]
-            self._tell(self._numbers[entry.trial], self._verdicts[entry.trial])
+    def _take(self, event: TrialEvent) -> None:
+        if event.kind == TrialEventKind.START and "sample" in event.reason:
+            self._start(event.trial, event.reason["sample"], event.reason["asked"])
+        elif event.kind in _ENDS and event.trial in self._numbers and event.trial not in self._settled:
+            self._settled[event.trial] = self._verdicts[event.trial]
+            self._tell(self._numbers[event.trial], self._verdicts[event.trial])
 
     def _start(self, number: int, sample: Values, asked: int) -> None:
         """A trial of Optuna's, with these values, under way."""

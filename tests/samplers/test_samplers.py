@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from app.api import bodies
-from app.domain.search_plan import Entry
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
 from app.scheduling.preview import preview
-from app.scheduling.tuners import source_of
-from app.scheduling.tuners.sources import SOURCES, Proposal, Source, guided, unavailable
-from app.scheduling.tuners.sources import quasi as quasi_module
+from app.scheduling.tuners import sampler_of
+from app.scheduling.tuners.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, qmc, unavailable
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
 
@@ -32,26 +32,26 @@ def spec(sampler: str, **fields: Any) -> StudySpec:
     return StudySpec.from_dict({**study, **fields})
 
 
-def source(sampler: str, seen: list[Entry] | None = None, **fields: Any) -> Source:
-    made = source_of(spec(sampler, **fields))
+def source(sampler: str, seen: list[TrialEvent] | None = None, **fields: Any) -> Sampler:
+    made = sampler_of(spec(sampler, **fields))
     assert made is not None
-    for entry in seen or ():
-        made.see(entry)
+    for event in seen or ():
+        made.observe(event)
     return made
 
 
-def proposed(made: Source, number: int) -> Proposal:
+def proposed(made: Sampler, number: int) -> Proposal:
     found = made.propose(number)
     assert found is not None
     return found
 
 
-def start(number: int, proposal: Proposal) -> Entry:
-    return Entry("start", number, 1, reason={"by": "tuner", **proposal.reason})
+def start(number: int, proposal: Proposal) -> TrialEvent:
+    return TrialEvent(TrialEventKind.START, number, 1, reason={"by": "tuner", **proposal.reason})
 
 
-def result(number: int, value: float, steps: int = 1) -> Entry:
-    return Entry("result", number, steps, metrics={"m": value})
+def result(number: int, value: float, steps: int = 1) -> TrialEvent:
+    return TrialEvent(TrialEventKind.RESULT, number, steps, metrics={"m": value})
 
 
 def quality(proposal: Proposal) -> float:
@@ -59,26 +59,33 @@ def quality(proposal: Proposal) -> float:
     return -((math.log10(lr) + 2) ** 2) - (wd - 0.3) ** 2
 
 
-def story(sampler: str, trials: int, **fields: Any) -> tuple[list[Entry], list[Proposal]]:
+def story(sampler: str, trials: int, **fields: Any) -> tuple[list[TrialEvent], list[Proposal]]:
     """A history in which results come two proposals late, some are replaced by later ones, and some trials fail."""
-    made, seen, proposals = source(sampler, **fields), list[Entry](), list[Proposal]()
+    made, seen, proposals = source(sampler, **fields), list[TrialEvent](), list[Proposal]()
     for number in range(trials):
         proposals.append(proposed(made, number))
         news = [start(number, proposals[-1])]
         if number >= 2:
             late = number - 2
-            news.append(Entry("fail", late, 1) if late % 7 == 5 else result(late, quality(proposals[late])))
+            news.append(
+                TrialEvent(TrialEventKind.FAIL, late, 1) if late % 7 == 5 else result(late, quality(proposals[late]))
+            )
         if number % 5 == 4:
-            news += [Entry("promote", number - 4, 3), result(number - 4, quality(proposals[number - 4]) + 0.1, 3)]
+            news += [
+                TrialEvent(TrialEventKind.PROMOTE, number - 4, 3),
+                result(number - 4, quality(proposals[number - 4]) + 0.1, 3),
+            ]
         seen += news
-        for entry in news:
-            made.see(entry)
+        for event in news:
+            made.observe(event)
     return seen, proposals
 
 
-def before(seen: list[Entry], number: int) -> list[Entry]:
+def before(seen: list[TrialEvent], number: int) -> list[TrialEvent]:
     """The history as it was when configuration `number` was proposed."""
-    return seen[: next(at for at, entry in enumerate(seen) if entry.kind == "start" and entry.trial == number)]
+    return seen[
+        : next(at for at, event in enumerate(seen) if event.kind == TrialEventKind.START and event.trial == number)
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- all of them
@@ -148,14 +155,14 @@ def test_the_order_in_which_points_are_asked_for_is_no_matter(sampler: str) -> N
 
 @pytest.mark.parametrize("sampler", QUASI)
 def test_a_space_that_lets_no_point_through(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quasi_module, "_ATTEMPTS", 50)
+    monkeypatch.setattr(qmc, "_ATTEMPTS", 50)
     study = spec(sampler)
     study.__dict__["search_space"] = type(study.search_space)(SPACE, lambda configuration: False)
     with pytest.raises(SequenceError, match="none of 50 points"):
-        SOURCES[sampler](study).propose(0)
+        SAMPLERS[sampler](study).propose(0)
 
 
-# --------------------------------------------------------------------------------------------------------------- guided
+# -------------------------------------------------------------------------------------------------------------- guided
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
@@ -171,14 +178,14 @@ def test_cma_es_learns_over_its_generations() -> None:
     for number in range(120):
         proposal = proposed(made, number)
         mistakes.append(sum((value - 0.8) ** 2 for value in proposal.reason["sample"].values()))
-        made.see(start(number, proposal))
-        made.see(result(number, mistakes[-1]))
+        made.observe(start(number, proposal))
+        made.observe(result(number, mistakes[-1]))
     assert sum(mistakes[-12:]) < sum(mistakes[:12]) / 10
 
 
-def _optuna_trials(seen: list[Entry], sampler: str = "tpe") -> dict[int, tuple[str, float | None]]:
+def _optuna_trials(seen: list[TrialEvent], sampler: str = "tpe") -> dict[int, tuple[str, float | None]]:
     """What Optuna knows of the trials, by their number with us."""
-    told = guided.Told(spec(sampler), sampler)
+    told = optuna_sampler.OptunaMirror(spec(sampler), sampler)
     told.catch_up(seen)
     known = told._study.get_trials()
     return {trial: (known[number].state.name, known[number].value) for trial, number in told._numbers.items()}
@@ -188,8 +195,14 @@ def _optuna_trials(seen: list[Entry], sampler: str = "tpe") -> dict[int, tuple[s
 def test_what_is_told(sampler: str) -> None:
     made = source("tpe")
     seen = [start(number, proposed(made, number)) for number in range(6)]
-    seen += [result(0, 0.5), result(0, 0.7, 3), Entry("fail", 1, 1), Entry("stop", 2, 1), result(3, 0.4)]
-    seen += [Entry("cancel", 3, 1), result(4, 0.9), Entry("fail", 4, 3)]
+    seen += [
+        result(0, 0.5),
+        result(0, 0.7, 3),
+        TrialEvent(TrialEventKind.FAIL, 1, 1),
+        TrialEvent(TrialEventKind.STOP, 2, 1),
+        result(3, 0.4),
+    ]
+    seen += [TrialEvent(TrialEventKind.CANCEL, 3, 1), result(4, 0.9), TrialEvent(TrialEventKind.FAIL, 4, 3)]
     highest = {0: ("COMPLETE", 0.7), 4: ("FAIL", None)}
     first = {0: ("COMPLETE", 0.5), 4: ("COMPLETE", 0.9)}
     others = {1: ("FAIL", None), 2: ("FAIL", None), 3: ("COMPLETE", 0.4), 5: ("RUNNING", None)}
@@ -198,7 +211,11 @@ def test_what_is_told(sampler: str) -> None:
 
 
 def test_trials_that_others_made_are_not_told() -> None:
-    seen = [Entry("start", 0, 1, reason={"by": "tuner"}), result(0, 0.5), start(1, proposed(source("tpe"), 1))]
+    seen = [
+        TrialEvent(TrialEventKind.START, 0, 1, reason={"by": "tuner"}),
+        result(0, 0.5),
+        start(1, proposed(source("tpe"), 1)),
+    ]
     assert _optuna_trials(seen) == {1: ("RUNNING", None)}
 
 
@@ -206,14 +223,14 @@ def test_a_proposal_that_came_to_nothing_leaves_no_trace() -> None:
     seen, proposals = story("cmaes", 12)
     made = source("cmaes", before(seen, 8))
     proposed(made, 8)
-    for entry in [more := result(7, 0.1), *seen[len(before(seen, 8)) :]]:
-        made.see(entry)
+    for event in [more := result(7, 0.1), *seen[len(before(seen, 8)) :]]:
+        made.observe(event)
     assert proposed(made, 12) == proposed(source("cmaes", [*before(seen, 8), more, *seen[len(before(seen, 8)) :]]), 12)
     assert len(proposals) == 12
 
 
 def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guided, "_ATTEMPTS", 2)
+    monkeypatch.setattr(optuna_sampler, "_ATTEMPTS", 2)
     where = "lr < 0.0003"
     seen, proposals = story("tpe", 12, where=where)
     assert any(proposal.reason["asked"] == 2 for proposal in proposals)
@@ -226,11 +243,11 @@ def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: py
 
 @pytest.fixture
 def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.scheduling.tuners import sources
+    from app.scheduling.tuners import samplers
 
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    monkeypatch.setattr(samplers, "find_spec", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    guided._optuna.cache_clear()
+    optuna_sampler._optuna.cache_clear()
 
 
 @pytest.mark.usefixtures("no_optuna")
@@ -247,7 +264,7 @@ def test_a_server_without_optuna_says_so_at_once(sampler: str) -> None:
 
 @pytest.mark.usefixtures("no_optuna")
 def test_what_needs_no_proposal_needs_no_optuna() -> None:
-    made = source("tpe", [Entry("start", 0, 1, reason={"sample": {}, "asked": 1}), result(0, 0.5)])
+    made = source("tpe", [TrialEvent(TrialEventKind.START, 0, 1, reason={"sample": {}, "asked": 1}), result(0, 0.5)])
     assert made.size() is None
     assert unavailable(spec("sobol")) is None
     assert preview(spec("tpe"), slots=1)["trials"] == 9

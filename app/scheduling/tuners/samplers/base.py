@@ -1,4 +1,4 @@
-"""What a source of configurations is, and the two that need nothing: random draws and the grid."""
+"""What a sampler of configurations is, and the two that need nothing: random draws and the grid."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.domain.search_plan import Entry
+from app.domain.search_plan import TrialEvent
 from stagetree.sequences import Sequence
 from stagetree.spec import StudySpec
 
@@ -17,13 +17,13 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A configuration as JSON. `reason` is recorded with its trial, and all that a source is told of it later."""
+    """A configuration as JSON. `reason` is recorded with its trial, and all that a sampler is told of it later."""
 
     hp: Hp
     reason: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Source(Protocol):
+class Sampler(Protocol):
     """Gives configuration after configuration, as a function of the study file and of what it has seen."""
 
     def propose(self, number: int) -> Proposal | None:
@@ -34,22 +34,22 @@ class Source(Protocol):
         """How many there are; None for no end of them."""
         ...
 
-    def see(self, entry: Entry) -> None:
+    def observe(self, event: TrialEvent) -> None:
         """Take in what happened to a trial. What costs something waits until a proposal needs it."""
         ...
 
 
-class Blind:
-    """A source whose proposals depend on no result."""
+class NonAdaptive:
+    """A sampler whose proposals depend on no result."""
 
-    def see(self, entry: Entry) -> None:
+    def observe(self, event: TrialEvent) -> None:
         """Nothing is learned."""
 
     def size(self) -> int | None:
         return None
 
 
-class Random(Blind):
+class Random(NonAdaptive):
     """Independent draws from the space: configuration n of a seed is always the same."""
 
     def __init__(self, spec: StudySpec) -> None:
@@ -59,7 +59,7 @@ class Random(Blind):
         return Proposal(to_json(self._space.sample(self._seed, number)))
 
 
-class Grid(Blind):
+class Grid(NonAdaptive):
     """The combinations of the space in the order written, once each."""
 
     def __init__(self, spec: StudySpec) -> None:

@@ -1,6 +1,6 @@
 """Where new configurations come from: a part of its own, usable with any tuner that samples.
 
-What a source proposes is recorded with the trial, so replay never asks it again.
+What a sampler proposes is recorded with the trial, so replay never asks it again.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.scheduling.tuners.sources.base import Grid, Proposal, Random, Source
-from app.scheduling.tuners.sources.guided import Guided
-from app.scheduling.tuners.sources.quasi import Quasi
+from app.scheduling.tuners.samplers.base import Grid, Proposal, Random, Sampler
+from app.scheduling.tuners.samplers.optuna_sampler import OptunaSampler
+from app.scheduling.tuners.samplers.qmc import QMCSampler
 from stagetree.spec import SamplingTuner, StudySpec
 
-SOURCES: dict[str, Callable[[StudySpec], Source]] = {
+SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
     "random": Random,
     "grid": Grid,
-    "sobol": partial(Quasi, kind="sobol"),
-    "halton": partial(Quasi, kind="halton"),
-    "tpe": partial(Guided, kind="tpe"),
-    "cmaes": partial(Guided, kind="cmaes"),
-    "gp": partial(Guided, kind="gp"),
+    "sobol": partial(QMCSampler, kind="sobol"),
+    "halton": partial(QMCSampler, kind="halton"),
+    "tpe": partial(OptunaSampler, kind="tpe"),
+    "cmaes": partial(OptunaSampler, kind="cmaes"),
+    "gp": partial(OptunaSampler, kind="gp"),
 }
 
 NEEDED = {"tpe": ("optuna",), "cmaes": ("optuna", "cmaes"), "gp": ("optuna",)}
@@ -36,4 +36,4 @@ def unavailable(spec: StudySpec) -> str | None:
     return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
 
 
-__all__ = ["NEEDED", "SOURCES", "Proposal", "Source", "unavailable"]
+__all__ = ["NEEDED", "SAMPLERS", "Proposal", "Sampler", "unavailable"]

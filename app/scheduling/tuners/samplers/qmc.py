@@ -1,11 +1,11 @@
-"""Quasi-random points: they fill the space more evenly than independent draws do."""
+"""QMCSampler-random points: they fill the space more evenly than independent draws do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from app.scheduling.tuners.sources.base import Blind, Proposal, to_json
+from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, to_json
 from stagetree.sequences import SequenceError
 from stagetree.spec import StudySpec
 
@@ -17,7 +17,7 @@ _ATTEMPTS = 1000
 """How many points in a row may be no configuration before we say that the space lets nothing through."""
 
 
-class Quasi(Blind):
+class QMCSampler(NonAdaptive):
     """The points of a Sobol or Halton sequence, scrambled by the study's seed, that are configurations.
 
     One dimension for each free parameter. Points that `where` refuses are passed over, so that number n is a function

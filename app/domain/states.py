@@ -1,0 +1,90 @@
+"""How things stand, one list for all who name it. The values are the storage format and the REST contract."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Word(StrEnum):
+    """A word that is written as it is wherever it is shown."""
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class StudyState(Word):
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TrialState(Word):
+    """`ACTIVE`: waits for a result. `COMPLETED`: all that it was asked for is there."""
+
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TrialEventKind(Word):
+    """What a line of a study's history says of a trial."""
+
+    START = "start"
+    PROMOTE = "promote"
+    STOP = "stop"
+    RESULT = "result"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+class ChainOutcome(Word):
+    """Why nothing more comes from a chain.
+
+    `DONE`: all is trained and saved. `LOST`: its worker is gone. `UNDELIVERED`: a message that starts one of its stages
+    never arrived. `STOPPED`: nobody wants it any more, or its worker was asked to end. `INTERRUPTED`: an accident that
+    is neither the worker's death nor the user's code; the work comes back, and nobody is to blame.
+    """
+
+    DONE = "done"
+    LOST = "lost"
+    UNDELIVERED = "undelivered"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+
+class FailureKind(Word):
+    """What was wrong with the user's work.
+
+    `EXCEPTION`, `OUT_OF_MEMORY`, `DEVICE` (a CUDA error), `CRASH` (the trainer's process died) and `HANG` (no progress
+    before the deadline) are tried again in a fresh process before they count. `POISON`: the stage lost its worker too
+    often. `METRIC`: the study's metric is not reported. `NAN`: it is not a finite number. `STORAGE` and `INTERNAL`
+    occur in logs of older versions only.
+    """
+
+    EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out_of_memory"
+    DEVICE = "device"
+    CRASH = "crash"
+    HANG = "hang"
+    POISON = "poison"
+    METRIC = "metric"
+    NAN = "nan"
+    STORAGE = "storage"
+    INTERNAL = "internal"
+
+
+class ChainState(Word):
+    """How a chain's row stands. `SAVING`: all is trained, its slot is free, checkpoints are on their way."""
+
+    READY = "ready"
+    RUNNING = "running"
+    SAVING = "saving"
+    DONE = "done"
+    ENDED = "ended"
+
+
+FINAL_STATES = frozenset({StudyState.COMPLETED, StudyState.FAILED, StudyState.CANCELLED})
