@@ -140,13 +140,13 @@ class Embedded:
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""
-        from app.events import leases
         from app.events.database import Database, DatabaseUnavailable
+        from app.events.records import SqlRecords
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
         try:
-            with database.read() as session:
-                return bool(leases.live(session))
+            with SqlRecords(database).read() as rows:
+                return bool(rows.chains.live())
         except DatabaseUnavailable:
             return False
         finally:
@@ -160,14 +160,14 @@ class Embedded:
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
-        from app.events import leases
         from app.events.database import Database, DatabaseUnavailable
+        from app.events.records import SqlRecords
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
         try:
             database.create()
-            with database.write() as session:
-                leases.forget_slots(session)
+            with SqlRecords(database).write() as rows:
+                rows.slots.forget_all()
         except DatabaseUnavailable as problem:
             raise StackFailed(str(problem)) from None
         finally:

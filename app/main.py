@@ -13,7 +13,7 @@ from app.api.application import make_app
 from app.api.health import check_schema
 from app.api.services import Services
 from app.events.database import Database
-from app.events.log import SqlLog
+from app.events.records import Records, SqlRecords
 from app.events.transact import Plans
 from app.registry import describe
 from app.settings import Settings
@@ -28,17 +28,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or read_settings()
     database = Database(settings.database_url)
-    log = SqlLog(database)
+    records = SqlRecords(database)
     services = Services(
-        database=database,
-        log=log,
-        plans=Plans(log, database),
+        records=records,
+        plans=Plans(records.log),
         trainers=describe(settings.trainer_files),
         nudge=nudge,
         clock=time,
         new_id=lambda: uuid4().hex,
         checks={
-            "database": lambda: _ping_database(log),
+            "database": lambda: _ping_database(records),
             "schema": partial(check_schema, database),
             "broker": partial(_ping_broker, settings.broker_url),
         },
@@ -46,8 +45,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return make_app(services)
 
 
-def _ping_database(log: SqlLog) -> None:
-    log.head()
+def _ping_database(records: Records) -> None:
+    records.log.head()
 
 
 def _ping_broker(url: str) -> None:

@@ -39,4 +39,4 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     with calling_on_signals(services.stopping.set):
         yield
-    services.database.dispose()
+    services.records.close()

@@ -15,7 +15,6 @@ from app.api.services import Services
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
-from app.events import leases
 from app.events.database import DatabaseUnavailable
 from app.events.log import EventLog, Recorded
 from app.events.tables import StudyRow
@@ -82,9 +81,9 @@ class Feed:
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
-            with self._use.database.read() as session:
-                row = leases.get(session, chain)
-            stages = row.work["stages"] if row else ()
+            with self._use.records.read() as rows:
+                row = rows.chains.get(chain)
+            stages = row.assignment["stages"] if row else ()
             self._chains[chain] = [(stage["study"], stage["node"]) for stage in stages]
 
 

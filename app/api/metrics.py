@@ -6,18 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app.api.services import Services
-from app.domain.search_plan import FINAL_STATES
-from app.events import leases
+from app.domain.states import StudyState
 
-STUDY_STATES = ("running", "paused", *sorted(FINAL_STATES))
+STUDY_STATES = tuple(StudyState)
 STEPS = ("requested", "unique", "executed")
 
 
 def text(use: Services) -> str:
     """All of them, as of now."""
     states, steps = _studies(use)
-    with use.database.read() as session:
-        busy = Counter("busy" if row.chain else "idle" for row in leases.slots(session))
+    with use.records.read() as rows:
+        busy = Counter("busy" if row.chain else "idle" for row in rows.slots.all())
     lines = [
         *_metric("stagetree_studies", "gauge", "Studies by state.", "state", {s: states[s] for s in STUDY_STATES}),
         *_metric("stagetree_slots", "gauge", "Slots by state.", "state", {s: busy[s] for s in ("idle", "busy")}),

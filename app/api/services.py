@@ -14,9 +14,8 @@ from fastapi import Depends, Path, Request
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events import leases, studies
-from app.events.database import Database
 from app.events.log import EventLog
+from app.events.records import Records
 from app.events.tables import StudyRow
 from app.events.transact import Plans
 
@@ -29,8 +28,7 @@ class Services:
     each raises when it is not so. stopping: set when the server goes down, so that streams end.
     """
 
-    database: Database
-    log: EventLog
+    records: Records
     plans: Plans
     trainers: Mapping[str, str]
     nudge: Callable[[], None]
@@ -39,10 +37,14 @@ class Services:
     checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     stopping: Flag = field(default_factory=Flag)
 
+    @property
+    def log(self) -> EventLog:
+        return self.records.log
+
     def find(self, study: str) -> StudyRow:
         """The study's row. Raises `Unknown`."""
-        with self.database.read() as session:
-            row = studies.find(session, study) if ID.fullmatch(study) else None
+        with self.records.read() as rows:
+            row = rows.studies.find(study) if ID.fullmatch(study) else None
         if row is None:
             raise Unknown(f"there is no study {study}")
         return row
@@ -55,8 +57,8 @@ class Services:
 
     def reached(self, stream: str) -> dict[ChainId, int]:
         """The last step done by each chain of a plan that is under way, by its heartbeat."""
-        with self.database.read() as session:
-            return {ChainId(row.chain): row.step for row in leases.live(session, stream)}
+        with self.records.read() as rows:
+            return {ChainId(row.chain): row.step for row in rows.chains.live(stream)}
 
 
 def services(request: Request) -> Services:

@@ -271,7 +271,7 @@ def slot(row: SlotRow, chain: ChainRow | None) -> Json:
 
 def _current(chain: ChainRow) -> Json | None:
     """The stage that the chain is in, with the last step done; None when all are trained."""
-    stages = chain.work["stages"]
+    stages = chain.assignment["stages"]
     if chain.index >= len(stages):
         return None
     stage = stages[chain.index]

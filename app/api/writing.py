@@ -7,7 +7,6 @@ from hashlib import sha256
 from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, Header, Request
-from sqlalchemy.orm import Session
 
 from app.api.bodies import Raw
 from app.api.services import Use
@@ -23,16 +22,16 @@ Key = Annotated[
     ),
 ]
 
-Write = Callable[[str, Decide, Callable[[Session], None] | None], list[Recorded]]
+Write = Callable[[str, Decide], list[Recorded]]
 
 
 def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, key: Key = None) -> Write:
     """How this request writes to a stream. Raises what `transact` raises."""
     fingerprint = sha256(b"\n".join([request.method.encode(), request.url.path.encode(), raw])).hexdigest()
 
-    def write(stream: str, decide: Decide, alongside: Callable[[Session], None] | None = None) -> list[Recorded]:
+    def write(stream: str, decide: Decide) -> list[Recorded]:
         at, keyed = use.clock(), {"key": key, "fingerprint": fingerprint}
-        recorded = transact(use.log, use.plans, stream, decide, at=at, alongside=alongside, **keyed)
+        recorded = transact(use.log, use.plans, stream, decide, at=at, **keyed)
         background.add_task(use.nudge)
         return recorded
 

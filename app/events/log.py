@@ -21,14 +21,11 @@ from app.domain.events import Event
 from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
 from app.events.database import Database, DatabaseUnavailable, insert, is_retryable
-from app.events.tables import EventRow, HeadRow, KeyRow, StreamRow
+from app.events.projections import project
+from app.events.rows import Rows
+from app.events.tables import EVENTS, HEAD, KEYS, STREAMS
 
-Alongside = Callable[[Session], None]
-
-EVENTS = EventRow.__table__
-STREAMS = StreamRow.__table__
-HEAD = HeadRow.__table__
-KEYS = KeyRow.__table__
+Alongside = Callable[[Rows], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +195,10 @@ class SqlLog:
                 if key is not None and not _take_key(session, key, used, at):
                     return _recall(session, key, fingerprint) or []
                 if alongside is not None:
-                    alongside(session)
-                return _append(session, stream, events, expected, at, key)
+                    alongside(Rows(session))
+                recorded = _append(session, stream, events, expected, at, key)
+                project(Rows(session), stream, events)
+                return recorded
         except OperationalError as error:
             if is_retryable(error):
                 raise Conflict(f"Appending to stream {stream} lost against another transaction.") from error

@@ -6,7 +6,7 @@ Times are Unix seconds by the database's clock, except `events.at` and `studies.
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint, false, text
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
@@ -61,16 +61,6 @@ class KeyRow(SQLModel, table=True):
     at: float
 
 
-class SnapshotRow(SQLModel, table=True):
-    __tablename__ = "snapshots"
-
-    stream: str = Field(primary_key=True)
-    version: int
-    code_version: str
-    sha256: str
-    state: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-
-
 class StudyRow(SQLModel, table=True):
     __tablename__ = "studies"
     __table_args__ = (
@@ -86,23 +76,32 @@ class StudyRow(SQLModel, table=True):
 
 
 class SlotRow(SQLModel, table=True):
-    """One GPU, or one CPU process: `chain` is what it was given, `warm` the model it holds in memory."""
+    """One GPU, or one CPU process, and the worker that has it.
+
+    chain: what it was given. resident_model: the plan, node and step of the model it holds in memory. trainers: the
+    version of each trainer that its worker loads. note: what it waits for, or why it is in quarantine.
+    """
 
     __tablename__ = "slots"
 
     name: str = Field(primary_key=True)
+    owner: str
     device: str
     host: str
     pid: int
     seen_at: float
     chain: str | None = Field(default=None, unique=True)
-    warm: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    resident_model: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    trainers: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    note: str | None = None
+    quarantined_until: float | None = None
 
 
 class ChainRow(SQLModel, table=True):
-    """A chain and who may write for it. State: ready, running, saving (trained, its slot free), done; or ended early.
+    """A chain and who may write for it; `state` is a `ChainState`.
 
-    `index` is the stage under way, `step` the last step done, `marks` further steps at which to evaluate and keep.
+    assignment: the JSON of a `ChainAssignment`. index: the stage under way. step: the last one known to be trained.
+    extra_eval_steps: further steps at which to evaluate and keep.
     """
 
     __tablename__ = "chains"
@@ -111,18 +110,19 @@ class ChainRow(SQLModel, table=True):
     chain: str = Field(primary_key=True)
     stream: str
     slot: str
-    work: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    assignment: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     state: str
     fence: int
     owner: str | None = None
     lease_until: float
     index: int = 0
     step: int = 0
-    marks: list[int] = Field(sa_column=Column(JSON, nullable=False))
+    extra_eval_steps: list[int] = Field(sa_column=Column(JSON, nullable=False))
     stop: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     dispatched_at: float
-    started_at: float | None = None
-    beat_at: float
 
 
 metadata = SQLModel.metadata
+EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
+KEYS, STUDIES = metadata.tables["idempotency"], metadata.tables["studies"]
+SLOTS, CHAINS = metadata.tables["slots"], metadata.tables["chains"]

@@ -10,16 +10,11 @@ from threading import Lock, RLock
 from app.domain.events import Event
 from app.domain.evolve import evolve
 from app.domain.search_plan import SearchPlan
-from app.events import snapshots
-from app.events.database import Database
-from app.events.freeze import NotAPlan, code_version, freeze, thaw
 from app.events.log import Alongside, Conflict, EventLog, Recorded
 
 Decide = Callable[[SearchPlan], Sequence[Event]]
 
 BATCH = 10_000
-SNAPSHOT_EVERY = 10_000
-"""Events folded since the last snapshot; a plan folds about 20,000 or more a second."""
 
 
 @dataclass(slots=True)
@@ -27,20 +22,17 @@ class _Held:
     """A plan in memory, with the lock that whoever reads or folds it must hold."""
 
     plan: SearchPlan | None = None
-    saved: int = 0
     lock: RLock = field(default_factory=RLock)
 
 
 class Plans:
     """The folded plan of each stream, kept in memory and brought up to date from the log when it is asked for.
 
-    With a database for `snapshots`, a long stream is folded from its last snapshot on. Do not ask for a plan inside a
-    write transaction: whoever holds the plan may be waiting for that transaction to end.
+    Do not ask for a plan inside a write transaction: whoever holds the plan may be waiting for that transaction to end.
     """
 
-    def __init__(self, log: EventLog, snapshots: Database | None = None) -> None:
+    def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._snapshots = snapshots
         self._held: dict[str, _Held] = {}
         self._lock = Lock()
 
@@ -66,28 +58,12 @@ class Plans:
 
     def _catch_up(self, stream: str, held: _Held) -> SearchPlan:
         if held.plan is None:
-            held.plan = self._thawed(stream)
-            held.saved = held.plan.version
+            held.plan = SearchPlan()
         while batch := self._log.read(stream, after=held.plan.version, limit=BATCH):
             _fold(held, batch)
             if len(batch) < BATCH:
                 break
-        self._save(stream, held)
         return held.plan
-
-    def _thawed(self, stream: str) -> SearchPlan:
-        found = self._snapshots and snapshots.load(self._snapshots, stream, code_version())
-        if not found:
-            return SearchPlan()
-        try:
-            return thaw(found[1])
-        except NotAPlan:
-            return SearchPlan()
-
-    def _save(self, stream: str, held: _Held) -> None:
-        if self._snapshots is not None and held.plan.version - held.saved >= SNAPSHOT_EVERY:
-            held.saved = held.plan.version
-            snapshots.save(self._snapshots, stream, held.saved, freeze(held.plan), code_version())
 
 
 def _fold(held: _Held, recorded: Iterable[Recorded]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from app.events.database import Database
-from app.events.log import SqlLog
+from app.events.records import SqlRecords
 from app.registry import describe, load
 from app.settings import settings
 from app.workers.bell import Bell
@@ -44,11 +44,10 @@ def ticker() -> Ticker:
     from app.workers.tick import Ticker
 
     set_old_aside()
-    log = SqlLog(database())
+    records = SqlRecords(database())
     return Ticker(
-        database=database(),
-        log=log,
-        plans=Plans(log, database()),
+        records=records,
+        plans=Plans(records.log),
         policy=POLICIES[settings().policy],
         publish=publish,
         new_id=lambda: uuid4().hex,
@@ -79,9 +78,8 @@ def open_slot(name: str) -> None:
     _slot = Slot(
         name,
         device=device,
-        owner=f"{socket.gethostname()}:{os.getpid()}",
-        database=database(),
-        log=SqlLog(database()),
+        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex}",
+        records=SqlRecords(database()),
         checkpoints=Checkpoints(settings().checkpoints, memory=settings().memory_bytes),
         trainer=cache(lambda name: load(settings().trainer_files, name)),
         versions=cache(lambda: describe(settings().trainer_files)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.events.leases import Beat
+from app.events.rows import ChainFlags
 from app.workers.model import Timeline
 
 
@@ -46,7 +46,7 @@ class Run:
     fence: int
     work: Work
     timeline: Timeline
-    beat: Beat
+    beat: ChainFlags
     index: int = 0
     step: int = 0
     sound: int = 0

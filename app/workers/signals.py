@@ -18,8 +18,8 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from app.events import leases
 from app.events.database import Database, DatabaseUnavailable
+from app.events.records import SqlRecords
 from app.events.tables import SlotRow
 from app.settings import settings
 from app.workers import process
@@ -51,9 +51,10 @@ def retire_slot(**_: Any) -> None:
     """A worker that is asked to end gives its chain back at the next step, instead of training it to the end."""
     database = Database(settings().database_url)
     try:
-        with database.write() as session:
-            for name in _slots():
-                leases.retire_slot(session, name)
+        with SqlRecords(database).write() as rows:
+            for slot in rows.slots.all():
+                if slot.name in _slots():
+                    rows.slots.retire(slot.name, slot.owner)
     except DatabaseUnavailable as problem:
         logger.warning("the slot ends with its lease: %s", problem)
     finally:
@@ -80,8 +81,8 @@ def _slots() -> list[str]:
 def _check_slot(name: str) -> None:
     database = Database(settings().database_url)
     try:
-        with database.read() as session:
-            now, held = leases.now(session), [slot for slot in leases.slots(session) if slot.name == name]
+        with SqlRecords(database).read() as rows:
+            now, held = rows.now(), [slot for slot in rows.slots.all() if slot.name == name]
     except DatabaseUnavailable as problem:
         raise SystemExit(str(problem)) from None
     finally:

@@ -16,14 +16,12 @@ from threading import Event as Flag
 from threading import Thread
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId
-from app.events import leases
-from app.events.database import Database, DatabaseUnavailable
-from app.events.leases import Beat, Fenced, Refused
-from app.events.log import Alongside, Conflict, EventLog
+from app.events.database import DatabaseUnavailable
+from app.events.log import Alongside, Conflict
+from app.events.records import Records
+from app.events.rows import ChainNotClaimable, Fenced, Rows
 from app.events.transact import record
 from app.workers.checkpoints import CheckpointLost, Checkpoints, Stored
 from app.workers.memory import ModelInMemory
@@ -61,8 +59,7 @@ class Slot:
         *,
         device: str,
         owner: str,
-        database: Database,
-        log: EventLog,
+        records: Records,
         checkpoints: Checkpoints,
         trainer: Callable[[str], type[Trainer] | None],
         versions: Callable[[], dict[str, str]],
@@ -72,7 +69,7 @@ class Slot:
         spare_overhead: float,
     ) -> None:
         self.name, self.device = name, device
-        self._owner, self._database, self._log = owner, database, log
+        self._owner, self._records, self._log = owner, records, records.log
         self._saver = Saver(checkpoints)
         self._memory = ModelInMemory(name, device, checkpoints, trainer, versions)
         self._nudge = nudge
@@ -85,11 +82,16 @@ class Slot:
 
     def register(self) -> None:
         """Put the slot on record, free for work, and keep it alive."""
-        with self._database.write() as session:
-            leases.register_slot(session, self.name, self.device, socket.gethostname(), os.getpid())
-            leases.expire_slot(session, self.name)
+        with self._records.write() as rows:
+            self._take(rows)
         self._heart.start()
         self._nudge()
+
+    def _take(self, rows: Rows) -> None:
+        before = rows.slots.get(self.name)
+        host, pid = socket.gethostname(), os.getpid()
+        instead_of = None if before is None else before.owner
+        rows.slots.take(self.name, self._owner, instead_of=instead_of, device=self.device, host=host, pid=pid)
 
     def close(self) -> None:
         """Finish what is being saved, give back a chain whose next stage is not begun, and fall silent."""
@@ -109,7 +111,7 @@ class Slot:
         """
         try:
             run = self._claim(chain) if index == 0 else self._run
-        except Refused as refused:
+        except ChainNotClaimable as refused:
             logger.info("%s", refused)
             return False
         if run is None or (run.chain, run.index) != (chain, index):
@@ -135,11 +137,11 @@ class Slot:
         return False
 
     def _claim(self, chain: str) -> Run:
-        with self._database.write() as session:
-            lease = leases.claim(session, chain, self._owner, self._lease_seconds)
-        work = Work.read(lease.work)
+        with self._records.write() as rows:
+            lease = rows.chains.claim(chain, self._owner, self._lease_seconds)
+        work = Work.read(lease.assignment)
         timeline = Timeline(work.hp, work.stages[-1].end)
-        run = Run(chain, lease.stream, lease.fence, work, timeline, Beat(lease.marks, False), step=work.stages[0].start)
+        run = Run(chain, lease.stream, lease.fence, work, timeline, lease.flags, step=work.stages[0].start)
         self._run, self._held = run, [*self._held, run]
         return run
 
@@ -152,7 +154,7 @@ class Slot:
         found: list[e.Event] = self._look(run, model) if stage.start == stage.end else []
         while model.step < stage.end:
             self._record(run, found)
-            if found and model.step in run.beat.marks:
+            if found and model.step in run.beat.extra_eval_steps:
                 self._nudge()
             found = self._step(run, model)
         state = model.save() if stage.start < stage.end else None
@@ -174,7 +176,7 @@ class Slot:
 
     def _look(self, run: Run, model: Model) -> list[e.Event]:
         """Evaluate, and keep the state inside a stage, where someone wants that."""
-        stage, step, marked = run.stage, model.step, model.step in run.beat.marks
+        stage, step, marked = run.stage, model.step, model.step in run.beat.extra_eval_steps
         if marked and step < stage.end:
             self._keep(run, stage.node, step, model.save())
         if not marked and step not in stage.evaluate:
@@ -191,11 +193,11 @@ class Slot:
         seconds = time.monotonic() - run.begun_at
         done = e.StageCompleted(chain=ChainId(run.chain), index=run.index, seconds=seconds)
 
-        def mine(session: Session) -> None:
+        def mine(rows: Rows) -> None:
             if last:
-                leases.release(session, run.chain, run.fence, warm)
+                rows.chains.release(run.chain, run.fence, warm)
             else:
-                leases.advance(session, run.chain, run.fence, run.index + 1)
+                rows.chains.advance(run.chain, run.fence, run.index + 1)
 
         self._write(run, [*found, *run.take_spares(), done], mine)
         run.index += 1
@@ -244,7 +246,7 @@ class Slot:
     def _may_spare(self, run: Run, step: int) -> bool:
         stage = run.stage
         spacing = max(1, (stage.end - stage.start) // MOST_SPARES)
-        is_due = step < stage.end and (step - stage.start) % spacing == 0 and step not in run.beat.marks
+        is_due = step < stage.end and (step - stage.start) % spacing == 0 and step not in run.beat.extra_eval_steps
         is_cheap = run.spare_seconds <= self._spare_overhead * (time.monotonic() - run.begun_at)
         return is_due and is_cheap and run.spare_size < run.work.spare_bytes and self._saver.is_idle()
 
@@ -252,7 +254,7 @@ class Slot:
         """All is trained and saved."""
         ended = _ended(run, "done")
         try:
-            self._write(run, [*run.take_spares(), ended], lambda session: leases.finish(session, run.chain, run.fence))
+            self._write(run, [*run.take_spares(), ended], lambda rows: rows.chains.finish(run.chain, run.fence))
         except Fenced:
             logger.warning("chain %s was over before its last checkpoint was saved", run.chain)
         self._let_go(run)
@@ -262,7 +264,7 @@ class Slot:
     def _record(self, run: Run, facts: Sequence[e.Event]) -> None:
         """Put facts on record if the chain is still ours. Raises `Fenced`."""
         if facts:
-            self._write(run, facts, lambda session: leases.guard(session, run.chain, run.fence))
+            self._write(run, facts, lambda rows: rows.chains.guard(run.chain, run.fence))
 
     def _write(self, run: Run, facts: Sequence[e.Event], proof: Alongside) -> None:
         """Append facts with the proof of the right to state them; again when another transaction was faster."""
@@ -285,16 +287,16 @@ class Slot:
 
     def _is_a_slot_idle(self) -> bool:
         """Whether anyone could begin where a checkpoint was just kept; who gets idle later asks for work by itself."""
-        with self._database.read() as session:
-            return bool(leases.free_slots(session, self._lease_seconds))
+        with self._records.read() as rows:
+            return bool(rows.slots.free(self._lease_seconds))
 
     def _peek(self, run: Run) -> None:
         """What the tick wants of the chain by now. Raises `Fenced`."""
         if run.lost:
             raise Fenced(run.chain)
         if time.monotonic() - run.looked_at >= PEEK_SECONDS:
-            with self._database.read() as session:
-                run.beat = leases.peek(session, run.chain, run.fence)
+            with self._records.read() as rows:
+                run.beat = rows.chains.flags(run.chain, run.fence)
             run.looked_at = time.monotonic()
 
     def _stop(self, run: Run) -> None:
@@ -333,7 +335,7 @@ class Slot:
     def _give_back(self, run: Run, facts: Sequence[e.Event]) -> None:
         """Last words about a chain that ends early."""
         try:
-            self._write(run, facts, lambda session: leases.end(session, run.chain, run.fence))
+            self._write(run, facts, lambda rows: rows.chains.end(run.chain, run.fence))
         except Fenced:
             self._abandon(run, "was over already")
         self._let_go(run)
@@ -351,8 +353,8 @@ class Slot:
     def _beat_for_ever(self) -> None:
         while not self._stopped.wait(self._heartbeat_seconds):
             try:
-                with self._database.write() as session:
-                    leases.touch_slot(session, self.name)
+                with self._records.write() as rows:
+                    rows.slots.touch(self.name, self._owner)
                 for run in self._held:
                     self._beat(run)
             except DatabaseUnavailable as problem:
@@ -360,8 +362,8 @@ class Slot:
 
     def _beat(self, run: Run) -> None:
         try:
-            with self._database.write() as session:
-                leases.heartbeat(session, run.chain, run.fence, self._lease_seconds, run.index, run.step)
+            with self._records.write() as rows:
+                rows.chains.heartbeat(run.chain, run.fence, self._lease_seconds, run.step)
             self._record(run, run.take_spares())
         except Fenced:
             run.lost = True

@@ -12,18 +12,15 @@ from dataclasses import asdict
 from time import time
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Chain, SearchPlan
-from app.events import leases, studies
-from app.events.database import Database
-from app.events.leases import Fenced, SlotTaken
-from app.events.log import EventLog
+from app.domain.states import ChainState
+from app.events.records import Records
+from app.events.rows import Fenced, Rows, SlotTaken
 from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Plans, transact
 from app.scheduling.chains import lead_trial, stages_of
@@ -43,8 +40,7 @@ class Ticker:
     def __init__(
         self,
         *,
-        database: Database,
-        log: EventLog,
+        records: Records,
         plans: Plans,
         policy: Policy,
         publish: Callable[[str, int, str], None],
@@ -53,7 +49,7 @@ class Ticker:
         spare_bytes: int,
         clock: Callable[[], float] = time,
     ) -> None:
-        self._database, self._log, self._plans = database, log, plans
+        self._records, self._log, self._plans = records, records.log, plans
         self._policy, self._publish, self._new_id, self._clock = policy, publish, new_id, clock
         self._lease_seconds, self._spare_bytes = lease_seconds, spare_bytes
         self._frontiers: dict[str, Frontier] = {}
@@ -62,11 +58,11 @@ class Ticker:
 
     def tick(self) -> None:
         """Look once. Raises `DatabaseUnavailable`; whatever was done until then stands."""
-        with self._database.read() as session:
-            streams = studies.active_streams(session)
-            expired = leases.expired(session)
-            stale = leases.stale(session, DISPATCH_AGAIN_SECONDS)
-            self._room = max(1, leases.count_slots(session, self._lease_seconds))
+        with self._records.read() as rows:
+            streams = rows.studies.active_streams()
+            expired = rows.chains.expired()
+            stale = rows.chains.undelivered(DISPATCH_AGAIN_SECONDS)
+            self._room = max(1, len(rows.slots.alive(self._lease_seconds)))
         for row in expired:
             self._lose(row)
         for stream in streams:
@@ -77,7 +73,7 @@ class Ticker:
             self._assign(streams)
         self._tell_workers()
         for row in stale:
-            self._send(row.chain, len(row.work["stages"]), row.slot)
+            self._send(row.chain, len(row.assignment["stages"]), row.slot)
 
     # ------------------------------------------------------------------------------------------------ leases
 
@@ -87,33 +83,35 @@ class Ticker:
         def lost(plan: SearchPlan) -> Sequence[e.Event]:
             chain = plan.chains.get(ChainId(row.chain))
             steps = 0 if chain is None or chain.is_trained else max(0, row.step - chain.stages[chain.index].start)
-            return decide(plan, c.LoseChain(chain=ChainId(row.chain), steps=steps, claimed=row.state != "ready"))
+            return decide(
+                plan, c.LoseChain(chain=ChainId(row.chain), steps=steps, claimed=row.state != ChainState.READY)
+            )
 
         logger.warning("chain %s on %s was not heard of in time and is over", row.chain, row.slot)
         try:
-            self._transact(row.stream, lost, lambda session: leases.end_expired(session, row.chain))
+            self._transact(row.stream, lost, lambda rows: rows.chains.end_expired(row.chain))
         except Fenced:
             logger.info("chain %s was heard of after all", row.chain)
 
     def _tell_workers(self) -> None:
         """Running chains learn of new requests on their way, and that nobody wants them any more."""
-        with self._database.read() as session:
-            rows = [row for row in leases.live(session) if row.state != "saving"]
-        frontiers = {stream: self._frontier(stream) for stream in {row.stream for row in rows}}
-        for row in rows:
+        with self._records.read() as rows:
+            live = [row for row in rows.chains.live() if row.state != ChainState.SAVING]
+        frontiers = {stream: self._frontier(stream) for stream in {row.stream for row in live}}
+        for row in live:
             chain = frontiers[row.stream].plan.chains.get(ChainId(row.chain))
             if chain is not None and not chain.is_trained:
                 self._tell(row, frontiers[row.stream], chain)
 
     def _tell(self, row: ChainRow, frontier: Frontier, chain: Chain) -> None:
-        marks = set(frontier.marks(chain)) - set(row.marks)
+        marks = set(frontier.marks(chain)) - set(row.extra_eval_steps)
         unwanted = not row.stop and not _is_wanted(frontier.plan, chain)
         if marks or unwanted:
-            with self._database.write() as session:
+            with self._records.write() as rows:
                 if marks:
-                    leases.add_marks(session, row.chain, marks)
+                    rows.chains.ask_evaluation(row.chain, marks)
                 if unwanted:
-                    leases.request_stop(session, row.chain)
+                    rows.chains.ask_stop(row.chain)
 
     # ------------------------------------------------------------------------------------------------ tuners
 
@@ -146,26 +144,15 @@ class Ticker:
         return self._drivers[name]
 
     def _close(self, stream: str, command: c.CloseStudy | c.FailStudy) -> None:
-        decided: list[e.Event] = []
-
-        def closing(plan: SearchPlan) -> Sequence[e.Event]:
-            decided[:] = decide(plan, command)
-            return decided
-
-        def show(session: Session) -> None:
-            for event in decided:
-                state = "failed" if isinstance(event, e.StudyFailed) else "completed"
-                studies.set_state(session, command.study, state)
-
-        self._transact(stream, closing, show)
+        self._transact(stream, lambda plan: decide(plan, command))
         self._drivers.pop(command.study, None)
 
     # ------------------------------------------------------------------------------------------------ chains
 
     def _assign(self, streams: Sequence[str]) -> bool:
         """Give the most urgent work to free slots, until one of both runs out. Whether slots are left."""
-        with self._database.read() as session:
-            free = leases.free_slots(session, self._lease_seconds)
+        with self._records.read() as rows:
+            free = rows.slots.free(self._lease_seconds)
         frontiers = [self._frontier(stream) for stream in streams] if free else []
         while free and (choice := self._policy(frontiers)):
             if not self._give(choice, free):
@@ -195,7 +182,7 @@ class Ticker:
             self._transact(
                 stream,
                 lambda plan: decide(plan, command),
-                lambda session: leases.assign(session, chain, stream, slot.name, work, self._lease_seconds),
+                lambda rows: rows.chains.assign(chain, stream, slot.name, work, self._lease_seconds),
             )
         except SlotTaken:
             return True
@@ -222,7 +209,7 @@ class Ticker:
             "hp": plan.trial(lead).hp,
             "stages": [asdict(stage) for stage in stages],
             "resume": resume,
-            "spare_bytes": max(0, self._spare_bytes - plan.spare_bytes) // sharers,
+            "spare_bytes": max(0, self._spare_bytes - plan.intermediate_bytes) // sharers,
         }
 
     def _send(self, chain: str, stages: int, slot: str) -> None:
@@ -231,14 +218,14 @@ class Ticker:
         except Exception as error:  # whatever the broker's library raises: it is sent again later
             logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error)
             return
-        with self._database.write() as session:
-            leases.mark_dispatched(session, chain)
+        with self._records.write() as rows:
+            rows.chains.mark_dispatched(chain)
 
     def _transact(
         self,
         stream: str,
         deciding: Callable[[SearchPlan], Sequence[e.Event]],
-        alongside: Callable[[Session], None] | None = None,
+        alongside: Callable[[Rows], None] | None = None,
     ) -> bool:
         """Whether anything was decided."""
         recorded = transact(self._log, self._plans, stream, deciding, at=self._clock(), alongside=alongside)
@@ -266,7 +253,7 @@ def _resume(plan: SearchPlan, name: NodeId, step: int) -> dict[str, Any] | None:
 def _pick(free: Sequence[SlotRow], stream: str, resume: dict[str, Any] | None) -> SlotRow:
     """The slot that has the model in memory, if there is one."""
     warm = resume and {"plan": stream, "node": resume["node"], "step": resume["step"]}
-    return next((slot for slot in free if warm and slot.warm == warm), free[0])
+    return next((slot for slot in free if warm and slot.resident_model == warm), free[0])
 
 
 def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:

@@ -12,7 +12,6 @@ from app.api.errors import MEDIA_TYPE, answer
 from app.api.health import failures
 from app.api.openapi import REF, refusals
 from app.api.services import Use
-from app.events import leases
 
 slots = APIRouter(tags=["service"])
 router = APIRouter(tags=["service"])
@@ -30,10 +29,10 @@ NUMBERS = {
 @slots.get("/slots", summary="The slots, and what they do", response_model=schemas.SlotPage, responses=refusals())
 def list_slots(use: Use) -> dict[str, Any]:
     """All of them, by name."""
-    with use.database.read() as session:
-        chains = {row.chain: row for row in leases.live(session)}
-        rows = leases.slots(session)
-    return {"items": [views.slot(row, chains.get(row.chain or "")) for row in rows], "next_cursor": None}
+    with use.records.read() as rows:
+        chains = {row.chain: row for row in rows.chains.live()}
+        found = rows.slots.all()
+    return {"items": [views.slot(row, chains.get(row.chain or "")) for row in found], "next_cursor": None}
 
 
 @router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)

@@ -7,7 +7,6 @@ import unicodedata
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from sqlalchemy.orm import Session
 
 from app.api import paging, schemas, views
 from app.api.bodies import Body, study_of
@@ -19,22 +18,12 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import StudyId, plan_id
-from app.domain.search_plan import SearchPlan
-from app.events import studies
 from app.events.log import Recorded
 from app.events.tables import StudyRow
 from stagetree.spec import StudySpec
 
 router = APIRouter(tags=["studies"])
 
-STATES: dict[type, str] = {
-    e.StudyPaused: "paused",
-    e.StudyResumed: "running",
-    e.StudyReopened: "running",
-    e.StudyCancelled: "cancelled",
-    e.StudyCompleted: "completed",
-    e.StudyFailed: "failed",
-}
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
 NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
@@ -64,11 +53,7 @@ def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, trainer_args=args, seed=spec.seed)
     stream, study = plan_id(spec.trainer, version, args, spec.seed), _new_id(use, spec.name)
     command = c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=at)
-    return write(
-        stream,
-        lambda plan: decide(plan, command),
-        lambda session: studies.add(session, study, stream, spec.name, "running", at),
-    )
+    return write(stream, lambda plan: decide(plan, command))
 
 
 def _new_id(use: Services, name: str) -> StudyId:
@@ -77,20 +62,20 @@ def _new_id(use: Services, name: str) -> StudyId:
     slug = re.sub(r"[^a-z0-9]+", "-", plain)[:56].strip("-") or "study"
     while True:
         study = f"{slug}-{use.new_id()[:6]}"
-        with use.database.read() as session:
-            if studies.find(session, study) is None:
+        with use.records.read() as rows:
+            if rows.studies.find(study) is None:
                 return StudyId(study)
 
 
 @router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
 def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
-    with use.database.read() as session:
-        if cursor is not None and not (ID.fullmatch(cursor) and studies.find(session, cursor)):
+    with use.records.read() as rows:
+        if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise paging.wrong(cursor)
-        rows = studies.page(session, after=cursor, limit=limit + 1)
-    more = rows[limit - 1].id if len(rows) > limit else None
-    return {"items": [views.listed(row) for row in rows[:limit]], "next_cursor": more}
+        page = rows.studies.page(after=cursor, limit=limit + 1)
+    more = page[limit - 1].id if len(page) > limit else None
+    return {"items": [views.listed(row) for row in page[:limit]], "next_cursor": more}
 
 
 @router.get(
@@ -159,18 +144,7 @@ def complete_study(row: Found, use: Use, write: Writing) -> Json:
 
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:
-    """Decide, and keep the list of studies in step with what was decided."""
-    decided: list[e.Event] = []
-
-    def deciding(plan: SearchPlan) -> list[e.Event]:
-        decided[:] = decide(plan, command)
-        return decided
-
-    def show(session: Session) -> None:
-        for event in decided:
-            studies.set_state(session, row.id, STATES[type(event)])
-
-    write(row.stream, deciding, show)
+    write(row.stream, lambda plan: decide(plan, command))
     return _shown(use, row)[0]
 
 

@@ -1,0 +1,27 @@
+"""The rows that follow from the log, written in the transaction that appends: studies and how they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.domain import events as e
+from app.domain.states import StudyState
+from app.events.rows import Rows
+
+STATE_AFTER: dict[type[e.Event], StudyState] = {
+    e.StudyPaused: StudyState.PAUSED,
+    e.StudyResumed: StudyState.RUNNING,
+    e.StudyReopened: StudyState.RUNNING,
+    e.StudyCancelled: StudyState.CANCELLED,
+    e.StudyCompleted: StudyState.COMPLETED,
+    e.StudyFailed: StudyState.FAILED,
+}
+
+
+def project(rows: Rows, stream: str, events: Sequence[e.Event]) -> None:
+    """Take what was appended to `stream` into the rows of its studies."""
+    for event in events:
+        if isinstance(event, e.StudySubmitted):
+            rows.studies.add(event.study, stream, event.spec["name"], StudyState.RUNNING, event.at)
+        elif (state := STATE_AFTER.get(type(event))) is not None:
+            rows.studies.set_state(event.study, state)  # type: ignore[union-attr]

@@ -1,0 +1,97 @@
+"""The slots: who has each, how it is, and which chain it was given.
+
+A slot belongs to one worker process at a time, which proves it with its `owner`, a token made when the process started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, select, text, update
+from sqlalchemy.orm import Session
+
+from app.events.database import insert
+from app.events.rows.clock import fresh_rows, now
+from app.events.rows.errors import SlotLost, SlotTaken
+from app.events.tables import CHAINS, LIVE, SLOTS, SlotRow
+
+
+class Slots:
+    """The rows of slots, inside one transaction. Where a transaction takes several, it does so in order of names."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def all(self) -> list[SlotRow]:
+        """All slots, by name."""
+        return self._rows(select(SlotRow))
+
+    def get(self, name: str) -> SlotRow | None:
+        rows = self._rows(select(SlotRow).where(SLOTS.c.name == name))
+        return rows[0] if rows else None
+
+    def alive(self, seen_within: float) -> list[SlotRow]:
+        """The slots whose workers were seen in the last `seen_within` seconds, by name."""
+        return self._rows(select(SlotRow).where(self._is_alive(seen_within)))
+
+    def free(self, seen_within: float) -> list[SlotRow]:
+        """Those of them that have no chain and are not in quarantine."""
+        at = now(self._session)
+        well = (SLOTS.c.quarantined_until.is_(None)) | (SLOTS.c.quarantined_until <= at)
+        return self._rows(select(SlotRow).where(self._is_alive(seen_within), SLOTS.c.chain.is_(None), well))
+
+    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
+        """Become the slot's worker, in the place of the owner `instead_of`, or of nobody. Raises `SlotTaken`.
+
+        Whatever chain the slot still has was that one's, which is gone: the next tick may end it.
+        """
+        facts = {"owner": owner, "device": device, "host": host, "pid": pid, "seen_at": now(self._session)}
+        facts |= {"resident_model": None, "trainers": {}, "note": None, "quarantined_until": None}
+        if instead_of is None:
+            new = insert(self._session, SLOTS).values(name=name, **facts).on_conflict_do_nothing()
+            taken = self._session.execute(new.returning(SLOTS.c.name)).one_or_none()
+        else:
+            held = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == instead_of).values(**facts)
+            taken = self._session.execute(held.returning(SLOTS.c.name)).one_or_none()
+        if taken is None:
+            raise SlotTaken(f"Slot {name} is another worker's.")
+        self._session.execute(update(CHAINS).where(CHAINS.c.slot == name, text(LIVE)).values(lease_until=0.0))
+
+    def touch(self, name: str, owner: str) -> None:
+        """The slot's worker is alive. Raises `SlotLost`."""
+        self._change(name, owner, {"seen_at": now(self._session)})
+
+    def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
+        """Which version of each trainer its worker has, and what it waits for, if it does. Raises `SlotLost`."""
+        self._change(name, owner, {"trainers": dict(trainers), "note": note})
+
+    def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
+        """Give the slot no chain for so long, and say why; None: it is well again. Raises `SlotLost`."""
+        until = None if seconds is None else now(self._session) + seconds
+        self._change(name, owner, {"quarantined_until": until, "note": reason})
+
+    def retire(self, name: str, owner: str) -> None:
+        """The slot's worker is going: its chain is to stop at the next step, or at once if not begun; none follows."""
+        gone = delete(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).returning(SLOTS.c.name)
+        if self._session.execute(gone).one_or_none() is None:
+            return
+        mine = update(CHAINS).where(CHAINS.c.slot == name, text(LIVE))
+        self._session.execute(mine.where(CHAINS.c.state == "ready").values(lease_until=0.0))
+        self._session.execute(mine.where(CHAINS.c.state == "running").values(stop=True))
+
+    def forget_all(self) -> None:
+        """No worker is alive, which whoever asks must know: what they still had may be ended."""
+        self._session.execute(update(CHAINS).where(text(LIVE)).values(lease_until=0.0))
+        self._session.execute(delete(SLOTS))
+
+    def _change(self, name: str, owner: str, values: Mapping[str, Any]) -> None:
+        mine = update(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).values(**values)
+        if self._session.execute(mine.returning(SLOTS.c.name)).one_or_none() is None:
+            raise SlotLost(f"Slot {name} is another worker's by now.")
+
+    def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
+        return SLOTS.c.seen_at >= now(self._session) - seen_within
+
+    def _rows(self, query: Select[Any]) -> list[SlotRow]:
+        return fresh_rows(self._session, query.order_by(SLOTS.c.name))

@@ -1,0 +1,43 @@
+"""The read table of studies: which there are and how they stand. It follows from the log and is written beside it."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, text, tuple_, update
+from sqlalchemy.orm import Session
+
+from app.events.tables import ACTIVE, STUDIES, StudyRow
+
+
+class Studies:
+    """The rows of studies, inside one transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, id: str, stream: str, name: str, state: str, submitted_at: float) -> None:
+        """Add a study."""
+        row = {"id": id, "stream": stream, "name": name, "state": state, "submitted_at": submitted_at}
+        self._session.execute(STUDIES.insert().values(row))
+
+    def set_state(self, id: str, state: str) -> None:
+        """Say how a study stands now."""
+        self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(state=state))
+
+    def find(self, id: str) -> StudyRow | None:
+        """The study, if there is one of that id."""
+        row = self._session.execute(select(STUDIES).where(STUDIES.c.id == id)).one_or_none()
+        return None if row is None else StudyRow(**row._mapping)
+
+    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRow]:
+        """Up to `limit` studies, newest first, beginning behind the study `after`. Empty when that one is not known."""
+        order = tuple_(STUDIES.c.submitted_at, STUDIES.c.id)
+        query = select(STUDIES).order_by(STUDIES.c.submitted_at.desc(), STUDIES.c.id.desc()).limit(limit)
+        if after is not None:
+            cursor = select(STUDIES.c.submitted_at, STUDIES.c.id).where(STUDIES.c.id == after).scalar_subquery()
+            query = query.where(order < cursor)
+        return [StudyRow(**row._mapping) for row in self._session.execute(query)]
+
+    def active_streams(self) -> list[str]:
+        """The streams that have a study which is not over."""
+        query = select(STUDIES.c.stream).where(text(ACTIVE)).distinct().order_by(STUDIES.c.stream)
+        return list(self._session.scalars(query))
