@@ -27,8 +27,8 @@ from celery import Celery
 from redis import Redis
 
 from app.embedded import Embedded, redis_server
-from app.events import leases
 from app.events.database import Database
+from app.events.records import SqlRecords
 from stagetree.client import Client
 
 ROOT = Path(__file__).parents[1]
@@ -141,8 +141,8 @@ class Cluster(Service):
     def is_ready(self, slot: str) -> bool:
         """Whether the slot was registered by the worker that was started last."""
         assert self.processes[slot].poll() is None, f"{slot} ended: {self.log(slot)}"
-        with self.database.read() as session:
-            return any(row.name == slot and row.pid == self.child(slot) for row in leases.slots(session))
+        with SqlRecords(self.database).read() as rows:
+            return any(row.name == slot and row.pid == self.child(slot) for row in rows.slots.all())
 
     def child(self, name: str) -> int | None:
         """The process that trains, a child of the worker's main process; None while there is none."""

@@ -97,6 +97,17 @@ class SlotRow(SQLModel, table=True):
     quarantined_until: float | None = None
 
 
+class SchedulerRow(SQLModel, table=True):
+    """A process that ticks. When none of them did of late, nothing is given to slots."""
+
+    __tablename__ = "schedulers"
+
+    owner: str = Field(primary_key=True)
+    host: str
+    pid: int
+    ticked_at: float
+
+
 class ChainRow(SQLModel, table=True):
     """A chain and who may write for it; `state` is a `ChainState`.
 
@@ -125,4 +136,4 @@ class ChainRow(SQLModel, table=True):
 metadata = SQLModel.metadata
 EVENTS, STREAMS, HEAD = (metadata.tables[name] for name in ("events", "streams", "log_head"))
 KEYS, STUDIES = metadata.tables["idempotency"], metadata.tables["studies"]
-SLOTS, CHAINS = metadata.tables["slots"], metadata.tables["chains"]
+SLOTS, CHAINS, SCHEDULERS = (metadata.tables[name] for name in ("slots", "chains", "schedulers"))

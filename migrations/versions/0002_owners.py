@@ -1,4 +1,7 @@
-"""A slot belongs to a process that proves it; rows use the words of the glossary; snapshots go."""
+"""A slot belongs to a process that proves it, a scheduler shows that it ticks, rows use the glossary's words.
+
+What is in `slots` is of workers of the version before, which register anew. Snapshots cost more than they saved.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,15 +12,68 @@ branch_labels = None
 depends_on = None
 
 
+def required(name: str, kind: sa.types.TypeEngine, **more: object) -> sa.Column:
+    return sa.Column(name, kind, nullable=False, **more)
+
+
 def upgrade() -> None:
     op.drop_table("snapshots")
-    op.execute("DELETE FROM slots")  # their workers are of the version before, and register anew
-    op.execute("ALTER TABLE slots RENAME COLUMN warm TO resident_model")
-    op.add_column("slots", sa.Column("owner", sa.String(), nullable=False, server_default=""))
-    op.add_column("slots", sa.Column("trainers", sa.JSON(), nullable=False, server_default="{}"))
-    op.add_column("slots", sa.Column("note", sa.String()))
-    op.add_column("slots", sa.Column("quarantined_until", sa.Float()))
-    op.execute("ALTER TABLE chains RENAME COLUMN work TO assignment")
-    op.execute("ALTER TABLE chains RENAME COLUMN marks TO extra_eval_steps")
-    op.drop_column("chains", "started_at")
-    op.drop_column("chains", "beat_at")
+    op.drop_table("slots")
+    create_slots()
+    create_schedulers()
+    for before, after in (("work", "assignment"), ("marks", "extra_eval_steps")):
+        op.execute(f"ALTER TABLE chains RENAME COLUMN {before} TO {after}")
+    for column in ("started_at", "beat_at"):
+        op.drop_column("chains", column)
+
+
+def create_slots() -> None:
+    op.create_table(
+        "slots",
+        sa.Column("name", sa.String(), primary_key=True),
+        required("owner", sa.String()),
+        required("device", sa.String()),
+        required("host", sa.String()),
+        required("pid", sa.Integer()),
+        required("seen_at", sa.Float()),
+        sa.Column("chain", sa.String(), unique=True),
+        sa.Column("resident_model", sa.JSON()),
+        required("trainers", sa.JSON()),
+        sa.Column("note", sa.String()),
+        sa.Column("quarantined_until", sa.Float()),
+    )
+
+
+def create_schedulers() -> None:
+    op.create_table(
+        "schedulers",
+        sa.Column("owner", sa.String(), primary_key=True),
+        required("host", sa.String()),
+        required("pid", sa.Integer()),
+        required("ticked_at", sa.Float()),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("schedulers")
+    op.drop_table("slots")
+    op.create_table(
+        "slots",
+        sa.Column("name", sa.String(), primary_key=True),
+        *(required(name, sa.String()) for name in ("device", "host")),
+        required("pid", sa.Integer()),
+        required("seen_at", sa.Float()),
+        sa.Column("chain", sa.String(), unique=True),
+        sa.Column("warm", sa.JSON()),
+    )
+    op.create_table(
+        "snapshots",
+        sa.Column("stream", sa.String(), primary_key=True),
+        required("version", sa.Integer()),
+        *(required(name, sa.String()) for name in ("code_version", "sha256")),
+        required("state", sa.LargeBinary()),
+    )
+    for before, after in (("assignment", "work"), ("extra_eval_steps", "marks")):
+        op.execute(f"ALTER TABLE chains RENAME COLUMN {before} TO {after}")
+    op.add_column("chains", sa.Column("started_at", sa.Float()))
+    op.add_column("chains", required("beat_at", sa.Float(), server_default="0"))

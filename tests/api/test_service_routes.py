@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 
 from app.api import health
 from app.api.services import Services
-from app.events import leases
 from app.events.database import Database
 from app.main import create_app
 from app.registry import TrainerFileError
@@ -23,8 +22,8 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
     assert http.get("/slots").json() == {"items": [], "next_cursor": None}
     chain = workers.assign(tuned, 1, "gpu1")
     workers.beat(chain, 0, 9)
-    with use.database.write() as session:
-        leases.register_slot(session, "gpu0", "cuda:0", "there", 2)
+    with use.records.write() as rows:
+        rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="there", pid=2)
     idle, busy = http.get("/slots").json()["items"]
     assert idle.pop("seen_at") > 1e9
     assert idle == {

@@ -14,7 +14,6 @@ from fastapi.testclient import TestClient
 from app.api.services import ID, Services
 from app.domain import commands as c
 from app.domain.ids import plan_id
-from app.events import studies
 from tests.api.world import API, STUDY, MakeApp, Workers, changed
 
 
@@ -244,7 +243,6 @@ def test_the_list_follows_the_log_when_another_process_closes_a_study(
     workers.decide(
         study,
         c.FailStudy(study=study, error="the tuner failed", at=2e9),
-        lambda session: studies.set_state(session, study, "failed"),
     )
     assert http.get("/studies").json()["items"][0]["state"] == "failed"
     shown = http.get(f"/studies/{study}").json()

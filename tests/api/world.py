@@ -18,7 +18,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
-from app.events import leases, studies
+from app.events.rows import Rows
 from app.events.transact import record, transact
 from app.scheduling.tuners import TunerDriver
 
@@ -66,7 +66,7 @@ class Workers:
             use.log, use.plans, self.stream(study), lambda plan: decide(plan, command), at=1.0, alongside=alongside
         )
 
-    def record(self, study: str, *events: e.Event, alongside: Any = lambda session: None) -> None:
+    def record(self, study: str, *events: e.Event, alongside: Any = lambda rows: None) -> None:
         record(self.use.log, self.stream(study), events, at=1.0, alongside=alongside)
 
     def assign(self, study: str, trial: int, slot: str = "gpu0") -> ChainId:
@@ -76,17 +76,19 @@ class Workers:
         stages = tuple(self._stages(plan, plan.studies[StudyId(study)].trials[trial]))
         work = {"stages": [{"node": s.node, "start": s.start, "end": s.end, "study": s.study} for s in stages]}
 
-        def take(session: Any) -> None:
-            leases.register_slot(session, slot, "cpu", "here", 1)
-            leases.assign(session, chain, self.stream(study), slot, work, 600)
-            leases.claim(session, chain, "worker", 600)
+        def take(rows: Rows) -> None:
+            if rows.slots.get(slot) is None:
+                rows.slots.take(slot, "worker", instead_of=None, device="cpu", host="here", pid=1)
+            rows.chains.assign(chain, self.stream(study), slot, work, 600)
+            rows.chains.claim(chain, "worker", 600)
 
         self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0), take)
         return chain
 
     def beat(self, chain: str, index: int, step: int) -> None:
-        with self.use.database.write() as session:
-            leases.heartbeat(session, chain, 1, 600, index, step)
+        with self.use.records.write() as rows:
+            rows.chains.heartbeat(chain, 1, 600, step)
+            rows.chains.advance(chain, 1, index)
 
     def finish(self, study: str, chain: str, metrics: dict[str, float | None]) -> None:
         """The chain trains all its stages, and reports the same metrics at the end of each."""
@@ -99,19 +101,15 @@ class Workers:
                 e.CheckpointKept(node=stage.node, step=stage.end, **kept),
             ]
         events.append(e.ChainEnded(chain=ChainId(chain), outcome="done"))
-        self.record(study, *events, alongside=lambda session: leases.finish(session, chain, 1, None))
+        self.record(study, *events, alongside=lambda rows: rows.chains.finish(chain, 1))
 
     def fail(self, study: str, chain: str, error: str) -> None:
         event = e.StageFailed(chain=ChainId(chain), index=0, step=3, kind="exception", error=error, seconds=0.5)
-        self.record(study, event, alongside=lambda session: leases.end(session, chain))
+        self.record(study, event, alongside=lambda rows: rows.chains.end(chain))
 
     def close(self, study: str) -> None:
         """The study is completed, or failed."""
-        self.decide(
-            study,
-            c.CloseStudy(study=StudyId(study), at=time.time()),
-            lambda session: studies.set_state(session, study, "completed"),
-        )
+        self.decide(study, c.CloseStudy(study=StudyId(study), at=time.time()))
 
     def _stages(self, plan: SearchPlan, trial: Trial) -> Iterator[e.Stage]:
         for number, name in enumerate(trial.path):

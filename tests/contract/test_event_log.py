@@ -13,6 +13,8 @@ from sqlalchemy import text
 from app.domain.events import Evaluated, StudyPaused, StudyResumed, TrialAdded
 from app.events.database import Database
 from app.events.log import Conflict, EventLog, Gap, KeyReused, MemoryLog, SqlLog
+from app.events.records import SqlRecords
+from app.events.rows import Rows
 
 PAUSED, RESUMED = StudyPaused(study="s1"), StudyResumed(study="s1")
 
@@ -189,14 +191,17 @@ def test_four_processes_leave_no_gap_and_keep_their_order(database_url: str) -> 
 
 def test_alongside_and_the_events_commit_together(database: Database) -> None:
     log = SqlLog(database)
-    change = text("INSERT INTO studies (id, stream, name, state, submitted_at) VALUES ('x', 'a', 'n', 'running', 0)")
+
+    def change(rows: Rows) -> None:
+        rows.studies.add("x", "a", "n", "running", 0.0)
+
     count = text("SELECT count(*) FROM studies")
     log.append("a", [PAUSED], expected=0, at=1.0)
     with pytest.raises(Conflict):
-        log.append("a", [PAUSED], expected=0, at=1.0, alongside=lambda s: s.execute(change) and None)
+        log.append("a", [PAUSED], expected=0, at=1.0, alongside=change)
     with database.read() as session:
         assert session.scalar(count) == 0
-    log.append("a", [], expected=None, at=1.0, alongside=lambda s: s.execute(change) and None)
+    log.append("a", [], expected=None, at=1.0, alongside=change)
     with database.read() as session:
         assert session.scalar(count) == 1
 
@@ -216,14 +221,15 @@ def test_a_deadlock_is_a_conflict(postgres_url: str) -> None:
     database = Database(postgres_url)
     log, met, lost = SqlLog(database), threading.Barrier(2), []
     log.append("a", [PAUSED], expected=0, at=1.0)
-    with database.write() as session:
-        session.execute(text("INSERT INTO snapshots VALUES ('x', 0, '', '', ''), ('y', 0, '', '', '')"))
+    with SqlRecords(database).write() as rows:
+        for study in "xy":
+            rows.studies.add(study, "a", "n", "running", 0.0)
 
-    def lock(order: str) -> Callable[[object], None]:
-        def alongside(session) -> None:
-            session.execute(text("UPDATE snapshots SET version = 1 WHERE stream = :s"), {"s": order[0]})
+    def lock(order: str) -> Callable[[Rows], None]:
+        def alongside(rows: Rows) -> None:
+            rows.studies.set_state(order[0], "paused")
             met.wait(10)
-            session.execute(text("UPDATE snapshots SET version = 1 WHERE stream = :s"), {"s": order[1]})
+            rows.studies.set_state(order[1], "paused")
 
         return alongside
 

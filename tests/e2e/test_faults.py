@@ -15,8 +15,7 @@ from toys import curves, grid, switch, trials
 
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
-from app.events import studies as study_rows
-from app.events.log import SqlLog
+from app.events.records import SqlRecords
 
 Json = dict[str, Any]
 
@@ -192,9 +191,10 @@ def check_log(cluster: Cluster, study: str) -> None:
 
 
 def fold_anew(cluster: Cluster, study: str) -> SearchPlan:
-    with cluster.database.read() as session:
-        row = study_rows.find(session, study)
-    recorded = SqlLog(cluster.database).read(row.stream, limit=100_000)
+    records = SqlRecords(cluster.database)
+    with records.read() as rows:
+        row = rows.studies.find(study)
+    recorded = records.log.read(row.stream)
     assert [each.version for each in recorded] == list(range(1, len(recorded) + 1))
     begun = [each.event.chain for each in recorded if type(each.event).__name__ == "ChainAssigned"]
     ended = [each.event.chain for each in recorded if type(each.event).__name__ in ("ChainEnded", "StageFailed")]

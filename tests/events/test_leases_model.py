@@ -12,12 +12,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from transactions import Transactions
 
 from app.domain.events import ChainEnded, StageCompleted
-from app.events import leases
 from app.events.database import Database
-from app.events.leases import Fenced, Lease, Refused, SlotTaken
 from app.events.log import SqlLog
+from app.events.rows import ChainNotClaimable, Fenced, Lease, SlotTaken
 
 TTL = 10.0
 SLOTS = ["gpu0", "gpu1"]
@@ -36,22 +36,18 @@ class Leases(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp()
         shutil.copy(self.template, self.folder)
         self.database = Database(f"sqlite:///{self.folder}/{self.template.name}", clock=lambda: self.at)
-        self.log = SqlLog(self.database)
+        self.log, self.rows = SqlLog(self.database), Transactions(self.database)
         self.slot_of: dict[str, str] = {}
         self.owner: dict[str, int] = {}
         self.lease_until: dict[str, float] = {}
         self.done: set[str] = set()
         self.facts: list[tuple[str, str]] = []
         for slot in SLOTS:
-            self.run(leases.register_slot, slot, "cpu", "host", 1)
+            self.rows.slots.take(slot, "anna", instead_of=None, device="cpu", host="host", pid=1)
 
     def teardown(self) -> None:
         self.database.dispose()
         shutil.rmtree(self.folder)
-
-    def run(self, function, *args):
-        with self.database.write() as session:
-            return function(session, *args)
 
     def state(self, fact, alongside) -> None:
         """A fact is recorded only if its right to be written is proven."""
@@ -65,7 +61,7 @@ class Leases(RuleBasedStateMachine):
         chain = f"c{len(self.slot_of)}"
         busy = any(self.slot_of[other] == slot for other in self.owner)
         try:
-            self.run(leases.assign, chain, "plan", slot, {}, TTL)
+            self.rows.chains.assign(chain, "plan", slot, {}, TTL)
         except SlotTaken:
             assert busy
             return ""
@@ -77,8 +73,8 @@ class Leases(RuleBasedStateMachine):
     def claim(self, chain: str) -> Lease | None:
         """A message arrives: perhaps late, perhaps twice."""
         try:
-            lease = self.run(leases.claim, chain, "worker", TTL)
-        except Refused:
+            lease = self.rows.chains.claim(chain, "worker", TTL)
+        except ChainNotClaimable:
             assert self.owner.get(chain) != 0
             return None
         assert self.owner[chain] == 0
@@ -93,7 +89,7 @@ class Leases(RuleBasedStateMachine):
         if lease is None:
             return
         try:
-            self.run(leases.heartbeat, lease.chain, lease.fence, TTL, 0, step)
+            self.rows.chains.heartbeat(lease.chain, lease.fence, TTL, step)
         except Fenced:
             assert not self.owns(lease)
             return
@@ -107,10 +103,10 @@ class Leases(RuleBasedStateMachine):
             return
         fact = StageCompleted(chain=lease.chain, index=0, seconds=0.0)
         proofs = {
-            "stage": lambda s: leases.advance(s, lease.chain, lease.fence, 1),
-            "release": lambda s: leases.release(s, lease.chain, lease.fence, None),
-            "finish": lambda s: leases.finish(s, lease.chain, lease.fence, None),
-            "late": lambda s: leases.guard(s, lease.chain, lease.fence),
+            "stage": lambda rows: rows.chains.advance(lease.chain, lease.fence, 1),
+            "release": lambda rows: rows.chains.release(lease.chain, lease.fence, None),
+            "finish": lambda rows: rows.chains.finish(lease.chain, lease.fence),
+            "late": lambda rows: rows.chains.guard(lease.chain, lease.fence),
         }
         allowed = self.owns(lease) or (how == "late" and lease.chain in self.done)
         try:
@@ -137,12 +133,12 @@ class Leases(RuleBasedStateMachine):
     @rule(late=st.booleans())
     def tick(self, late: bool) -> None:
         """Two ticks at once: the second has seen the same expired chains, and ends none of them again."""
-        seen = [row.chain for row in self.run(leases.expired)]
+        seen = [row.chain for row in self.rows.chains.expired()]
         assert sorted(seen) == sorted(chain for chain, until in self.lease_until.items() if until < self.at)
         for chain in seen * 2 if late else seen:
             ended = ChainEnded(chain=chain, outcome="lost", steps=0, seconds=0.0)
             try:
-                self.state(ended, lambda s, chain=chain: leases.end_expired(s, chain))
+                self.state(ended, lambda rows, chain=chain: rows.chains.end_expired(chain))
             except Fenced:
                 assert chain not in self.owner
                 continue
@@ -154,7 +150,7 @@ class Leases(RuleBasedStateMachine):
         """Nobody wants the chain any more."""
         ended = ChainEnded(chain=chain, outcome="stopped", steps=0, seconds=0.0)
         try:
-            self.state(ended, lambda s: leases.end(s, chain))
+            self.state(ended, lambda rows: rows.chains.end(chain))
         except Fenced:
             assert chain not in self.owner
             return
@@ -163,11 +159,11 @@ class Leases(RuleBasedStateMachine):
 
     @invariant()
     def a_slot_has_one_owner_at_most(self) -> None:
-        live = self.run(leases.live)
+        live = self.rows.chains.live()
         assert {row.chain: row.fence for row in live} == self.owner
         live = [row for row in live if row.state != "saving"]
         assert len({row.slot for row in live}) == len(live)
-        taken = {row.name: row.chain for row in self.run(leases.slots) if row.chain}
+        taken = {row.name: row.chain for row in self.rows.slots.all() if row.chain}
         assert taken == {row.slot: row.chain for row in live}
 
     @invariant()

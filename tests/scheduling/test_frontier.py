@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from app.events.freeze import freeze, thaw
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,7 +25,6 @@ from app.domain.errors import Refused
 from app.domain.evolve import fold
 from app.domain.search_plan import Chain, Study
 from app.domain.stage_tree import build_stage_tree
-from app.events.freeze import freeze, thaw
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
 from app.scheduling.policies import POLICIES

@@ -1,0 +1,203 @@
+"""Chains: assigned once, claimed once, ended once; on both databases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from transactions import TTL, Clock, Transactions
+
+from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, Lease, SlotTaken
+
+
+def test_a_slot_has_one_chain(rows: Transactions) -> None:
+    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    with pytest.raises(SlotTaken):
+        rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    with pytest.raises(SlotTaken):
+        rows.chains.assign("d", "plan", "nowhere", {}, TTL)
+    assert rows.chains.get("d") is None
+    assert [row.name for row in rows.slots.free(TTL)] == ["gpu1"]
+
+
+def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions) -> None:
+    def take(n: int) -> bool:
+        try:
+            rows.chains.assign(f"c{n}", "plan", "gpu0", {}, TTL)
+        except SlotTaken:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(take, range(4))) == 1
+    assert len(rows.chains.live()) == 1
+
+
+# From ready to done
+
+
+def test_a_chain_from_assignment_to_its_end(rows: Transactions, clock: Clock) -> None:
+    rows.chains.assign("c", "plan", "gpu0", {"stages": [1]}, TTL)
+    row = rows.chains.get("c")
+    assert (row.state, row.fence, row.owner, row.lease_until) == ("ready", 0, None, 1060.0)
+    clock.at = 1010.0
+    lease = rows.chains.claim("c", "worker", TTL)
+    assert lease == Lease("c", "plan", "gpu0", 1, {"stages": [1]}, ChainFlags())
+    clock.at = 1050.0
+    assert rows.chains.heartbeat("c", 1, TTL, 7) == ChainFlags()
+    rows.chains.advance("c", 1, 1)
+    row = rows.chains.get("c")
+    assert (row.state, row.owner, row.index, row.step) == ("running", "worker", 1, 7)
+    assert row.lease_until == 1110.0
+    rows.chains.finish("c", 1)
+    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.slots.get("gpu0").resident_model) == (
+        "done",
+        None,
+        None,
+    )
+
+
+def test_a_chain_is_claimed_once(rows: Transactions, lease: Lease, clock: Clock) -> None:
+    with pytest.raises(ChainNotClaimable):
+        rows.chains.claim("c", "other", TTL)
+    clock.at += 2 * TTL
+    with pytest.raises(ChainNotClaimable):  # even when the lease has run out: the tick ends such a chain
+        rows.chains.claim("c", "other", TTL)
+    with pytest.raises(ChainNotClaimable):
+        rows.chains.claim("unknown", "other", TTL)
+    assert rows.chains.get("c").owner == "worker"
+
+
+def test_of_many_that_claim_at_once_one_gets_it(rows: Transactions) -> None:
+    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+
+    def take(n: int) -> bool:
+        try:
+            rows.chains.claim("c", f"w{n}", TTL)
+        except ChainNotClaimable:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(take, range(4))) == 1
+    assert rows.chains.get("c").fence == 1
+
+
+def test_a_chain_that_is_over_is_not_claimed(rows: Transactions, lease: Lease) -> None:
+    rows.chains.finish("c", lease.fence)
+    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.end("d")
+    for chain in "cd":
+        with pytest.raises(ChainNotClaimable):
+            rows.chains.claim(chain, "other", TTL)
+
+
+def test_marks_and_stop_reach_the_worker(rows: Transactions, lease: Lease) -> None:
+    rows.chains.ask_evaluation("c", [30, 10])
+    rows.chains.ask_evaluation("c", [20, 10])
+    assert rows.chains.flags("c", lease.fence) == ChainFlags((10, 20, 30), False)
+    rows.chains.ask_stop("c")
+    assert rows.chains.heartbeat("c", lease.fence, TTL, 1) == ChainFlags((10, 20, 30), True)
+    rows.chains.ask_evaluation("unknown", [1])
+
+
+def test_marks_from_before_the_claim_come_with_the_lease(rows: Transactions) -> None:
+    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.chains.ask_evaluation("c", [5])
+    assert rows.chains.claim("c", "worker", TTL).flags == ChainFlags((5,))
+
+
+def test_marks_added_at_once_are_all_kept(rows: Transactions, lease: Lease) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: rows.chains.ask_evaluation("c", [n]), range(12)))
+    assert rows.chains.flags("c", lease.fence).extra_eval_steps == tuple(range(12))
+
+
+def test_a_slot_is_free_while_its_last_chain_is_being_saved(rows: Transactions, lease: Lease, clock: Clock) -> None:
+    rows.chains.release("c", lease.fence, {"node": "n"})
+    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    rows.chains.heartbeat("c", lease.fence, TTL, 9)
+    rows.chains.guard("c", lease.fence)
+    assert rows.chains.flags("c", lease.fence) == ChainFlags((), False)
+    assert ([row.chain for row in rows.chains.live()], rows.slots.get("gpu0").resident_model) == (
+        ["c", "d"],
+        {"node": "n"},
+    )
+    with pytest.raises(ChainNotClaimable):
+        rows.chains.claim("c", "other", TTL)
+    rows.chains.finish("c", lease.fence)
+    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain) == ("done", "d")
+    assert rows.slots.get("gpu0").resident_model == {"node": "n"}
+
+
+def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Lease, clock: Clock) -> None:
+    rows.chains.release("c", lease.fence, None)
+    rows.chains.assign("d", "plan", "gpu0", {}, 3 * TTL)
+    clock.at += TTL + 1
+    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    rows.chains.end_expired("c")
+    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain) == ("ended", "d")
+    with pytest.raises(Fenced):
+        rows.chains.guard("c", lease.fence)
+
+
+# Time runs out
+
+
+def test_a_chain_expires_unless_it_is_heard_of(rows: Transactions, lease: Lease, clock: Clock) -> None:
+    rows.chains.assign("d", "other", "gpu1", {}, TTL)
+    clock.at += TTL
+    assert rows.chains.expired() == []
+    rows.chains.heartbeat("c", lease.fence, TTL, 1)
+    clock.at += 1
+    assert [row.chain for row in rows.chains.expired()] == ["d"]
+    assert [row.chain for row in rows.chains.live()] == ["c", "d"]
+    assert [row.chain for row in rows.chains.live("plan")] == ["c"]
+
+
+def test_only_a_chain_whose_lease_ran_out_is_ended_for_that(rows: Transactions, lease: Lease, clock: Clock) -> None:
+    clock.at += TTL + 1
+    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    rows.chains.heartbeat("c", lease.fence, TTL, 1)  # it was only slow
+    with pytest.raises(Fenced):
+        rows.chains.end_expired("c")
+    clock.at += TTL + 1
+    rows.chains.end_expired("c")
+    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.chains.expired()) == ("ended", None, [])
+
+
+@pytest.mark.parametrize("again", ["end", "end_expired"])
+def test_a_chain_ends_once(rows: Transactions, lease: Lease, clock: Clock, again: str) -> None:
+    clock.at += 2 * TTL
+    rows.chains.end("c")
+    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    with pytest.raises(Fenced):
+        getattr(rows.chains, again)("c")
+    assert (rows.chains.get("c").fence, rows.slots.get("gpu0").chain) == (2, "d")
+
+
+@pytest.mark.parametrize("end", ["end", "end_expired"])
+def test_a_chain_that_is_done_is_not_ended(rows: Transactions, lease: Lease, clock: Clock, end: str) -> None:
+    rows.chains.finish("c", lease.fence)
+    clock.at += 2 * TTL
+    with pytest.raises(Fenced):
+        getattr(rows.chains, end)("c")
+    assert rows.chains.get("c").state == "done"
+
+
+def test_a_worker_ends_only_its_own_chain(rows: Transactions, lease: Lease) -> None:
+    with pytest.raises(Fenced):
+        rows.chains.end("c", lease.fence - 1)
+    assert rows.chains.get("c").state == "running"
+    rows.chains.end("c", lease.fence)
+    assert rows.chains.get("c").state == "ended"
+
+
+def test_what_was_sent_long_ago_and_not_claimed_is_sent_again(rows: Transactions, lease: Lease, clock: Clock) -> None:
+    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    clock.at += 10
+    assert rows.chains.undelivered(10) == []
+    clock.at += 1
+    assert [row.chain for row in rows.chains.undelivered(10)] == ["d"]
+    rows.chains.mark_dispatched("d")
+    assert rows.chains.undelivered(10) == []

@@ -1,0 +1,137 @@
+"""Who may write for a chain, on both databases. Each fence has a test that fails without it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import text
+from transactions import TTL, Transactions
+
+from app.domain.events import StageCompleted
+from app.events.database import Database
+from app.events.log import SqlLog
+from app.events.records import SqlRecords
+from app.events.rows import Fenced, Lease, Rows
+
+WRITES = {
+    "heartbeat": lambda rows, fence: rows.chains.heartbeat("c", fence, TTL, 99),
+    "peek": lambda rows, fence: rows.chains.flags("c", fence),
+    "advance": lambda rows, fence: rows.chains.advance("c", fence, 9),
+    "release": lambda rows, fence: rows.chains.release("c", fence, {"late": True}),
+    "finish": lambda rows, fence: rows.chains.finish("c", fence),
+    "guard": lambda rows, fence: rows.chains.guard("c", fence),
+    "end": lambda rows, fence: rows.chains.end("c", fence),
+}
+
+
+@pytest.fixture(params=WRITES)
+def write(request: pytest.FixtureRequest) -> Callable:
+    return WRITES[request.param]
+
+
+def state(rows: Transactions) -> tuple[object, object]:
+    return rows.chains.get("c").model_dump(), [row.model_dump() for row in rows.slots.all()]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_another_fence_is_refused(rows: Transactions, lease: Lease, write: Callable, wrong: int) -> None:
+    before = state(rows)
+    with pytest.raises(Fenced):
+        write(rows, lease.fence + wrong)
+    assert state(rows) == before
+
+
+def test_a_zombie_is_refused(rows: Transactions, lease: Lease, write: Callable) -> None:
+    rows.chains.end("c")
+    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    before = state(rows)
+    with pytest.raises(Fenced):
+        write(rows, lease.fence)
+    assert state(rows) == before
+
+
+def test_the_number_of_a_chain_that_ended_proves_nothing(rows: Transactions, lease: Lease, write: Callable) -> None:
+    """The state is part of the proof: a number made up, or read from the row, is not enough."""
+    rows.chains.end("c")
+    with pytest.raises(Fenced):
+        write(rows, lease.fence + 1)
+
+
+def test_nothing_is_written_for_a_chain_that_was_not_claimed(rows: Transactions, write: Callable) -> None:
+    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    if write is not WRITES["end"]:  # which the tick may, claimed or not
+        with pytest.raises(Fenced):
+            write(rows, 0)
+
+
+def test_when_all_is_done_only_late_facts_are_let_through(rows: Transactions, lease: Lease, write: Callable) -> None:
+    rows.chains.finish("c", lease.fence)
+    rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    if write is WRITES["guard"]:
+        write(rows, lease.fence)
+        return
+    with pytest.raises(Fenced):
+        write(rows, lease.fence)
+    assert rows.slots.get("gpu0").chain == "d"
+
+
+def test_a_slow_finish_does_not_free_a_slot_of_others(rows: Transactions, lease: Lease, timed: Database) -> None:
+    """Should chain and slot ever disagree, the slot goes by its own row."""
+    with timed.write() as session:
+        session.execute(text("UPDATE slots SET chain = 'x' WHERE name = 'gpu0'"))
+    rows.chains.finish("c", lease.fence)
+    assert rows.slots.get("gpu0").chain == "x"
+
+
+def test_a_fact_of_a_zombie_is_not_recorded(rows: Transactions, lease: Lease, timed: Database) -> None:
+    log, fact = SqlLog(timed), StageCompleted(chain="c", index=0, seconds=1.0)
+
+    def complete(rows: Rows) -> None:
+        rows.chains.advance("c", lease.fence, 1)
+
+    log.append("plan", [fact], expected=None, at=0.0, alongside=complete)
+    rows.chains.end("c")
+    with pytest.raises(Fenced):
+        log.append("plan", [fact], expected=None, at=0.0, alongside=complete)
+    assert log.head() == 1
+
+
+def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str) -> None:
+    """On SQLite there is one writer at a time; on PostgreSQL the row's lock makes the other wait."""
+    records, order = SqlRecords(Database(postgres_url)), []
+    with records.write() as rows:
+        rows.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
+        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+        fence = rows.chains.claim("c", "worker", TTL).fence
+
+    def end() -> None:
+        with records.write() as rows:
+            rows.chains.end("c")
+            order.append("ended")
+
+    with ThreadPoolExecutor(1) as pool:
+        with records.write() as rows:
+            rows.chains.guard("c", fence)
+            ending = pool.submit(end)
+            time.sleep(0.2)
+            order.append("written")
+        ending.result(10)
+    assert order == ["written", "ended"]
+    records.close()
+
+
+def test_without_a_clock_time_is_that_of_the_database(database: Database) -> None:
+    records = SqlRecords(database)
+    with records.read() as rows:
+        assert rows.now() == pytest.approx(time.time(), abs=5)
+        first = rows.now()
+        time.sleep(0.02)
+        assert rows.now() > first  # also within one transaction
+    with records.write() as rows:
+        rows.slots.take("gpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
+        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+        assert rows.chains.claim("c", "worker", TTL).fence == 1
+        assert rows.chains.get("c").lease_until == pytest.approx(time.time() + TTL, abs=5)

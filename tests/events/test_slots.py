@@ -1,0 +1,121 @@
+"""Slots: one owner each, who proves it; on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from transactions import TTL, Clock, Transactions
+
+from app.events.rows import Lease, SlotLost, SlotTaken
+
+HERE = {"device": "cpu", "host": "here", "pid": 9}
+
+
+def test_slots_are_taken_over_and_seen(rows: Transactions, clock: Clock) -> None:
+    clock.at = 1100.0
+    rows.slots.take("gpu0", "carla", instead_of="anna", device="cuda:7", host="other", pid=3)
+    clock.at = 1200.0
+    rows.slots.touch("gpu1", "berta")
+    assert [(r.name, r.owner, r.device, r.host, r.pid, r.seen_at) for r in rows.slots.all()] == [
+        ("gpu0", "carla", "cuda:7", "other", 3, 1100.0),
+        ("gpu1", "berta", "cuda:1", "host", 2, 1200.0),
+    ]
+    assert [row.name for row in rows.slots.free(50.0)] == ["gpu1"]
+    assert [row.name for row in rows.slots.alive(100.0)] == ["gpu0", "gpu1"]
+
+
+def test_a_slot_is_not_taken_from_whom_one_does_not_name(rows: Transactions) -> None:
+    before = rows.slots.get("gpu0").model_dump()
+    for instead_of in (None, "berta"):
+        with pytest.raises(SlotTaken):
+            rows.slots.take("gpu0", "carla", instead_of=instead_of, **HERE)
+    with pytest.raises(SlotTaken):
+        rows.slots.take("gpu2", "carla", instead_of="nobody", **HERE)
+    assert rows.slots.get("gpu0").model_dump() == before
+    assert rows.slots.get("gpu2") is None
+
+
+@pytest.mark.parametrize("before", [None, "anna"])
+def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions, before: str | None) -> None:
+    name = "gpu0" if before else "gpu2"
+
+    def take(n: int) -> bool:
+        try:
+            rows.slots.take(name, f"owner{n}", instead_of=before, **HERE)
+        except SlotTaken:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(take, range(4))) == 1
+
+
+LOST: dict[str, Callable[[Transactions, str], None]] = {
+    "touch": lambda rows, owner: rows.slots.touch("gpu0", owner),
+    "describe": lambda rows, owner: rows.slots.describe("gpu0", owner, trainers={"t": "1"}, note="waits"),
+    "quarantine": lambda rows, owner: rows.slots.quarantine("gpu0", owner, seconds=60.0, reason="sick"),
+}
+
+
+@pytest.mark.parametrize("change", LOST.values(), ids=LOST)
+def test_the_old_owner_is_refused(rows: Transactions, change: Callable[[Transactions, str], None]) -> None:
+    rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
+    before = rows.slots.get("gpu0").model_dump()
+    with pytest.raises(SlotLost):
+        change(rows, "anna")
+    assert rows.slots.get("gpu0").model_dump() == before
+    change(rows, "carla")
+
+
+def test_a_slot_says_what_its_worker_has_and_waits_for(rows: Transactions) -> None:
+    rows.slots.describe("gpu0", "anna", trainers={"digits": "1"}, note="waits for the store")
+    slot = rows.slots.get("gpu0")
+    assert (slot.trainers, slot.note) == ({"digits": "1"}, "waits for the store")
+
+
+def test_a_slot_in_quarantine_gets_nothing_until_it_is_over(rows: Transactions, clock: Clock) -> None:
+    rows.slots.quarantine("gpu0", "anna", seconds=30.0, reason="three failures in a row")
+    assert [row.name for row in rows.slots.free(TTL)] == ["gpu1"]
+    assert [row.name for row in rows.slots.alive(TTL)] == ["gpu0", "gpu1"]
+    clock.at += 30
+    assert [row.name for row in rows.slots.free(TTL)] == ["gpu0", "gpu1"]
+    rows.slots.quarantine("gpu0", "anna", seconds=30.0, reason="again")
+    rows.slots.quarantine("gpu0", "anna", seconds=None, reason=None)
+    assert [row.name for row in rows.slots.free(TTL)] == ["gpu0", "gpu1"]
+    assert rows.slots.get("gpu0").note is None
+
+
+def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Lease) -> None:
+    rows.chains.release("c", lease.fence, {"plan": "p", "node": "n", "step": 5})
+    assert rows.slots.get("gpu0").resident_model == {"plan": "p", "node": "n", "step": 5}
+    rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
+    assert rows.slots.get("gpu0").resident_model is None
+
+
+def test_what_a_dead_process_left_on_its_slot_expires_at_once(rows: Transactions, lease: Lease) -> None:
+    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
+    assert [row.chain for row in rows.chains.expired()] == ["c"]
+
+
+def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, lease: Lease) -> None:
+    rows.slots.retire("gpu0", "anna")
+    assert rows.chains.flags("c", lease.fence).stop
+    assert rows.slots.get("gpu0") is None
+    with pytest.raises(SlotTaken):
+        rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+
+
+def test_a_slot_is_retired_by_its_owner_only(rows: Transactions, lease: Lease) -> None:
+    rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
+    rows.slots.retire("gpu0", "anna")
+    assert rows.slots.get("gpu0").owner == "carla"
+    assert not rows.chains.get("c").stop
+
+
+def test_forgotten_slots_leave_their_chains_to_the_tick(rows: Transactions, lease: Lease) -> None:
+    rows.slots.forget_all()
+    assert rows.slots.all() == []
+    assert [row.chain for row in rows.chains.expired()] == [lease.chain]
