@@ -47,6 +47,7 @@ class Child:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._device, self._file = "cpu", ""
+        self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
         self._hp: dict[str, Any] | None = None
         self._timeline = Timeline({})
@@ -61,8 +62,8 @@ class Child:
 
     def serve(self) -> None:
         """Raises EOFError, ConnectionError."""
-        while (arrived := self._wire.receive(None)) is not None:
-            message, fds = arrived
+        while (arrived := self._waiting or self._wire.receive(None)) is not None:
+            (message, fds), self._waiting = arrived, None
             if message["do"] == "exit":
                 return
             if message["do"] == "log":
@@ -151,6 +152,9 @@ class Child:
     def _new_end(self, until: int) -> int:
         """Where the training is to end by now."""
         while (arrived := self._wire.receive()) is not None:
+            if arrived[0]["do"] != "until":  # whoever wants something else has given this training up
+                self._waiting = arrived
+                return 0
             until = arrived[0]["until"]
         return until
 
