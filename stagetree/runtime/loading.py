@@ -46,6 +46,8 @@ def _module(file: Path) -> ModuleType:
     if str(folder) not in sys.path[:1]:
         sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
+    if "." in file.stem:  # which no import statement can say
+        return _under_another_name(name, file)
     module = sys.modules.get(name)
     if module is None and _is_from(importlib.util.find_spec(name), file):
         return importlib.import_module(name)

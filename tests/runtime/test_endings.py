@@ -52,7 +52,7 @@ def workers(journal: Path) -> list[int]:
     return [int(line) for line in journal.read_text().split()[:-1]]
 
 
-# ------------------------------------------------------------------------------------------------- the trainer's process
+# ------------------------------------------------------------------------------------------------ the trainer's process
 
 
 @pytest.mark.parametrize("mood", ["hang", "hold_the_gil"])

@@ -1,0 +1,58 @@
+"""Whose fault an error is, and what of it is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, user_code
+
+
+def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
+    """The error that somebody raises who catches another one."""
+    try:
+        try:
+            raise error
+        except BaseException as caught:
+            raise ValueError("wrapped") from (caught if in_sight else None)
+    except ValueError as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("CUDA error"), "exception"),
+        (KeyboardInterrupt(), "exception"),
+        (MemoryError(), "out_of_memory"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "device"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
+        (torch.AcceleratorError("device-side assert"), "device"),
+        (RuntimeError("shapes do not fit"), "exception"),
+        (wrapped(MemoryError()), "out_of_memory"),
+        (wrapped(RuntimeError("CUDA error: misaligned address")), "device"),
+        (wrapped(MemoryError(), in_sight=False), "exception"),
+    ],
+)
+def test_an_error_is_of_one_kind_however_it_is_wrapped(error: BaseException, kind: str) -> None:
+    assert kind_of(error) == kind
+
+
+def test_an_error_that_is_its_own_context_is_no_endless_loop() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__context__, other.__context__ = other, one
+    assert kind_of(one) == "exception"
+
+
+def test_everything_out_of_the_users_code_is_theirs() -> None:
+    for error in (ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()):
+        with pytest.raises(TrainerFailed) as failed, user_code():
+            raise error
+        assert failed.value.kind == "exception" and type(error).__name__ in failed.value.error
+
+
+def test_text_is_bounded_and_can_be_stored_anywhere() -> None:
+    text = plain("begin" + "\udcff\0ü" * LONGEST + "end")
+    assert len(text) < 10 * LONGEST and text.startswith("begin\\udcff\\x00ü") and text.endswith("end")
+    assert text.encode() and "\0" not in text
