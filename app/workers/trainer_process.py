@@ -225,7 +225,7 @@ class TrainerProcess:
             deadline.observe(now - heard_at)
             heard_at, self.step = now, message["step"]
             if "failed" in message:
-                raise TrainerFailed(message["failed"], message["error"], self.step)
+                raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"])
             if "done" in message:
                 return message, fds
             look()

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from stagetree.runtime import machine, state_format
-from stagetree.runtime.failures import TrainerFailed, kind_of, plain, user_code
+from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
@@ -76,12 +76,12 @@ class Child:
         try:
             answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
         except TrainerFailed as failed:
-            answer = {"failed": failed.kind, "error": failed.error}
+            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
             kind = "device" if kind_of(error) == "device" else "internal"
-            answer = {"failed": kind, "error": plain(traceback.format_exc())}
+            answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         passed = [answer.pop("fd")] if "fd" in answer else []
         step = self._model.step if self._model else 0
         self._wire.send({"number": message["number"], "step": step, **answer}, *passed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from types import TracebackType
 import torch
 
 OURS = os.path.dirname(__file__) + os.sep
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
 
@@ -22,12 +24,18 @@ class TrainerFailed(Exception):
     """A trainer cannot go on.
 
     kind: `exception`, `out_of_memory` or `device` out of its code; `hang` or `crash` of its process; `internal` is our
-    own fault. error: a text for its user. step: how many steps it has been trained for.
+    own fault. error: a text for its user. step: how many steps it has been trained for. signature: equal for equal
+    errors, in whatever process on whatever machine.
     """
 
-    def __init__(self, kind: str, error: str, step: int = 0) -> None:
+    def __init__(self, kind: str, error: str, step: int = 0, signature: str = "") -> None:
         super().__init__(error)
-        self.kind, self.error, self.step = kind, error, step
+        self.kind, self.error, self.step, self.signature = kind, error, step, signature or kind
+
+    @classmethod
+    def of(cls, error: BaseException) -> TrainerFailed:
+        """What the user's code raised."""
+        return cls(kind_of(error), text_of(error), signature=signature_of(error))
 
 
 @contextmanager
@@ -36,7 +44,7 @@ def user_code() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raise TrainerFailed(kind_of(error), text_of(error)) from error
+        raise TrainerFailed.of(error) from error
 
 
 def kind_of(error: BaseException) -> str:
@@ -52,6 +60,17 @@ def text_of(error: BaseException) -> str:
     outside = _outside(error.__traceback__)
     lines = traceback.format_exception(type(error), error, outside)
     return plain("".join(lines))
+
+
+def signature_of(error: BaseException) -> str:
+    """The type of an error and where it was raised: the innermost line that is no library's, without its folder.
+
+    Not its message, which may hold an address or a time.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
+    places = [f" in {frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}" for frame in users or frames]
+    return plain(type(error).__qualname__ + "".join(places[-1:]))
 
 
 def plain(text: str) -> str:

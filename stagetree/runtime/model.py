@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagetree.runtime import generators, state_format
-from stagetree.runtime.failures import TrainerFailed, kind_of, text_of, user_code
+from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.timeline import Timeline
 from stagetree.trainer import Trainer
 
@@ -72,7 +72,7 @@ class Model:
         try:
             return state_format.write(state)
         except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one
-            raise TrainerFailed(kind_of(error), text_of(error)) from error
+            raise TrainerFailed.of(error) from error
 
 
 def _finite(name: str, value: Any) -> float | None:

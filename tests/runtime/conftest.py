@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from moods import Start
 
 from app.workers.deadline import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
-
-Start = Callable[..., TrainerProcess]
 
 
 @pytest.fixture(scope="session")

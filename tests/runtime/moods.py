@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from app.workers.deadline import Deadline
 from app.workers.trainer_process import TrainedTo, TrainerProcess
+
+Start = Callable[..., TrainerProcess]
 
 MOODY = str(Path(__file__).parent / "moody.py")
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")

@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import Start
-from moods import MOODY, TOY
+from moods import MOODY, TOY, Start
 
 from app.workers.deadline import Deadline
 

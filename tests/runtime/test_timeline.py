@@ -6,11 +6,11 @@ from itertools import takewhile
 from typing import Any
 
 from hypothesis import given
-from strategies import configurations
 
 from app.domain.schedule import Segment, segments
 from stagetree.runtime.timeline import Timeline
 from stagetree.sequences import Sequence
+from tests.strategies import configurations
 
 STEPS = 40
 

@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import Start
-from moods import MOODY, TOY, moody, train
+from moods import MOODY, TOY, Start, moody, train
 
 from app.workers.deadline import Deadline
 from app.workers.state import State
@@ -171,6 +170,7 @@ def test_what_the_trainer_raises_is_told_by_kind_step_and_traceback(
     assert (failed.value.kind, failed.value.step) == (kind, 3)
     assert failed.value.error.splitlines()[0].startswith("Traceback") and MOODY in failed.value.error
     assert "stagetree/runtime" not in failed.value.error
+    assert failed.value.signature.split(",")[1].startswith(" moody.py:")
     failed.value.error.encode()
 
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from conftest import Start
+from moods import Start
 
 from app.workers.deadline import Deadline
 from stagetree.runtime.failures import TrainerFailed

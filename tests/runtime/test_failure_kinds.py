@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, user_code
+from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
 
 
 def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
@@ -56,3 +58,25 @@ def test_text_is_bounded_and_can_be_stored_anywhere() -> None:
     text = plain("begin" + "\udcff\0ü" * LONGEST + "end")
     assert len(text) < 10 * LONGEST and text.startswith("begin\\udcff\\x00ü") and text.endswith("end")
     assert text.encode() and "\0" not in text
+
+
+def raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_equal_errors_have_equal_signatures_and_others_do_not() -> None:
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    one, other = (raised(lambda text=text: fail(text)) for text in ("at 0x7f01", "at 0x7f02"))  # type: ignore[misc]
+    assert signature_of(one) == signature_of(other) and " in fail, test_failure_kinds.py:" in signature_of(one)
+    assert signature_of(one) != signature_of(raised(lambda: int("x")))
+
+
+def test_a_signature_names_the_users_line_and_not_the_librarys() -> None:
+    error = raised(lambda: torch.nn.Linear(2, 2)(torch.ones(3)))
+    assert signature_of(error).startswith("RuntimeError in <lambda>, test_failure_kinds.py:")

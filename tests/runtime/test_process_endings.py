@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Start
-from moods import moody, train
+from moods import Start, moody, train
 
 from app.workers import warm as warm_module
 from app.workers.deadline import Deadline
