@@ -94,6 +94,12 @@ class TrainerProcess:
             raise
         return process
 
+    def __enter__(self) -> TrainerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # ------------------------------------------------------------------------------------------------ what it is for
 
     def log(self, path: Path) -> None:
@@ -256,8 +262,9 @@ class TrainerProcess:
 
     def _ended(self) -> Exception:
         """What to raise when the process is gone, or has closed its connection, which is as good."""
-        if not self._await_end(1.0):
+        if not self._await_end(1.0) and not self._is_killed:
             self.kill()
+            return TrainerFailed("crash", "the trainer's process closed its connection, so it was ended", self.step)
         if self._is_killed:
             return TrainerKilled("the trainer's process was ended on purpose")
         if isinstance(self._end, str):

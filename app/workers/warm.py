@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import subprocess
@@ -13,6 +14,10 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 """Importing torch takes a few seconds, on a cold network disk a minute."""
+
+
+END_SECONDS = 1.0
+"""It has nothing to do before it ends."""
 
 
 class WarmFailed(Exception):
@@ -43,10 +48,13 @@ class Warm:
             raise WarmFailed(f"the interpreter that forks trainers cannot be started: {self._end(problem)}") from None
 
     def close(self) -> None:
-        """Ask for no more. One of our own ends when the last process of it has."""
+        """Ask for no more. One of our own ends when the last process of it has, so those are closed first."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
 
     def _fork(self) -> tuple[Wire, Wire, int]:
         (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
@@ -78,7 +86,6 @@ class Warm:
                 sock.close()
                 logger.warning("the warm interpreter of this machine is away (%s): this slot has its own", problem)
         self._process, ours = launch()
-        assert ours is not None
         return ours
 
     def _end(self, problem: Exception) -> str:

@@ -1,11 +1,12 @@
 """An interpreter that has imported torch, and forks a process that trains for whoever asks: in milliseconds.
 
-    python -P -m stagetree.runtime.warm FD
+    python -P -m stagetree.runtime.warm FD [LISTENING_FD]
 
-FD is a connected Unix socket, and the interpreter ends when its other side is closed; or one that listens, and then any
-number of processes may connect. A request brings two file descriptors: the connection to the trainer's process, and a
-lifeline. On the lifeline the interpreter says the process id and, in the end, how the process ended. When the other end
-of the lifeline is closed or shut down, however that comes, the process and all that it started are killed.
+FD is a connected Unix socket; when its other side is closed the interpreter ends, after the last of its forks. On a
+second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
+the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
+process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
+it started are killed.
 
 No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
 """
@@ -23,6 +24,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import IO
 
 from stagetree.runtime.wire import Message, Wire, pair
 
@@ -32,30 +34,34 @@ MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo",
 PR_SET_PDEATHSIG = 1
 
 
-def launch(listener: socket.socket | None = None) -> tuple[subprocess.Popen[bytes], socket.socket | None]:
-    """Start the interpreter: on a listening socket, or else on a new connection, of which the other end is returned.
+def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the interpreter, which can be asked at once; the other end of the socket that keeps it alive.
 
-    Who gives it a listening socket closes its own copy, so that nobody connects to an interpreter that has died.
+    path: where it listens for others, if anywhere. log: what it, and a trainer without a log, print; else as we do.
     """
-    ours, theirs = (None, listener) if listener else pair()
-    command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", str(theirs.fileno())]
-    try:
+    ours, theirs = pair()
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        fds = [theirs.fileno()]
+        if path:
+            listener.bind(path)
+            listener.listen()
+            fds.append(listener.fileno())
+        command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds)]
         process = subprocess.Popen(
             command,
-            pass_fds=[theirs.fileno()],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,  # Ctrl-C is not for it
         )
-    finally:
-        if ours is not None:
-            theirs.close()
     return process, ours
 
 
 def main() -> int:
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
-    warm = Warm(socket.socket(fileno=int(sys.argv[1])))
+    warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
     try:
         for name in MODULES:
             importlib.import_module(name)
@@ -74,7 +80,7 @@ def main() -> int:
 class Warm:
     """The forks, by process id, with their lifelines."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, owner: socket.socket, listener: socket.socket | None = None) -> None:
         self._pid, self._libc = os.getpid(), ctypes.CDLL(None)
         self._lifelines: dict[int, Wire] = {}
         self._selector = selectors.DefaultSelector()
@@ -84,10 +90,9 @@ class Warm:
         self._bells = pair()
         for bell in self._bells:
             bell.setblocking(False)
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            self._watch(sock, lambda: self._accept(sock))
-        else:
-            self._listen_to(Wire(sock), is_only=True)
+        self._listen_to(Wire(owner), is_owner=True)
+        if listener is not None:
+            self._watch(listener, lambda: self._listen_to(Wire(listener.accept()[0])))
 
     def serve(self) -> Wire | None:
         """In a fork, its connection. Here, None when nobody can ask any more and all forks have ended."""
@@ -116,17 +121,14 @@ class Warm:
         self._selector.unregister(source)
         source.close()
 
-    def _accept(self, sock: socket.socket) -> None:
-        self._listen_to(Wire(sock.accept()[0]))
-
-    def _listen_to(self, wire: Wire, *, is_only: bool = False) -> None:
+    def _listen_to(self, wire: Wire, *, is_owner: bool = False) -> None:
         def read() -> None:
             try:
                 while self._child is None and (arrived := wire.receive()):
                     self._answer(*(Wire(socket.socket(fileno=fd)) for fd in arrived[1]))
             except EOFError:
                 self._forget(wire)
-                self._is_over = is_only
+                self._is_over = self._is_over or is_owner
 
         self._watch(wire, read)
 

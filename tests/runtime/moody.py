@@ -102,6 +102,13 @@ class Moody(Trainer):
     def be_killed(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def close_all_files(self) -> None:
+        os.closerange(3, 4096)
+
+    def close_all_files_and_hang(self) -> None:
+        os.closerange(3, 4096)
+        threading.Event().wait()
+
     def break_the_context(self) -> None:
         global broken
         broken = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -72,6 +73,8 @@ def test_who_is_silent_for_too_long_is_ended_and_it_is_said_where_it_was(start: 
     [
         ("leave", "exit code 7"),
         ("crash", r"signal 11 \(SIGSEGV\)(.|\n)*in crash"),
+        ("close_all_files", "exit code 1"),
+        ("close_all_files_and_hang", "closed its connection"),
         ("be_killed", r"signal 9 \(SIGKILL\): the machine may have run out of memory"),
     ],
 )
@@ -160,10 +163,7 @@ def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
 
 
 def test_one_interpreter_serves_all_slots_of_a_machine(start: Start, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "warm"))
-        listener.listen()
-        interpreter, _ = launch(listener)
+    interpreter, owner = launch(str(tmp_path / "warm"))
     slots = [Warm(str(tmp_path / "warm")) for _ in range(2)]
     processes = [moody(start(slot)) for slot in slots]
     assert {interpreter_of(process).pid for process in processes} == {interpreter.pid}
@@ -172,6 +172,40 @@ def test_one_interpreter_serves_all_slots_of_a_machine(start: Start, tmp_path: P
     assert train(moody(start(slots[0])), 1).step == 1  # a slot that has none left helps itself
     for slot in slots:
         slot.close()
+    owner.close()
+
+
+def test_an_interpreter_ends_with_its_owner_but_not_before_the_trainers(start: Start, tmp_path: Path) -> None:
+    interpreter, owner = launch(str(tmp_path / "warm"))
+    process = moody(start(Warm(str(tmp_path / "warm"))))
+    owner.close()
+    assert train(process, 1).step == 1
+    process.close()
+    assert interpreter.wait(SECONDS) == 0
+
+
+def files_of(*pids: int) -> list[int]:
+    return [psutil.Process(pid).num_fds() for pid in pids]
+
+
+def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None:
+    process = moody(start())
+    everyone = [os.getpid(), process.pid, interpreter_of(process).pid]
+
+    def use() -> None:
+        train(process, process.step + 1)
+        with moody(start(), workers=1) as other:
+            state = process.save(deadline=deadline)
+            other.load(state, {"mood": "fine"}, process.step, deadline=deadline)
+            assert len(state.view()) == state.size
+            state.close()
+
+    use()
+    before = files_of(*everyone)
+    for _ in range(3):
+        use()
+    gc.collect()
+    assert files_of(*everyone) == before
 
 
 def test_an_interpreter_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
