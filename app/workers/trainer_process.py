@@ -273,19 +273,20 @@ class TrainerProcess:
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
         """Kill the process, and say where it was."""
+        begin = os.fstat(self._stacks).st_size
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         ends, before = time.monotonic() + STACK_SECONDS, ""
-        while (stack := self._stack()) != before or (not stack and time.monotonic() < ends):
+        while (stack := self._stack(begin)) != before or (not stack and time.monotonic() < ends):
             before = stack
             time.sleep(0.02)
         self.kill()
         text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
         return TrainerFailed("hang", text + stack, self.step)
 
-    def _stack(self) -> str:
+    def _stack(self, begin: int = 0) -> str:
         """The stacks that the process wrote when it crashed or was asked to."""
-        text = os.pread(self._stacks, LONGEST_STACK, 0).decode("utf-8", "backslashreplace")
+        text = os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
         return f"; it was here:\n{text}" if text else ""
 
 

@@ -152,10 +152,14 @@ class Child:
     def _new_end(self, until: int) -> int:
         """Where the training is to end by now."""
         while (arrived := self._wire.receive()) is not None:
-            if arrived[0]["do"] != "until":  # whoever wants something else has given this training up
+            message, fds = arrived
+            if message["do"] == "log":
+                _log_to(fds[0])
+            elif message["do"] == "until":
+                until = message["until"]
+            else:  # whoever wants something else has given this training up
                 self._waiting = arrived
                 return 0
-            until = arrived[0]["until"]
         return until
 
     def _drop(self) -> None:

@@ -134,17 +134,19 @@ class Warm:
 
     def _answer(self, connection: Wire, lifeline: Wire) -> None:
         if self._refusal:
-            _say(lifeline, {"refused": self._refusal})
-            connection.close()
-            lifeline.close()
-        else:
-            self._fork(connection, lifeline)
-
-    def _fork(self, connection: Wire, lifeline: Wire) -> None:
-        pid = os.fork()
+            _refuse(self._refusal, connection, lifeline)
+            return
+        try:
+            pid = os.fork()
+        except OSError as problem:  # no memory, or too many processes: the others go on
+            _refuse(f"no process can be forked: {problem.strerror}", connection, lifeline)
+            return
         if pid == 0:
             self._become(connection, lifeline)
-            return
+        else:
+            self._look_after(pid, connection, lifeline)
+
+    def _look_after(self, pid: int, connection: Wire, lifeline: Wire) -> None:
         connection.close()
         self._lifelines[pid] = lifeline
         self._watch(lifeline, lambda: self._kill(pid))  # nothing is ever said on it but that it is over
@@ -205,6 +207,12 @@ def _kill_group(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)  # a fork that has no group of its own yet
     except PermissionError:
         return  # macOS says so of a group of which only a zombie is left
+
+
+def _refuse(reason: str, connection: Wire, lifeline: Wire) -> None:
+    _say(lifeline, {"refused": reason})
+    connection.close()
+    lifeline.close()
 
 
 def _say(lifeline: Wire, message: Message) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -207,10 +205,14 @@ def test_all_that_is_said_goes_to_the_log_of_the_trial(start: Start, tmp_path: P
         assert lines[2:] == ["written by a library", "said by a program"]
 
 
-def test_calls_from_another_thread_end_a_process_at_once(start: Start) -> None:
+def test_a_log_may_change_while_it_trains(start: Start, tmp_path: Path) -> None:
     process = moody(start())
-    threading.Timer(0.2, process.kill).start()
-    with pytest.raises(Exception, match="on purpose"):
-        train(process, 9, "hang")
-    with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)
+
+    def watch(step: int) -> int | None:
+        if step and not (tmp_path / "log").exists():
+            process.log(tmp_path / "log")
+            return None
+        return 0 if (tmp_path / "log").exists() and (tmp_path / "log").stat().st_size else None
+
+    train(process, 10**9, "speak", on_progress=watch)
+    assert "printed by the trainer" in (tmp_path / "log").read_text()
