@@ -178,18 +178,19 @@ class TrainerProcess:
 
     def close(self, patience: float = 5.0) -> None:
         """Let the process end by itself, or kill it after `patience` seconds; and free what belongs to it here."""
+        if self._stacks < 0:
+            return
         if patience and self._end is None:
             try:
                 self._send("exit")
-            except TrainerFailed:
+            except (TrainerFailed, TrainerKilled):
                 patience = 0.0
         if not self._await_end(patience) or isinstance(self._end, str):
             self.kill()
         for wire in (self._connection, self._lifeline):
             wire.close()
-        if self._stacks >= 0:
-            os.close(self._stacks)
-            self._stacks = -1
+        os.close(self._stacks)
+        self._stacks = -1
 
     # ------------------------------------------------------------------------------------------------ talking
 

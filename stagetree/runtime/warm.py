@@ -87,9 +87,9 @@ class Warm:
         self._is_over = False
         self._refusal = ""
         self._child: Wire | None = None
-        self._bells = pair()
-        for bell in self._bells:
-            bell.setblocking(False)
+        self._signals, self._wakeup = pair()
+        for end in (self._signals, self._wakeup):
+            end.setblocking(False)
         self._listen_to(Wire(owner), is_owner=True)
         if listener is not None:
             self._watch(listener, lambda: self._listen_to(Wire(listener.accept()[0])))
@@ -97,8 +97,8 @@ class Warm:
     def serve(self) -> Wire | None:
         """In a fork, its connection. Here, None when nobody can ask any more and all forks have ended."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._bells[1].fileno(), warn_on_full_buffer=False)
-        self._watch(self._bells[0], self._reap)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        self._watch(self._signals, self._reap)
         while self._child is None and not (self._is_over and not self._lifelines):
             for key, _ in self._selector.select():
                 key.data()
@@ -107,7 +107,7 @@ class Warm:
         return self._child
 
     def refuse(self, reason: str) -> int:
-        """Answer all requests with the reason why there is no trainer's process, until nobody can ask."""
+        """Answer a request with the reason why there is no trainer's process. Who asks again may have more luck."""
         self._refusal = reason
         self.serve()
         return 1
@@ -135,6 +135,7 @@ class Warm:
     def _answer(self, connection: Wire, lifeline: Wire) -> None:
         if self._refusal:
             _refuse(self._refusal, connection, lifeline)
+            self._is_over = True
             return
         try:
             pid = os.fork()
@@ -164,20 +165,21 @@ class Warm:
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]  # to unregister it would do so in the parent as well
         self._selector.close()
-        self._bells[1].close()
+        self._wakeup.close()
         lifeline.close()
         self._child = connection
 
     # ------------------------------------------------------------------------------------------------ ending
 
     def _kill(self, pid: int) -> None:
-        """A fork and all that it started. It is not reaped yet, so its id is still its own."""
-        self._selector.unregister(self._lifelines[pid])
-        _kill_group(pid)
+        """A fork and all that it started. While it is not reaped, its id is its own."""
+        if pid in self._lifelines:  # else it has ended at the same moment
+            self._selector.unregister(self._lifelines[pid])
+            _kill_group(pid)
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._bells[0].recv(4096)
+            self._signals.recv(4096)
         for pid in list(self._lifelines):
             if (status := _reaped(pid)) is not None:
                 self._let_go(pid, status)

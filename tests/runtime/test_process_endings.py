@@ -212,11 +212,24 @@ def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None
         time.sleep(0.01)
 
 
-def test_an_interpreter_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "no_torch"))
-    with pytest.raises(WarmFailed, match="cannot be started: ImportError: torch is broken here"):
-        own.fork()
+def test_an_interpreter_that_cannot_be_started_says_why_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, start: Start, own: Warm
+) -> None:
+    with monkeypatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).parent / "no_torch"))
+        with pytest.raises(WarmFailed, match="cannot be started: ImportError: torch is broken here"):
+            own.fork()
+    start(own).close()
     own.close()
+
+
+def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: Start) -> None:
+    interpreter = interpreter_of(start())
+    for _ in range(100):
+        process = start()
+        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
+    assert interpreter_of(start()) == interpreter
 
 
 FULL = """
