@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from app.workers.checkpoints import Checkpoints
-from app.workers.model import Model, TrainerFailed, user_code
 from app.workers.run import Run, Work
 from app.workers.saver import RETRY_SECONDS
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.model import Model
+from stagetree.runtime.state_format import unpack
 from stagetree.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class ModelInMemory:
             return self._build(work)
         data = self._read(resume)
         model = self._model if fits else self._build(work)
-        model.load(data, run.timeline, resume["step"])
+        model.load(unpack(data), run.timeline, resume["step"])
         return model
 
     def stay(self, run: Run, step: int) -> Model:

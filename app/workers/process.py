@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import re
 import socket
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
 
 SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
 
 
 @cache
@@ -100,27 +94,12 @@ def close_slot() -> None:
 
 def _device(name: str) -> str:
     """The device of a slot: `gpu1` is CUDA device 1 where there is one, else its threads of the CPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before CUDA starts, for equal results
     import torch
 
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # only a program that reads such memory would notice
-    torch.backends.cudnn.benchmark = False
+    from stagetree.runtime.machine import Machine
+
     number = int(re.search(r"\d+$", name)[0])  # type: ignore[index]
-    if "gpu" in name and number < torch.cuda.device_count():
-        torch.cuda.set_device(number)
-        return f"cuda:{number}"
-    torch.set_num_threads(settings().threads)
-    _keep_freed_memory()
-    return "cpu"
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep what a training step frees for the next one, instead of asking the kernel for it anew.
-
-    Without it a slot of the CPU may spend a tenth of its time on page faults (docs/decisions/0008-determinism.md).
-    """
-    with contextlib.suppress(AttributeError, OSError):  # mallopt is glibc's
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
-        mallopt(M_TRIM_THRESHOLD, 256 * 2**20)
+    device = f"cuda:{number}" if "gpu" in name and number < torch.cuda.device_count() else "cpu"
+    threads = settings().threads if device == "cpu" else torch.get_num_threads()
+    Machine(device, None, threads, "warn").prepare()
+    return device

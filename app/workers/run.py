@@ -8,7 +8,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.events.rows import ChainFlags
-from app.workers.model import Timeline
+from stagetree.runtime.timeline import Timeline
 
 
 @dataclass(slots=True)

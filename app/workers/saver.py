@@ -1,4 +1,4 @@
-"""Checkpoints are packed, hashed, stored and put on record by one thread, while the next stage trains.
+"""Checkpoints are hashed, stored and put on record by one thread, while the next stage trains.
 
 Everything goes through one queue, so that a chain is closed only after its last checkpoint is on record.
 """
@@ -12,7 +12,6 @@ from queue import Queue
 from threading import Thread
 
 from app.workers.checkpoints import Checkpoints, Stored
-from app.workers.state_format import Snapshot, pack
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ class Saver:
         self._thread.start()
 
     def save(
-        self, place: str, state: Snapshot, then: Callable[[Stored, float], None], failed: Callable[[str], None]
+        self, place: str, state: bytes, then: Callable[[Stored, float], None], failed: Callable[[str], None]
     ) -> None:
         """Store `state`; `then` gets what was stored and the seconds it took, or `failed` the reason why it was not."""
         self.submit(lambda: self._save(place, state, then, failed))
@@ -58,11 +57,11 @@ class Saver:
                 self._jobs.task_done()
 
     def _save(
-        self, place: str, state: Snapshot, then: Callable[[Stored, float], None], failed: Callable[[str], None]
+        self, place: str, state: bytes, then: Callable[[Stored, float], None], failed: Callable[[str], None]
     ) -> None:
         begun = time.monotonic()
         try:
-            stored = self._store(place, pack(state))
+            stored = self._store(place, state)
         except Exception as error:  # whatever the storage library raises
             logger.warning("checkpoint %s could not be written: %s", place, error)
             failed(f"the checkpoint could not be written: {error}")

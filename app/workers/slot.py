@@ -25,10 +25,11 @@ from app.events.rows import ChainNotClaimable, Fenced, Rows
 from app.events.transact import record
 from app.workers.checkpoints import CheckpointLost, Checkpoints, Stored
 from app.workers.memory import ModelInMemory
-from app.workers.model import Model, Timeline, TrainerFailed
 from app.workers.run import Run, Work
 from app.workers.saver import Saver
-from app.workers.state_format import Snapshot
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
 from stagetree.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class Slot:
         with self._records.write() as rows:
             lease = rows.chains.claim(chain, self._owner, self._lease_seconds)
         work = Work.read(lease.assignment)
-        timeline = Timeline(work.hp, work.stages[-1].end)
+        timeline = Timeline(work.hp)
         run = Run(chain, lease.stream, lease.fence, work, timeline, lease.flags, step=work.stages[0].start)
         self._run, self._held = run, [*self._held, run]
         return run
@@ -157,7 +158,7 @@ class Slot:
             if found and model.step in run.beat.extra_eval_steps:
                 self._nudge()
             found = self._step(run, model)
-        state = model.save() if stage.start < stage.end else None
+        state = _image(model) if stage.start < stage.end else None
         self._memory.stay(run, stage.end)
         self._complete(run, found, state)
 
@@ -178,12 +179,12 @@ class Slot:
         """Evaluate, and keep the state inside a stage, where someone wants that."""
         stage, step, marked = run.stage, model.step, model.step in run.beat.extra_eval_steps
         if marked and step < stage.end:
-            self._keep(run, stage.node, step, model.save())
+            self._keep(run, stage.node, step, _image(model))
         if not marked and step not in stage.evaluate:
             return []
         return [e.Evaluated(node=stage.node, step=step, metrics=model.evaluate())]
 
-    def _complete(self, run: Run, found: Sequence[e.Event], state: Snapshot | None) -> None:
+    def _complete(self, run: Run, found: Sequence[e.Event], state: bytes | None) -> None:
         """The stage is done; after the last one the slot is free, and the chain is closed when all is saved.
 
         Saving begins after that, so that the two do not wait for each other's transactions.
@@ -217,7 +218,7 @@ class Slot:
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
-    def _keep(self, run: Run, node: NodeId, step: int, state: Snapshot) -> None:
+    def _keep(self, run: Run, node: NodeId, step: int, state: bytes) -> None:
         """Save a state in the background; it exists when the fact that names it is on record."""
 
         def kept(stored: Stored, _: float) -> None:
@@ -233,7 +234,7 @@ class Slot:
         if not self._may_spare(run, model.step):
             return
         node, step, begun = run.stage.node, model.step, time.monotonic()
-        state = model.save()
+        state = _image(model)
         run.spare_seconds += time.monotonic() - begun
 
         def kept(stored: Stored, seconds: float) -> None:
@@ -301,12 +302,12 @@ class Slot:
 
     def _stop(self, run: Run) -> None:
         """Nobody wants the chain any more: keep what is there, so that nothing is lost, and free the slot."""
-        self._keep(run, run.stage.node, run.step, self._memory.stay(run, run.step).save())
+        self._keep(run, run.stage.node, run.step, _image(self._memory.stay(run, run.step)))
         self._saver.wait()
         self._end(run, "stopped")
 
     def _fail(self, run: Run, failed: TrainerFailed) -> None:
-        logger.warning("stage %s of chain %s failed after step %s:\n%s", run.index, run.chain, run.sound, failed.trace)
+        logger.warning("stage %s of chain %s failed after step %s:\n%s", run.index, run.chain, run.sound, failed.error)
         self._memory.drop()
         self._saver.wait()
         fact = e.StageFailed(
@@ -314,7 +315,7 @@ class Slot:
             index=run.index,
             step=run.sound,
             kind=failed.kind,
-            error=failed.trace,
+            error=failed.error,
             seconds=time.monotonic() - run.begun_at,
         )
         self._give_back(run, [*run.take_spares(), fact])
@@ -381,6 +382,12 @@ class Slot:
 def _ended(run: Run, outcome: str) -> e.ChainEnded:
     """The end of a chain between two stages."""
     return e.ChainEnded(chain=ChainId(run.chain), outcome=outcome)
+
+
+def _image(model: Model) -> bytes:
+    fd, size = model.save()
+    with os.fdopen(fd, "rb") as file:
+        return file.read(size)
 
 
 def _fields(stored: Stored) -> dict[str, Any]:

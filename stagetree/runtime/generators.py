@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from hashlib import blake2b
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ def seed(value: int) -> None:
 def state(device: str) -> dict[str, Any]:
     """Where the generators are, as tensors and JSON values; of the GPUs, only that of `device`."""
     version, numbers, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached = cast(tuple[Any, ...], np.random.get_state(legacy=True))
     return {
         "python": [version, list(numbers), gauss],
         "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
@@ -35,5 +36,14 @@ def restore(saved: dict[str, Any], device: str) -> None:
     kind, keys, *rest = saved["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(saved["torch"])
-    if device.startswith("cuda") and saved["cuda"] is not None:
+    if device.startswith("cuda"):
+        _restore_gpu(saved, device)
+
+
+def _restore_gpu(saved: dict[str, Any], device: str) -> None:
+    """A state of a CPU has no generator of a GPU: one that is a function of the state, wherever it goes on."""
+    if saved["cuda"] is not None:
         torch.cuda.set_rng_state(saved["cuda"], device)
+    else:
+        digest = blake2b(saved["torch"].numpy().tobytes(), digest_size=7).digest()
+        torch.cuda.manual_seed_all(int.from_bytes(digest, "little"))

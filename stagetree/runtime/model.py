@@ -7,61 +7,13 @@ that happens between steps disturbs them.
 from __future__ import annotations
 
 import math
-import traceback
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from app.domain.schedule import Segment, segments
-from app.workers import generators
-from app.workers.state_format import Snapshot, snapshot, unpack
+from stagetree.runtime import generators, state_format
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.timeline import Timeline
 from stagetree.trainer import Trainer
-
-
-class TrainerFailed(Exception):
-    """The user's code failed; `kind` and `trace` go into the log."""
-
-    def __init__(self, kind: str, trace: str) -> None:
-        super().__init__(trace)
-        self.kind, self.trace = kind, trace
-
-
-@contextmanager
-def user_code() -> Iterator[None]:
-    """Whatever the user's code raises inside is a `TrainerFailed`."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise TrainerFailed("out_of_memory", traceback.format_exc()) from error
-    except (Exception, SystemExit) as error:
-        raise TrainerFailed("exception", traceback.format_exc()) from error
-
-
-class Timeline:
-    """The values of a trial's hyper-parameters, step by step."""
-
-    def __init__(self, hp: Mapping[str, Any], end: int) -> None:
-        self._segments = list[Segment]()
-        for segment in segments(hp):
-            if segment.start >= max(end, 1):
-                break
-            self._segments.append(segment)
-        self._starts = [segment.start for segment in self._segments]
-
-    def at(self, step: int) -> dict[str, Any]:
-        """All values in force at a step."""
-        return self._segments[bisect_right(self._starts, step) - 1].values(step)
-
-    def changes(self, step: int) -> dict[str, Any]:
-        """The values that are new at a step: all of them at the first."""
-        values = self.at(step)
-        if step == 0:
-            return values
-        before = self.at(step - 1)
-        return {name: value for name, value in values.items() if value != before[name]}
 
 
 class Model:
@@ -78,9 +30,11 @@ class Model:
         with user_code():
             return cls(kind(seed=seed, device=device, **args), device)
 
-    def load(self, data: bytes, timeline: Timeline, step: int) -> None:
-        """Become the model that `save` stored after `step` steps of training on `timeline`. Raises `TrainerFailed`."""
-        saved = unpack(data)
+    def load(self, saved: dict[str, Any], timeline: Timeline, step: int) -> None:
+        """Become the model that was saved after `step` steps of training on `timeline`. Raises `TrainerFailed`.
+
+        saved: what `state_format.read` or `unpack` made of the image.
+        """
         with user_code():
             self.trainer.setup(timeline.at(step - 1))
             self.trainer.load_state_dict(saved["trainer"])
@@ -106,10 +60,19 @@ class Model:
                 raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
             return {str(name): _finite(name, value) for name, value in metrics.items()}
 
-    def save(self) -> Snapshot:
-        """A copy of the whole state, which further training does not change. Raises `TrainerFailed`."""
+    def state(self) -> dict[str, Any]:
+        """The whole state as it stands; training on may change it. Raises `TrainerFailed`."""
+        generators.restore(self._generators, self.device)
         with user_code():
-            return snapshot({"trainer": self.trainer.state_dict(), "generators": self._generators})
+            return {"trainer": self.trainer.state_dict(), "generators": self._generators}
+
+    def save(self) -> tuple[int, int]:
+        """The whole state in a file without a name: its descriptor and size. Raises `TrainerFailed`, OSError."""
+        state = self.state()
+        try:
+            return state_format.write(state)
+        except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one
+            raise TrainerFailed.of(error) from error
 
 
 def _finite(name: str, value: Any) -> float | None:

@@ -1,0 +1,37 @@
+"""A model's whole state on its way between processes: an image in a file without a name."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from stagetree.runtime.state_format import anonymous_file
+
+
+class State:
+    """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd, self.size = fd, size
+        self._area: mmap.mmap | None = None
+
+    @classmethod
+    def of(cls, image: bytes | memoryview) -> State:
+        """A copy of an image that was read from somewhere. Raises OSError if there is no room."""
+        state = cls(anonymous_file(len(image)), len(image))
+        rest = memoryview(image)
+        while rest:
+            rest = rest[os.pwrite(state.fd, rest, state.size - len(rest)) :]
+        return state
+
+    def view(self) -> memoryview:
+        """The image, where it is; usable until `close`."""
+        if self._area is None:
+            self._area = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
+        return memoryview(self._area)
+
+    def close(self) -> None:
+        """The memory is free when nobody has it open or uses a view of it any more. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd, self._area = -1, None

@@ -1,0 +1,106 @@
+"""The slot's side of the warm interpreter: trainers' processes on request, from an interpreter that is always there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import subprocess
+
+from stagetree.runtime.warm import launch
+from stagetree.runtime.wire import Message, Wire, WireTimeout, pair
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+"""Importing torch takes a few seconds, on a cold network disk a minute."""
+
+
+END_SECONDS = 1.0
+"""It has nothing to do before it ends."""
+
+
+class WarmFailed(Exception):
+    """There is no warm interpreter to fork a trainer's process from; the message is one sentence that says why."""
+
+
+class Warm:
+    """One for this process alone, or, where `path` is a socket that one listens on, that of the whole machine."""
+
+    def __init__(self, path: str = "") -> None:
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: Wire | None = None
+
+    def fork(self) -> tuple[Wire, Wire, int]:
+        """A new process: the connection to it, its lifeline, its id. Raises `WarmFailed`.
+
+        An interpreter that has died is started again, once.
+        """
+        try:
+            return self._fork()
+        except (EOFError, OSError) as problem:
+            logger.warning("the warm interpreter is started again: it has ended (%s)", problem)
+            self.close()
+        try:
+            return self._fork()
+        except (EOFError, OSError) as problem:
+            raise WarmFailed(f"the interpreter that forks trainers cannot be started: {self._end(problem)}") from None
+
+    def close(self) -> None:
+        """Ask for no more. One of our own ends when the last process of it has, so those are closed first."""
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+
+    def _fork(self) -> tuple[Wire, Wire, int]:
+        (connection, its_connection), (lifeline, its_lifeline) = pair(), pair()
+        ours = Wire(connection), Wire(lifeline)
+        try:
+            with its_connection, its_lifeline:
+                requests = self._connect()
+                requests.send({}, its_connection.fileno(), its_lifeline.fileno(), timeout=START_SECONDS)
+            return *ours, _pid(ours[1].receive(START_SECONDS))
+        except BaseException as problem:
+            for wire in ours:
+                wire.close()
+            if isinstance(problem, WireTimeout):
+                raise WarmFailed(str(problem)) from None
+            raise
+
+    def _connect(self) -> Wire:
+        if self._requests is None:
+            self._requests = Wire(self._open())
+        return self._requests
+
+    def _open(self) -> socket.socket:
+        if self._path:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.connect(self._path)
+                return sock
+            except OSError as problem:
+                sock.close()
+                logger.warning("the warm interpreter of this machine is away (%s): this slot has its own", problem)
+        self._process, ours = launch()
+        return ours
+
+    def _end(self, problem: Exception) -> str:
+        """How our own interpreter ended, or else what was wrong."""
+        if self._process is None:
+            return str(problem)
+        try:
+            return f"it ended with exit code {self._process.wait(1.0)}; its log says more"
+        except subprocess.TimeoutExpired:
+            return str(problem)
+
+
+def _pid(arrived: tuple[Message, list[int]] | None) -> int:
+    if arrived is None:
+        raise WarmFailed(f"the interpreter that forks trainers was not ready after {START_SECONDS:.0f} s")
+    if "refused" in arrived[0]:
+        raise WarmFailed(f"the interpreter that forks trainers cannot be started: {arrived[0]['refused']}")
+    return int(arrived[0]["pid"])

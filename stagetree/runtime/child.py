@@ -1,0 +1,180 @@
+"""The process that trains: it does what it is told over a connection, one command after the other, with one trainer.
+
+Every command is answered with `done`, or with `failed` and what failed. While it trains it says by itself how far it
+is, and looks between two steps whether it is wanted to train for longer, or shorter.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stagetree.runtime import machine, state_format
+from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
+from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.machine import Machine
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.wire import Message, Wire
+
+PROGRESS_SECONDS = 0.1
+"""How often it says how far it is; after each step, if steps are longer."""
+
+
+def run(wire: Wire) -> int:
+    """Serve until told to exit, or until the other side is gone."""
+    machine.log_to_stderr()
+    machine.prefer_for_killing()
+    try:
+        Child(wire).serve()
+    except (EOFError, ConnectionError):
+        return 1
+    return 0
+
+
+class Child:
+    """commands: what can be asked for, by name. The model is there from `build` on."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._device, self._file = "cpu", ""
+        self._waiting: tuple[Message, list[int]] | None = None
+        self._model: Model | None = None
+        self._hp: dict[str, Any] | None = None
+        self._timeline = Timeline({})
+        self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
+            "start": self._start,
+            "build": self._build,
+            "load": self._load,
+            "train": self._train,
+            "evaluate": self._evaluate,
+            "save": self._save,
+        }
+
+    def serve(self) -> None:
+        """Raises EOFError, ConnectionError."""
+        while (arrived := self._waiting or self._wire.receive(None)) is not None:
+            (message, fds), self._waiting = arrived, None
+            if message["do"] == "exit":
+                return
+            if message["do"] == "log":
+                _log_to(fds[0])
+            elif message["do"] in self._commands:  # else it is about a training that has ended meanwhile
+                self._answer(message, fds)
+
+    def _answer(self, message: Message, fds: list[int]) -> None:
+        answer: Message
+        try:
+            answer = {"done": message["do"], **self._commands[message["do"]](message, fds)}
+        except TrainerFailed as failed:
+            answer = {"failed": failed.kind, "error": failed.error, "signature": failed.signature}
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:
+            kind = "device" if kind_of(error) == "device" else "internal"
+            answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
+        passed = [answer.pop("fd")] if "fd" in answer else []
+        step = self._model.step if self._model else 0
+        self._wire.send({"number": message["number"], "step": step, **answer}, *passed)
+        for fd in passed:
+            os.close(fd)
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    def _start(self, message: Message, fds: list[int]) -> Message:
+        """Its file gets the stacks of all threads when the process crashes, and whenever SIGUSR1 arrives."""
+        stacks = os.fdopen(fds[0], "wb", buffering=0)
+        faulthandler.enable(stacks)
+        faulthandler.register(signal.SIGUSR1, stacks)
+        self._device = message["device"]
+        return Machine(self._device, message["visible_devices"], message["threads"], message["determinism"]).prepare()
+
+    def _build(self, message: Message, fds: list[int]) -> Message:
+        if self._file not in ("", message["file"]):
+            raise RuntimeError(f"this process serves {self._file}, and no other file")
+        self._file = message["file"]
+        self._drop()
+        with user_code():
+            kind = load_trainer(self._file, message["name"])
+        self._model = Model.build(kind, message["args"], message["seed"], self._device)
+        return {}
+
+    def _load(self, message: Message, fds: list[int]) -> Message:
+        try:
+            saved = state_format.read(fds[0])
+        finally:
+            os.close(fds[0])
+        self._built.load(saved, self._values(message["hp"]), message["step"])
+        return {}
+
+    def _train(self, message: Message, fds: list[int]) -> Message:
+        model, timeline, until = self._built, self._values(message["hp"]), message["until"]
+        reported_at = begun_at = time.monotonic()
+        while model.step < until:
+            model.advance(timeline)
+            now = time.monotonic()
+            if now - reported_at >= PROGRESS_SECONDS:
+                self._wire.send({"number": message["number"], "step": model.step})
+                reported_at = now
+            until = self._new_end(until)
+        return {"seconds": time.monotonic() - begun_at}
+
+    def _evaluate(self, message: Message, fds: list[int]) -> Message:
+        metrics = self._built.evaluate()
+        return {"metrics": {plain(name): value for name, value in metrics.items()}}
+
+    def _save(self, message: Message, fds: list[int]) -> Message:
+        fd, size = self._built.save()
+        return {"fd": fd, "size": size}
+
+    # ------------------------------------------------------------------------------------------------ their parts
+
+    @property
+    def _built(self) -> Model:
+        if self._model is None:
+            raise RuntimeError("there is no model yet: build one first")
+        return self._model
+
+    def _values(self, hp: dict[str, Any]) -> Timeline:
+        if self._hp != hp:
+            self._hp, self._timeline = hp, Timeline(hp)
+        return self._timeline
+
+    def _new_end(self, until: int) -> int:
+        """Where the training is to end by now."""
+        while (arrived := self._wire.receive()) is not None:
+            message, fds = arrived
+            if message["do"] == "log":
+                _log_to(fds[0])
+            elif message["do"] == "until":
+                until = message["until"]
+            else:  # whoever wants something else has given this training up
+                self._waiting = arrived
+                return 0
+        return until
+
+    def _drop(self) -> None:
+        """Free the memory of the model; in a cycle of references it would wait for the collector."""
+        if self._model is not None:
+            self._model = None
+            gc.collect()
+            if self._device != "cpu":
+                torch.cuda.empty_cache()
+
+
+def _log_to(fd: int) -> None:
+    """From here on, what is printed goes there."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)

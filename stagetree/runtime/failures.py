@@ -1,0 +1,103 @@
+"""What the user's code raises, told apart from what goes wrong with us, as text that any database takes."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import torch
+
+OURS = os.path.dirname(__file__) + os.sep
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+LONGEST = 100_000
+"""A longer text of an error loses its middle."""
+
+DEVICE_ERRORS = ("CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "HIP error")
+"""How the messages of a device that no longer works begin, where torch has no class for them."""
+
+
+class TrainerFailed(Exception):
+    """A trainer cannot go on.
+
+    kind: `exception`, `out_of_memory` or `device` out of its code; `hang` or `crash` of its process; `internal` is our
+    own fault. error: a text for its user. step: how many steps it has been trained for. signature: equal for equal
+    errors, in whatever process on whatever machine.
+    """
+
+    def __init__(self, kind: str, error: str, step: int = 0, signature: str = "") -> None:
+        super().__init__(error)
+        self.kind, self.error, self.step, self.signature = kind, error, step, signature or kind
+
+    @classmethod
+    def of(cls, error: BaseException) -> TrainerFailed:
+        """What the user's code raised."""
+        return cls(kind_of(error), text_of(error), signature=signature_of(error))
+
+
+@contextmanager
+def user_code() -> Iterator[None]:
+    """Whatever the user's code raises inside is a `TrainerFailed`."""
+    try:
+        yield
+    except BaseException as error:
+        raise TrainerFailed.of(error) from error
+
+
+def kind_of(error: BaseException) -> str:
+    """`out_of_memory`, `device` or `exception`: what an error is, or was before the user's code wrapped it."""
+    chain = list(_chain(error))
+    if any(isinstance(each, torch.OutOfMemoryError | MemoryError) for each in chain):
+        return "out_of_memory"
+    return "device" if any(map(_is_of_device, chain)) else "exception"
+
+
+def text_of(error: BaseException) -> str:
+    """The traceback from the user's first line on."""
+    outside = _outside(error.__traceback__)
+    lines = traceback.format_exception(type(error), error, outside)
+    return plain("".join(lines))
+
+
+def signature_of(error: BaseException) -> str:
+    """The type of an error and where it was raised: the innermost line that is no library's, without its folder.
+
+    Not its message, which may hold an address or a time.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
+    places = [f" in {frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}" for frame in users or frames]
+    return plain(type(error).__qualname__ + "".join(places[-1:]))
+
+
+def plain(text: str) -> str:
+    """The same text, of bounded length, with what a database may refuse written as escapes."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 4]}\n[...]\n{text[-3 * LONGEST // 4 :]}"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came from."""
+    seen = set[int]()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _is_of_device(error: BaseException) -> bool:
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in DEVICE_ERRORS)
+
+
+def _outside(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without our own frames, and those of the import system, at its beginning."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
+        trace = trace.tb_next
+    return trace

@@ -1,0 +1,108 @@
+"""What a process that trains asks of its machine, before anything of CUDA is started in it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
+
+BLAS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
+"""How OpenBLAS, which NumPy comes with, is told its threads; it reads the environment only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """device: as torch writes it, `cpu` or `cuda:0`. visible_devices: for CUDA_VISIBLE_DEVICES; None leaves that alone.
+
+    threads: of the CPU. determinism: `strict` makes an operation that has no deterministic algorithm an error, `warn`
+    a warning; `off` allows all.
+    """
+
+    device: str
+    visible_devices: str | None
+    threads: int
+    determinism: str
+
+    def prepare(self) -> dict[str, Any]:
+        """Make it so for this process and those that it starts; what to tell of it. RuntimeError: no such device."""
+        self._set_environment()
+        self._set_threads()
+        self._set_determinism()
+        if self.device == "cpu":
+            _keep_freed_memory()
+            return {"torch": torch.__version__, "device_name": "cpu"}
+        return {"torch": torch.__version__, "device_name": self._start_device()}
+
+    def _set_environment(self) -> None:
+        if self.visible_devices is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_devices
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(self.threads)
+        if self.determinism != "off":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+
+    def _set_threads(self) -> None:
+        torch.set_num_threads(self.threads)
+        for path in _libraries("openblas"):
+            library = ctypes.CDLL(path)
+            for name in BLAS:
+                if hasattr(library, name):
+                    getattr(library, name)(self.threads)
+
+    def _set_determinism(self) -> None:
+        exact = self.determinism != "off"
+        torch.use_deterministic_algorithms(exact, warn_only=self.determinism == "warn")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs 5 %
+        torch.backends.cudnn.benchmark = not exact
+
+    def _start_device(self) -> str:
+        """Start CUDA and let the device do something: one that cannot must not be given work."""
+        if not torch.cuda.is_available():
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+            raise RuntimeError(f"CUDA error: torch {torch.__version__} finds no GPU here (visible devices: {visible})")
+        torch.cuda.set_device(self.device)
+        (torch.ones(8, 8, device=self.device) @ torch.ones(8, 8, device=self.device)).sum().item()
+        return torch.cuda.get_device_name(self.device)
+
+
+def log_to_stderr() -> None:
+    """What is printed or logged appears at once, and any text may be."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def prefer_for_killing() -> None:
+    """When memory runs out, let the kernel end this process rather than the one that looks after it. Linux only."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what a training step frees for the next one, instead of asking the kernel for it anew.
+
+    Without it a slot of the CPU may spend a tenth of its time on page faults (docs/decisions/0008-determinism.md).
+    """
+    with contextlib.suppress(AttributeError, OSError):  # mallopt is glibc's
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(M_TRIM_THRESHOLD, 256 * 2**20)
+
+
+def _libraries(name: str) -> set[str]:
+    """The files of the shared libraries with that in their name that this process has loaded. Linux only."""
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if name in line}
+    except OSError:
+        return set()
+    return {path for path in paths if path.startswith("/") and ".so" in path}

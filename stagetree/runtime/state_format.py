@@ -1,0 +1,180 @@
+"""A state as one safetensors image: tensors by the names of their places, everything else as JSON in its header.
+
+Nothing is ever unpickled. An image is written into a file without a name, which can be handed to another process: each
+tensor is copied once, from where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+TENSOR, PAIRS, TUPLE = "$tensor", "$pairs", "$tuple"
+DTYPES = {
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "C64": torch.complex64,
+    "F32": torch.float32,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+LENGTH = 8
+"""An image begins with the length of its header, in so many bytes; everything in it is aligned to as many."""
+
+Image = bytes | bytearray | memoryview | mmap.mmap
+
+
+class Unsavable(TypeError):
+    """A state holds something that is neither a tensor nor a JSON value; the message says where."""
+
+
+def write(state: Any) -> tuple[int, int]:
+    """A nested state as an image in a file without a name: its descriptor and size. Raises `Unsavable`, OSError."""
+    tensors: dict[str, torch.Tensor] = {}
+    tree = _flatten(state, ("state",), tensors)
+    placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
+    header, size = _header(tree, placed)
+    fd = anonymous_file(size)
+    try:
+        _fill(fd, size, header, [tensor for _, tensor in placed])
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, size
+
+
+def unpack(image: Image) -> Any:
+    """The state in an image. Its tensors lie in the image where that may be written to, so it must not change."""
+    area = bytearray(image) if isinstance(image, bytes) or memoryview(image).readonly else image
+    begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
+    header = json.loads(bytes(area[LENGTH:begin]))
+    tree = json.loads(header.pop("__metadata__")["tree"])
+    return _rebuild(tree, {name: _tensor(area, begin, entry) for name, entry in header.items()})
+
+
+def read(fd: int) -> Any:
+    """The state in a file that holds an image. Changing its tensors does not change the file."""
+    return unpack(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
+
+
+def anonymous_file(size: int) -> int:
+    """The descriptor of a new file in memory, or else of one on disk without a name. Raises OSError: no room."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("stagetree")
+    else:
+        fd, path = tempfile.mkstemp(prefix="stagetree-")
+        os.unlink(path)
+    try:
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)  # without it, no room would be a SIGBUS while writing
+        else:
+            os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]) -> Any:
+    """The JSON tree of a value; its tensors go to `tensors`, under the names by which the tree knows them."""
+    if isinstance(value, torch.Tensor):
+        name = _name(path, tensors)
+        tensors[name] = _savable(value, path)
+        return {TENSOR: name}
+    if isinstance(value, dict):
+        return {PAIRS: [[_scalar(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_flatten(item, (*path, number), tensors) for number, item in enumerate(value)]
+        return {TUPLE: items} if isinstance(value, tuple) else items
+    return _scalar(value, path)
+
+
+def _name(path: tuple[Any, ...], taken: Mapping[str, Any]) -> str:
+    """What any program that opens the file will see: `trainer.model.0.weight`."""
+    parts = path[1:] or path
+    name = ".".join(map(str, parts)).encode("utf-8", "backslashreplace").decode()
+    return name if name not in taken else f"{name}#{len(taken)}"
+
+
+def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
+    if tensor.layout != torch.strided or tensor.dtype not in NAMES:
+        raise Unsavable(f"{_place(path)} is a tensor of {tensor.dtype} and {tensor.layout}, which cannot be saved")
+    return tensor.detach()
+
+
+def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    what = f"{_place(path)} is a {type(value).__name__}"
+    raise Unsavable(f"{what}; state_dict must hold tensors and JSON values only")
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    return str(path[0]) + "".join(f"[{part!r}]" for part in path[1:])
+
+
+def _header(tree: Any, tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, int]:
+    """What comes before the tensors, and the size of the whole."""
+    entries: dict[str, Any] = {"__metadata__": {"tree": json.dumps(tree)}}
+    end = 0
+    for name, tensor in tensors:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH)
+    return len(text).to_bytes(LENGTH, "little") + text, LENGTH + len(text) + end
+
+
+def _fill(fd: int, size: int, header: bytes, tensors: list[torch.Tensor]) -> None:
+    area = mmap.mmap(fd, size)
+    area[: len(header)] = header
+    offset = len(header)
+    for tensor in tensors:
+        if tensor.numel():
+            there = torch.frombuffer(area, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+            there.view(tensor.shape).copy_(tensor)
+            offset += tensor.numel() * tensor.element_size()
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def _tensor(area: bytearray | memoryview | mmap.mmap, begin: int, entry: dict[str, Any]) -> torch.Tensor:
+    dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
+    first, end = entry["data_offsets"]
+    if first == end:
+        return torch.empty(shape, dtype=dtype)
+    count = (end - first) // dtype.itemsize
+    return torch.frombuffer(area, dtype=dtype, count=count, offset=begin + first).view(shape)
+
+
+def _rebuild(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(tree, list):
+        return [_rebuild(item, tensors) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if TENSOR in tree:
+        return tensors[tree[TENSOR]]
+    if TUPLE in tree:
+        return tuple(_rebuild(item, tensors) for item in tree[TUPLE])
+    return {key: _rebuild(value, tensors) for key, value in tree[PAIRS]}

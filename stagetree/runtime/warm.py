@@ -1,0 +1,226 @@
+"""An interpreter that has imported torch, and forks a process that trains for whoever asks: in milliseconds.
+
+    python -P -m stagetree.runtime.warm FD [LISTENING_FD]
+
+FD is a connected Unix socket; when its other side is closed the interpreter ends, after the last of its forks. On a
+second one that listens, any number of processes may connect. A request brings two file descriptors: the connection to
+the trainer's process, and a lifeline. On the lifeline the interpreter says the process id and, in the end, how the
+process ended. When the other end of the lifeline is closed or shut down, however that comes, the process and all that
+it started are killed.
+
+No user's code runs here, there is one thread, and CUDA is never started: so a fork is sound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import IO
+
+from stagetree.runtime.wire import Message, Wire, pair
+
+MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
+"""The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the interpreter, which can be asked at once; the other end of the socket that keeps it alive.
+
+    path: where it listens for others, if anywhere. log: what it, and a trainer without a log, print; else as we do.
+    """
+    ours, theirs = pair()
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        fds = [theirs.fileno()]
+        if path:
+            listener.bind(path)
+            listener.listen()
+            fds.append(listener.fileno())
+        command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds)]
+        process = subprocess.Popen(
+            command,
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+    return process, ours
+
+
+def main() -> int:
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
+    warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
+    try:
+        for name in MODULES:
+            importlib.import_module(name)
+    except Exception as error:
+        return warm.refuse(f"{type(error).__name__}: {error}")
+    gc.collect()
+    gc.freeze()  # what is there by now stays shared with the forks
+    wire = warm.serve()
+    if wire is None:
+        return 0
+    from stagetree.runtime.child import run
+
+    return run(wire)
+
+
+class Warm:
+    """The forks, by process id, with their lifelines."""
+
+    def __init__(self, owner: socket.socket, listener: socket.socket | None = None) -> None:
+        self._pid, self._libc = os.getpid(), ctypes.CDLL(None)
+        self._lifelines: dict[int, Wire] = {}
+        self._selector = selectors.DefaultSelector()
+        self._is_over = False
+        self._refusal = ""
+        self._child: Wire | None = None
+        self._signals, self._wakeup = pair()
+        for end in (self._signals, self._wakeup):
+            end.setblocking(False)
+        self._listen_to(Wire(owner), is_owner=True)
+        if listener is not None:
+            self._watch(listener, lambda: self._listen_to(Wire(listener.accept()[0])))
+
+    def serve(self) -> Wire | None:
+        """In a fork, its connection. Here, None when nobody can ask any more and all forks have ended."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        self._watch(self._signals, self._reap)
+        while self._child is None and not (self._is_over and not self._lifelines):
+            for key, _ in self._selector.select():
+                key.data()
+                if self._child is not None:
+                    break
+        return self._child
+
+    def refuse(self, reason: str) -> int:
+        """Answer a request with the reason why there is no trainer's process. Who asks again may have more luck."""
+        self._refusal = reason
+        self.serve()
+        return 1
+
+    # ------------------------------------------------------------------------------------------------ asking
+
+    def _watch(self, source: socket.socket | Wire, when_readable: Callable[[], None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, when_readable)
+
+    def _forget(self, source: socket.socket | Wire) -> None:
+        self._selector.unregister(source)
+        source.close()
+
+    def _listen_to(self, wire: Wire, *, is_owner: bool = False) -> None:
+        def read() -> None:
+            try:
+                while self._child is None and (arrived := wire.receive()):
+                    self._answer(*(Wire(socket.socket(fileno=fd)) for fd in arrived[1]))
+            except EOFError:
+                self._forget(wire)
+                self._is_over = self._is_over or is_owner
+
+        self._watch(wire, read)
+
+    def _answer(self, connection: Wire, lifeline: Wire) -> None:
+        if self._refusal:
+            _refuse(self._refusal, connection, lifeline)
+            self._is_over = True
+            return
+        try:
+            pid = os.fork()
+        except OSError as problem:  # no memory, or too many processes: the others go on
+            _refuse(f"no process can be forked: {problem.strerror}", connection, lifeline)
+            return
+        if pid == 0:
+            self._become(connection, lifeline)
+        else:
+            self._look_after(pid, connection, lifeline)
+
+    def _look_after(self, pid: int, connection: Wire, lifeline: Wire) -> None:
+        connection.close()
+        self._lifelines[pid] = lifeline
+        self._watch(lifeline, lambda: self._kill(pid))  # nothing is ever said on it but that it is over
+        _say(lifeline, {"pid": pid})
+
+    def _become(self, connection: Wire, lifeline: Wire) -> None:
+        """In a fork: end with the parent, and hold nothing of what it holds."""
+        os.setsid()
+        if sys.platform == "linux":
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._pid:  # it died before that was said
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]  # to unregister it would do so in the parent as well
+        self._selector.close()
+        self._wakeup.close()
+        lifeline.close()
+        self._child = connection
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def _kill(self, pid: int) -> None:
+        """A fork and all that it started. While it is not reaped, its id is its own."""
+        if pid in self._lifelines:  # else it has ended at the same moment
+            self._selector.unregister(self._lifelines[pid])
+            _kill_group(pid)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._signals.recv(4096)
+        for pid in list(self._lifelines):
+            if (status := _reaped(pid)) is not None:
+                self._let_go(pid, status)
+
+    def _let_go(self, pid: int, status: int) -> None:
+        lifeline = self._lifelines.pop(pid)
+        _say(lifeline, {"ended": status})
+        with contextlib.suppress(KeyError):  # it was killed because its lifeline was closed
+            self._selector.unregister(lifeline)
+        lifeline.close()
+
+
+def _reaped(pid: int) -> int | None:
+    """The exit code of a child that has ended, when what it left behind is killed; None while it runs."""
+    if hasattr(os, "waitid"):  # macOS has it since Python 3.13
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        _kill_group(pid)  # before it is reaped: until then, the id is its own
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        os.kill(pid, signal.SIGKILL)  # a fork that has no group of its own yet
+    except PermissionError:
+        return  # macOS says so of a group of which only a zombie is left
+
+
+def _refuse(reason: str, connection: Wire, lifeline: Wire) -> None:
+    _say(lifeline, {"refused": reason})
+    connection.close()
+    lifeline.close()
+
+
+def _say(lifeline: Wire, message: Message) -> None:
+    with contextlib.suppress(ConnectionError):  # nobody is there to be told
+        lifeline.send(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

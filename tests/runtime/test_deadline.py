@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from moods import Start, moody, train
+
+from app.workers.deadline import Deadline
+
+
+def test_a_deadline_is_many_times_the_longest_silence_and_never_less_than_its_floor() -> None:
+    deadline = Deadline(floor=60.0, factor=10.0)
+    for seconds, expected in ((1.0, 60.0), (7.0, 70.0), (2.0, 70.0)):
+        deadline.observe(seconds)
+        assert deadline.seconds == expected
+
+
+def test_a_training_teaches_its_deadline(start: Start) -> None:
+    deadline = Deadline(60.0)
+    train(moody(start()), 3, deadline=deadline)
+    assert 0 < deadline.longest < 60

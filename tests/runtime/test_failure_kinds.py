@@ -1,0 +1,82 @@
+"""Whose fault an error is, and what of it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
+
+
+def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
+    """The error that somebody raises who catches another one."""
+    try:
+        try:
+            raise error
+        except BaseException as caught:
+            raise ValueError("wrapped") from (caught if in_sight else None)
+    except ValueError as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("CUDA error"), "exception"),
+        (KeyboardInterrupt(), "exception"),
+        (MemoryError(), "out_of_memory"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "device"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
+        (torch.AcceleratorError("device-side assert"), "device"),
+        (RuntimeError("shapes do not fit"), "exception"),
+        (wrapped(MemoryError()), "out_of_memory"),
+        (wrapped(RuntimeError("CUDA error: misaligned address")), "device"),
+        (wrapped(MemoryError(), in_sight=False), "exception"),
+    ],
+)
+def test_an_error_is_of_one_kind_however_it_is_wrapped(error: BaseException, kind: str) -> None:
+    assert kind_of(error) == kind
+
+
+def test_an_error_that_is_its_own_context_is_no_endless_loop() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__context__, other.__context__ = other, one
+    assert kind_of(one) == "exception"
+
+
+def test_everything_out_of_the_users_code_is_theirs() -> None:
+    for error in (ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()):
+        with pytest.raises(TrainerFailed) as failed, user_code():
+            raise error
+        assert failed.value.kind == "exception" and type(error).__name__ in failed.value.error
+
+
+def test_text_is_bounded_and_can_be_stored_anywhere() -> None:
+    text = plain("begin" + "\udcff\0ü" * LONGEST + "end")
+    assert len(text) < 10 * LONGEST and text.startswith("begin\\udcff\\x00ü") and text.endswith("end")
+    assert text.encode() and "\0" not in text
+
+
+def raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_equal_errors_have_equal_signatures_and_others_do_not() -> None:
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    one, other = (raised(lambda text=text: fail(text)) for text in ("at 0x7f01", "at 0x7f02"))  # type: ignore[misc]
+    assert signature_of(one) == signature_of(other) and " in fail, test_failure_kinds.py:" in signature_of(one)
+    assert signature_of(one) != signature_of(raised(lambda: int("x")))
+
+
+def test_a_signature_names_the_users_line_and_not_the_librarys() -> None:
+    error = raised(lambda: torch.nn.Linear(2, 2)(torch.ones(3)))
+    assert signature_of(error).startswith("RuntimeError in <lambda>, test_failure_kinds.py:")

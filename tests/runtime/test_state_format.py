@@ -1,0 +1,121 @@
+"""A state as an image: all of it comes back, bit for bit, and other programs can read its tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from app.workers.state import State
+from stagetree.runtime import state_format
+from stagetree.runtime.state_format import DTYPES, Unsavable, read, unpack, write
+
+
+def image_of(state: Any) -> bytes:
+    written = State(*write(state))
+    try:
+        return bytes(written.view())
+    finally:
+        written.close()
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        alike = isinstance(other, torch.Tensor) and one.dtype == other.dtype and one.shape == other.shape
+        return alike and one.contiguous().view(-1).view(torch.uint8).equal(
+            other.contiguous().view(-1).view(torch.uint8)
+        )
+    if isinstance(one, dict):
+        return type(other) is dict and [*one] == [*other] and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+STATE = {
+    "model": {"0.weight": torch.randn(3, 4), "0": {"weight": torch.randn(2)}, "empty": torch.empty(0, 5)},
+    "optimizer": [(1, 2.5, "three", None, True), {3: torch.tensor(7), "many": 10**30, "text": "\udcff\0"}],
+    "odd": [math.inf, math.nan, [], {}, ()],
+    "views": [torch.arange(12).reshape(3, 4).T, torch.ones(1).expand(5), torch.arange(9)[::2]],
+    "grad": torch.nn.Parameter(torch.randn(2)),
+    **{
+        name: torch.ones(3, dtype=torch.uint8).repeat(8).view(dtype) for name, dtype in DTYPES.items() if name != "BOOL"
+    },
+    "BOOL": torch.tensor([True, False]),
+}
+
+
+def test_everything_comes_back() -> None:
+    restored = unpack(image_of(STATE))
+    assert same(STATE | {"grad": STATE["grad"].detach()}, restored)
+
+
+def test_a_file_is_read_where_it_is_and_never_changed() -> None:
+    fd, _ = write({"weights": torch.zeros(1000)})
+    read(fd)["weights"].fill_(1.0)
+    assert read(fd)["weights"].sum() == 0
+    os.close(fd)
+
+
+def test_an_image_does_not_change_with_the_model() -> None:
+    weights = torch.zeros(4)
+    image = image_of({"weights": weights})
+    weights += 1
+    assert unpack(image)["weights"].sum() == 0
+
+
+def test_other_programs_read_the_tensors_by_their_names() -> None:
+    tensors = load(image_of({"trainer": {"model": {"0.weight": torch.ones(3), "bias": torch.zeros(2)}}}))
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "trainer.model.0.weight": [1.0, 1.0, 1.0],
+        "trainer.model.bias": [0.0, 0.0],
+    }
+
+
+def test_names_that_would_be_the_same_differ() -> None:
+    state = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, 1: torch.zeros(2), "1": torch.ones(2)}
+    assert len(load(image_of(state))) == 4 and same(unpack(image_of(state)), state)
+
+
+def test_checkpoints_of_the_version_before_can_be_read() -> None:
+    tree = {"$pairs": [["trainer", {"$pairs": [["w", {"$tensor": "0"}], ["n", 3]]}], ["t", {"$tuple": [1, None]}]]}
+    image = save({"0": torch.arange(3.0)}, metadata={"tree": json.dumps(tree)})
+    assert same(unpack(image), {"trainer": {"w": torch.arange(3.0), "n": 3}, "t": (1, None)})
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"model": [1, object()]}, r"state\['model'\]\[1\] is a object"),
+        (
+            {"model": {"w": torch.ones(2).to_sparse()}},
+            r"state\['model'\]\['w'\] is a tensor of torch.float32 and torch.sp",
+        ),
+        ({"w": torch.ones(2, dtype=torch.complex128)}, r"state\['w'\] is a tensor of torch.complex128"),
+        ({(1, 2): 3}, "state is a tuple"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(state: Any, words: str) -> None:
+    with pytest.raises(Unsavable, match=words):
+        write(state)
+
+
+def test_where_memory_has_no_files_a_file_without_a_name_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert same(unpack(image_of(STATE["model"])), STATE["model"])
+
+
+def test_no_room_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(OSError, match="No space"):
+        state_format.write({"w": torch.ones(3)})
+    assert len(os.listdir("/dev/fd")) == before

@@ -1,0 +1,218 @@
+"""A trainer in a process of its own, from the side of the slot: real processes, and no result changed by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from moods import MOODY, TOY, Start, moody, train
+
+from app.workers.deadline import Deadline
+from app.workers.state import State
+from app.workers.trainer_process import TrainerProcess
+from stagetree.runtime.failures import TrainerFailed
+
+HP = {
+    "lr": {"family": "multistep", "init": 0.1, "milestones": [4, 9], "gamma": 0.5},
+    "momentum": {"family": "values", "values": [0.5, 0.9], "milestones": [6]},
+}
+
+
+def state_of(process: TrainerProcess, deadline: Deadline) -> bytes:
+    """The whole state, to the last bit."""
+    state = process.save(deadline=deadline)
+    with memoryview(bytes(state.view())) as image:
+        state.close()
+        return bytes(image)
+
+
+@pytest.fixture
+def whole(start: Start, deadline: Deadline) -> bytes:
+    """Twelve steps without a break."""
+    process = start()
+    process.build(TOY, "toy", {}, 3, deadline=deadline)
+    process.train(HP, 12, deadline=deadline)
+    return state_of(process, deadline)
+
+
+def test_in_pieces_watched_and_in_other_processes_the_result_is_the_same(
+    start: Start, deadline: Deadline, whole: bytes
+) -> None:
+    first, used = start(), start()
+    for process in (first, used):
+        process.build(TOY, "toy", {}, 3, deadline=deadline)
+    used.train(HP | {"lr": 0.7}, 9, deadline=deadline)
+    for step in range(1, 6):
+        first.train(HP, step, deadline=deadline)
+        first.evaluate(deadline=deadline)
+        first.save(deadline=deadline).close()
+    state = first.save(deadline=deadline)
+    fresh = start()
+    fresh.build(TOY, "toy", {}, 3, deadline=deadline)
+    for process in (fresh, used):
+        process.load(state, HP, 5, deadline=deadline)
+        process.evaluate(deadline=deadline)
+    for process in (first, fresh, used):
+        assert process.train(HP, 12, deadline=deadline).step == 12
+        assert state_of(process, deadline) == whole
+
+
+def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, whole: bytes) -> None:
+    state = State.of(whole)
+    process = start()
+    process.build(TOY, "toy", {}, 3, deadline=deadline)
+    process.load(state, HP, 12, deadline=deadline)
+    state.close()
+    assert state_of(process, deadline) == whole
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_a_data_loader_has_workers_and_resumes_exactly(start: Start, deadline: Deadline, context: str) -> None:
+    alone, watched = (moody(start(), workers=2, context=context) for _ in range(2))
+    train(alone, 3)
+    train(watched, 1)
+    resumed = moody(start(), workers=0)
+    resumed.load(watched.save(deadline=deadline), {"mood": "fine"}, 1, deadline=deadline)
+    train(resumed, 3)
+    metrics = alone.evaluate(deadline=deadline)
+    assert metrics == resumed.evaluate(deadline=deadline)
+    assert metrics["daemon"] == 0 and metrics["total"] != 0
+
+
+def test_a_training_is_made_longer_and_shorter_while_it_runs(start: Start) -> None:
+    process = moody(start())
+    assert train(process, 5, on_progress=lambda step: 40).step in (5, 40)
+    aims = iter([10**9, 10**9 + 1])
+    assert train(process, 10**9, on_progress=lambda step: next(aims, 0)).step < 10**9
+
+
+def test_a_training_that_arrives_before_it_hears_of_its_new_end_goes_on(start: Start) -> None:
+    process = moody(start())
+    on_progress = iter([50])
+    assert train(process, 2, on_progress=lambda step: next(on_progress, None)).step in (2, 50)
+
+
+def test_progress_is_reported_while_steps_are_short(start: Start) -> None:
+    steps: list[int] = []
+
+    def watch(step: int) -> int | None:
+        steps.append(step)
+        return 0 if step > 0 else None
+
+    process = moody(start())
+    end = train(process, 10**9, on_progress=watch)
+    assert steps == sorted(steps) and 0 < steps[-1] <= end.step
+
+
+def test_what_interrupts_the_watcher_stops_the_training_and_nothing_is_lost(start: Start, deadline: Deadline) -> None:
+    def interrupt(step: int) -> None:
+        raise KeyboardInterrupt
+
+    process = moody(start())
+    with pytest.raises(KeyboardInterrupt):
+        train(process, 10**9, on_progress=interrupt)
+    steps = process.evaluate(deadline=deadline)["steps"]
+    assert train(process, int(steps or 0) + 3).step == process.evaluate(deadline=deadline)["steps"] == (steps or 0) + 3
+
+
+def test_a_state_is_larger_than_any_buffer(start: Start, deadline: Deadline) -> None:
+    size = 64 * 2**20
+    process, other = (moody(start(), size=size) for _ in range(2))
+    train(process, 3)
+    state = process.save(deadline=deadline)
+    train(process, 4)  # what was saved does not change any more
+    assert state.size > size
+    other.load(state, {"mood": "fine"}, 3, deadline=deadline)
+    assert other.evaluate(deadline=deadline)["weight"] == 3
+    assert len(bytes(state.view())) == state.size
+    state.close()
+
+
+def test_a_loaded_state_may_be_changed_and_loaded_again(start: Start, deadline: Deadline) -> None:
+    process = moody(start())
+    train(process, 2)
+    state = process.save(deadline=deadline)
+    before = bytes(state.view())
+    process.load(state, {"mood": "fine"}, 2, deadline=deadline)
+    train(process, 9)
+    assert bytes(state.view()) == before
+
+
+def test_a_process_has_its_share_of_threads(start: Start, deadline: Deadline) -> None:
+    assert moody(start(threads=3)).evaluate(deadline=deadline)["threads"] == 3
+
+
+def test_a_gpu_that_is_not_there_is_said_at_once(start: Start) -> None:
+    with pytest.raises(TrainerFailed, match="finds no GPU") as failed:
+        start(device="cuda:0", visible_devices="")
+    assert failed.value.kind == "device"
+
+
+@pytest.mark.parametrize(
+    ("mood", "kind", "words"),
+    [
+        ("say_nonsense", "exception", r"ValueError: a file named \\udcff\\x00 is not there"),
+        ("run_out_of_memory", "out_of_memory", "it did not fit"),
+        ("break_the_context", "device", "device-side assert"),
+        ("exit", "exception", "SystemExit: I quit"),
+        ("no_such_mood", "exception", "no_such_mood"),
+    ],
+)
+def test_what_the_trainer_raises_is_told_by_kind_step_and_traceback(
+    start: Start, mood: str, kind: str, words: str
+) -> None:
+    process = moody(start())
+    train(process, 3)
+    with pytest.raises(TrainerFailed, match=words) as failed:
+        train(process, 9, mood)
+    assert (failed.value.kind, failed.value.step) == (kind, 3)
+    assert failed.value.error.splitlines()[0].startswith("Traceback") and MOODY in failed.value.error
+    assert "stagetree/runtime" not in failed.value.error
+    assert failed.value.signature.split(",")[1].startswith(" moody.py:")
+    failed.value.error.encode()
+
+
+def test_arguments_that_the_trainer_does_not_know_need_no_traceback(start: Start) -> None:
+    with pytest.raises(TrainerFailed, match=r"^TypeError: Moody.__init__\(\) got an unexpected .* 'sise'") as failed:
+        moody(start(), sise=3)
+    assert failed.value.kind == "exception"
+
+
+def test_a_fault_of_ours_is_told_apart(start: Start) -> None:
+    with pytest.raises(TrainerFailed, match="there is no model yet") as failed:
+        train(start(), 1)
+    assert failed.value.kind == "internal"
+
+
+def test_a_context_broken_in_one_process_is_whole_in_the_next(start: Start, deadline: Deadline) -> None:
+    process = moody(start())
+    with pytest.raises(TrainerFailed):
+        train(process, 1, "break_the_context")
+    assert process.evaluate(deadline=deadline)["broken"] == 1
+    assert moody(start()).evaluate(deadline=deadline)["broken"] == 0
+
+
+def test_all_that_is_said_goes_to_the_log_of_the_trial(start: Start, tmp_path: Path) -> None:
+    process = moody(start())
+    for name in ("one", "two"):
+        process.log(tmp_path / "logs" / name)
+        train(process, process.step + 1, "speak")
+    process.close()
+    for name in ("one", "two"):
+        lines = (tmp_path / "logs" / name).read_text().splitlines()
+        assert lines[0] == "printed by the trainer \\udcff"
+        assert lines[1].endswith("INFO moody: logged by the trainer") and lines[1][:2] == "20"
+        assert lines[2:] == ["written by a library", "said by a program"]
+
+
+def test_a_log_may_change_while_it_trains(start: Start, tmp_path: Path) -> None:
+    process = moody(start())
+
+    def watch(step: int) -> int | None:
+        if step and not (tmp_path / "log").exists():
+            process.log(tmp_path / "log")
+            return None
+        return 0 if (tmp_path / "log").exists() and (tmp_path / "log").stat().st_size else None
+
+    train(process, 10**9, "speak", on_progress=watch)
+    assert "printed by the trainer" in (tmp_path / "log").read_text()

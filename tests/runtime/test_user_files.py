@@ -1,0 +1,138 @@
+"""Users' files as they are: neighbours of any name, packages, and names that somebody else has already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from moods import Start
+
+from app.workers.deadline import Deadline
+from stagetree.runtime.failures import TrainerFailed
+
+TRAINER = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+from stagetree import Trainer
+{imports}
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return float(VALUE)
+
+class Mine(Trainer):
+    name = "mine"
+
+    def __init__(self, *, seed, device, context=None):
+        self.loader = DataLoader(Data(), 4, num_workers=2 if context else 0, multiprocessing_context=context)
+
+    def setup(self, hp): ...
+    def train(self): ...
+    def load_state_dict(self, state): ...
+
+    def state_dict(self):
+        return {{}}
+
+    def evaluate(self):
+        ours = {{"app.workers", "kombu", "sqlalchemy.orm", "pydantic_core"}} & {{*sys.modules}}
+        return {{"value": float(next(iter(self.loader)).sum()), "ours": len(ours)}}
+"""
+
+
+def write(folder: Path, path: str, imports: str) -> str:
+    """A trainer whose metric is four times what it imports as VALUE."""
+    return write_text(folder, path, TRAINER.format(imports=imports))
+
+
+def write_text(folder: Path, path: str, text: str) -> str:
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(dedent(text))
+    return str(file)
+
+
+@pytest.fixture
+def value(start: Start, deadline: Deadline) -> Any:
+    """The metric of the trainer in a file, in a process of its own."""
+
+    def value(file: str, **args: Any) -> float:
+        process = start()
+        process.build(file, "mine", args, 0, deadline=deadline)
+        metrics = process.evaluate(deadline=deadline)
+        assert metrics["ours"] == 0
+        return float(metrics["value"] or 0.0)
+
+    return value
+
+
+def test_helpers_of_one_name_in_two_folders_do_not_mix(tmp_path: Path, value: Any) -> None:
+    for number in (1, 2):
+        write_text(tmp_path, f"{number}/common.py", f"VALUE = {number}")
+        write(tmp_path, f"{number}/trainer.py", "from common import VALUE")
+    assert [value(str(tmp_path / folder / "trainer.py")) for folder in ("1", "2")] == [4, 8]
+
+
+@pytest.mark.parametrize("name", ["app", "yaml", "celery", "redis", "pydantic", "sqlalchemy", "tests"])
+def test_a_neighbour_may_be_called_as_what_the_service_uses(tmp_path: Path, value: Any, name: str) -> None:
+    write_text(tmp_path, f"{name}.py", "VALUE = 3")
+    assert value(write(tmp_path, "trainer.py", f"from {name} import VALUE")) == 12
+
+
+@pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
+def test_a_trainer_in_a_package_has_relative_imports_and_workers(tmp_path: Path, value: Any, context: str) -> None:
+    write_text(tmp_path, "project/__init__.py", "")
+    write_text(tmp_path, "project/values.py", "VALUE = 5")
+    write_text(tmp_path, "project/deep/__init__.py", "")
+    file = write(tmp_path, "project/deep/trainer.py", "from ..values import VALUE")
+    assert value(file, context=context) == 20
+
+
+def test_a_package_may_be_the_trainer(tmp_path: Path, value: Any) -> None:
+    write_text(tmp_path, "project/values.py", "VALUE = 6")
+    assert value(write(tmp_path, "project/__init__.py", "from .values import VALUE")) == 24
+
+
+@pytest.mark.parametrize("name", ["json", "torch", "trainer", "time", "stagetree", "__main__", "my-trainer", "v1.2"])
+@pytest.mark.parametrize("context", [None, "fork"])
+def test_a_trainer_may_have_any_name(tmp_path: Path, value: Any, name: str, context: str | None) -> None:
+    assert value(write(tmp_path, f"{name}.py", "VALUE = 7"), context=context) == 28
+
+
+def test_a_process_serves_one_file(tmp_path: Path, start: Start, deadline: Deadline) -> None:
+    first, second = (write(tmp_path, f"{number}/trainer.py", "VALUE = 1") for number in (1, 2))
+    process = start()
+    process.build(first, "mine", {}, 0, deadline=deadline)
+    process.build(first, "mine", {}, 1, deadline=deadline)
+    with pytest.raises(TrainerFailed, match="and no other file") as failed:
+        process.build(second, "mine", {}, 0, deadline=deadline)
+    assert failed.value.kind == "internal"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f(:", "SyntaxError"),
+        ("x = 1", "holds no subclass of Trainer whose name is 'mine'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(
+    tmp_path: Path, start: Start, deadline: Deadline, text: str, words: str
+) -> None:
+    file = write_text(tmp_path, "trainer.py", text)
+    with pytest.raises(TrainerFailed, match=words) as failed:
+        start().build(file, "mine", {}, 0, deadline=deadline)
+    assert failed.value.kind == "exception" and "stagetree/runtime" not in failed.value.error
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, start: Start, deadline: Deadline) -> None:
+    with pytest.raises(TrainerFailed, match="there is no such file") as failed:
+        start().build(str(tmp_path / "trainer.py"), "mine", {}, 0, deadline=deadline)
+    assert len(failed.value.error.splitlines()) == 1
