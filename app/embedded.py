@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,12 @@ from typing import IO
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
+
+PYTHON = (sys.executable, "-P", "-m")
+"""Without the working folder on the path: whatever its user has there, an app.py or a yaml.py, is not ours."""
+
+HOME = Path(__file__).resolve().parents[1]
+"""Where this package lies."""
 
 
 class StackFailed(Exception):
@@ -91,6 +98,7 @@ class Embedded:
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
             "STAGETREE_TRAINERS": ",".join(str(Path(path).resolve()) for path in self.trainers),
+            "PYTHONPATH": os.pathsep.join(filter(None, (_home_first(), os.environ.get("PYTHONPATH")))),
         }
 
     # ------------------------------------------------------------------------------------------------ starting
@@ -131,11 +139,11 @@ class Embedded:
         workers = {"scheduler": [*_worker("scheduler"), "-P", "solo", "-B"]}
         workers |= {name: _worker(name) for name in (f"gpu{number}" for number in range(self.slots))}
         nursery = ["app.workers.nursery", str(self.folder / "logs"), json.dumps(workers)]
-        api = ["uvicorn", "--factory", "app.main:create_app", "--host", self.host, "--port", str(self.port)]
+        api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
             "redis": _redis_command(self._scratch),
-            "api": [sys.executable, "-m", *api, "--no-access-log"],
-            "workers": [sys.executable, "-m", *nursery],
+            "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log"],
+            "workers": [*PYTHON, *nursery],
         }
 
     def _has_work(self) -> bool:
@@ -202,6 +210,12 @@ class Embedded:
     def _last_words(self, name: str) -> str:
         lines = (self.folder / "logs" / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def _home_first() -> str:
+    """Where this package is imported from, if it is not installed: a checkout."""
+    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    return "" if HOME in installed else str(HOME)
 
 
 def _worker(queue: str) -> list[str]:
