@@ -15,7 +15,7 @@ from app.api.services import Services
 from app.events.database import Database
 from app.events.records import Records, SqlRecords
 from app.events.transact import Plans
-from app.registry import describe
+from app.registry import Catalogue
 from app.settings import Settings
 from app.settings import settings as read_settings
 from app.workers.celery_app import nudge
@@ -32,7 +32,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     services = Services(
         records=records,
         plans=Plans(records.log),
-        trainers=describe(settings.trainer_files),
+        trainers=_trainers(settings),
+        limits=settings.limits,
         nudge=nudge,
         clock=time,
         new_id=lambda: uuid4().hex,
@@ -43,6 +44,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         },
     )
     return make_app(services)
+
+
+def _trainers(settings: Settings) -> Catalogue:
+    """The trainers there are, which must all be sound to begin with. Raises `TrainerFileError`."""
+    catalogue = Catalogue(settings.trainer_files)
+    catalogue.check()
+    return catalogue
 
 
 def _ping_database(records: Records) -> None:

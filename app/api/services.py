@@ -18,23 +18,27 @@ from app.events.log import EventLog
 from app.events.records import Records
 from app.events.tables import StudyRow
 from app.events.transact import Plans
+from app.registry import Catalogue
+from stagetree.limits import LIMITS, Limits
 
 ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Services:
-    """trainers: version by name. nudge: tells the scheduler that something happened. checks: what readiness means;
-    each raises when it is not so. stopping: set when the server goes down, so that streams end.
+    """trainers: those on offer, as their files are now. limits: how much may be asked for. nudge: tells the scheduler
+    that something happened. checks: what readiness means; each raises when it is not so. stopping: set when the server
+    goes down, so that streams end.
     """
 
     records: Records
     plans: Plans
-    trainers: Mapping[str, str]
+    trainers: Catalogue
     nudge: Callable[[], None]
     clock: Callable[[], float]
     new_id: Callable[[], str]
     checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
 
     @property

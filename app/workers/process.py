@@ -47,6 +47,7 @@ def ticker() -> Ticker:
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
         spare_bytes=settings().spare_bytes,
+        limits=settings().limits,
     )
 
 
