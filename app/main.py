@@ -13,8 +13,8 @@ from app.api.application import make_app
 from app.api.health import check_schema
 from app.api.services import Services
 from app.events.database import Database
+from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
-from app.events.transact import Plans
 from app.registry import Catalogue
 from app.settings import Settings
 from app.settings import settings as read_settings

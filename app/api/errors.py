@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from app.domain import errors as domain
 from app.events import log
 from app.events.database import DatabaseUnavailable
+from app.events.plans import PlanUnusable
 from stagetree.spec import SpecError
 
 MEDIA_TYPE = "application/problem+json"
@@ -101,6 +102,10 @@ def _unavailable(request: Request, error: DatabaseUnavailable) -> Response:
     return answer(request, 503, str(error), TRY_AGAIN)
 
 
+def _unusable(request: Request, error: PlanUnusable) -> Response:
+    return answer(request, 500, str(error))
+
+
 def _unexpected(request: Request, _: Exception) -> Response:
     return answer(request, 500, "The server made a mistake; its log says which.")
 
@@ -115,5 +120,6 @@ HANDLERS: dict[type[Exception], Any] = {
     log.KeyReused: _key_reused,
     log.Conflict: _crowded,
     DatabaseUnavailable: _unavailable,
+    PlanUnusable: _unusable,
     Exception: _unexpected,
 }

@@ -15,9 +15,9 @@ from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
+from app.events.plans import Plans
 from app.events.records import Records
 from app.events.tables import StudyRow
-from app.events.transact import Plans
 from app.registry import Catalogue
 from stagetree.limits import LIMITS, Limits
 

@@ -10,8 +10,9 @@ from fastapi import BackgroundTasks, Depends, Header, Request
 
 from app.api.bodies import Raw
 from app.api.services import Use
-from app.events.log import Recorded
+from app.events.log import Idempotency, Recorded
 from app.events.transact import Decide, transact
+from app.events.transact import Write as Transaction
 
 Key = Annotated[
     str | None,
@@ -30,8 +31,9 @@ def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, ke
     fingerprint = sha256(b"\n".join([request.method.encode(), request.url.path.encode(), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[Recorded]:
-        at, keyed = use.clock(), {"key": key, "fingerprint": fingerprint}
-        recorded = transact(use.log, use.plans, stream, decide, at=at, **keyed)
+        once = None if key is None else Idempotency(key, fingerprint)
+        transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once)
+        recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.nudge)
         return recorded
 

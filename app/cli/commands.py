@@ -69,8 +69,8 @@ def preview(
     output: Output = Format.table,
 ) -> None:
     """What a study would cost, and save. Runs nothing."""
-    from app.scheduling.preview import preview as previewed
     from app.settings import settings
+    from app.simulation.preview import preview as previewed
     from stagetree.spec import StudySpec
 
     found = previewed(StudySpec.from_file(study, _limits()), slots=slots, limits=settings().limits)
@@ -220,7 +220,7 @@ def _what_if(id: str, at: int | None, changes: list[str], log: Path | None, serv
     """What would have been, worked out here from the log."""
     from app.cli import replaying, stacks
     from app.domain.ids import StudyId
-    from app.scheduling.what_if import what_if
+    from app.simulation.what_if import what_if
 
     if log:
         text = replaying.read(log)

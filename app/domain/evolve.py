@@ -57,6 +57,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             plan.opened = event
         case e.StudySubmitted():
             plan.studies[event.study] = Study(event.study, event.spec, event.at)
+            plan.unheard[event.study] = None
         case e.TrialAdded():
             _add(plan, event)
         case e.TrialExtended():
@@ -213,6 +214,8 @@ def _end(
     if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1
     trial.state = state
+    if state == TrialState.FAILED:
+        plan.studies[trial.study].failed.append(trial.number)
     for step in trial.asked:
         node = plan.node_of(trial, step)
         if trial.key in node.waiting.get(step, ()):
@@ -237,6 +240,7 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> N
             _end(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
+    plan.unheard.pop(study, None)
 
 
 # -------------------------------------------------------------------------------------------------- chains and results
@@ -252,6 +256,7 @@ def _assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
 def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     chain = plan.chains[event.chain]
     stage, chain.index = chain.stages[event.index], event.index + 1
+    chain.seconds += event.seconds
     node = plan.node(stage.node)
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
@@ -334,9 +339,21 @@ def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
     node.metrics[event.step] = event.metrics
     for key in sorted(node.waiting.pop(event.step, ())):
         _answer(plan, plan.trial(key), event.step)
+    for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].deepest]:
+        _listen(plan, node, study, event)
     if None in event.metrics.values():
         _give_up(plan, node, event)
     plan.touched.add(node.id)
+
+
+def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
+    """The first evaluation on a study's way tells whether its metric is reported at all."""
+    if study.spec.get("metric", "") in event.metrics:
+        del plan.unheard[study.id]
+        return
+    for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
+        if key[0] == study.id:
+            _end(plan, plan.trial(key), TrialState.FAILED, _problem(study, event.metrics, event.step))
 
 
 def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:

@@ -117,7 +117,7 @@ class Study:
     """One search by one tuner.
 
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
-    history: what happened to its trials, in the order of the log.
+    history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
     """
 
     id: StudyId
@@ -129,6 +129,7 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     history: list[TrialEvent] = field(default_factory=list)
     deepest: dict[NodeId, int] = field(default_factory=dict)
+    failed: list[int] = field(default_factory=list)
     active: int = 0
     answered: int = 0
     requested: int = 0
@@ -150,6 +151,12 @@ class Study:
         return int(self.spec.get("max_restarts", MAX_RESTARTS))
 
     @property
+    def max_failures(self) -> int | None:
+        """How many of its trials may fail before the study does; None for any number."""
+        most = self.spec.get("max_failures")
+        return None if most is None else int(most)
+
+    @property
     def is_running(self) -> bool:
         return self.state == StudyState.RUNNING
 
@@ -160,13 +167,17 @@ class Study:
 
 @dataclass(slots=True)
 class Chain:
-    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written."""
+    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
+
+    seconds: spent on the stages before that one.
+    """
 
     id: ChainId
     slot: str
     stages: tuple[e.Stage, ...]
     at: float
     index: int = 0
+    seconds: float = 0.0
 
     @property
     def is_trained(self) -> bool:
@@ -179,7 +190,8 @@ class SearchPlan:
 
     measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
     folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
-    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree.
+    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
+    studies of which no evaluation has reported the metric yet.
     """
 
     opened: e.PlanOpened | None = None
@@ -194,6 +206,7 @@ class SearchPlan:
     touched: set[NodeId] = field(default_factory=set)
     struck: frozenset[StudyId] = frozenset()
     aside: dict[NodeId, Node] = field(default_factory=dict)
+    unheard: dict[StudyId, None] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

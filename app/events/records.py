@@ -9,6 +9,7 @@ from typing import Protocol
 from app.events.database import Database
 from app.events.log import EventLog, SqlLog
 from app.events.rows import Rows
+from app.events.rows.ports import RowsPort
 
 
 class Records(Protocol):
@@ -17,10 +18,10 @@ class Records(Protocol):
     @property
     def log(self) -> EventLog: ...
 
-    def read(self) -> AbstractContextManager[Rows]:
+    def read(self) -> AbstractContextManager[RowsPort]:
         """A transaction that changes nothing."""
 
-    def write(self) -> AbstractContextManager[Rows]:
+    def write(self) -> AbstractContextManager[RowsPort]:
         """A transaction that commits at the end of the block, and leaves nothing behind when the block raises."""
 
     def close(self) -> None:

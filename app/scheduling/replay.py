@@ -119,7 +119,9 @@ def _is_decision(event: e.Event, study: StudyId) -> bool:
         return event.study == study
     if isinstance(event, e.TrialAdded):
         return event.study == study and event.reason.get("by") == "tuner"
-    return isinstance(event, e.TrialExtended | e.TrialStopped) and event.study == study
+    if isinstance(event, e.TrialExtended):
+        return event.study == study and event.reason.get("by") != "user"
+    return isinstance(event, e.TrialStopped) and event.study == study
 
 
 def _compare(found: Replay, judge: TunerDriver, number: int, event: e.Event) -> None:
@@ -146,7 +148,8 @@ def _recorded(event: e.Event) -> Json | None:
 
 
 def _derived(judge: TunerDriver, study: Study) -> Json | None:
-    action: Next | None = judge.expected(study)
+    judge.observe(study)
+    action: Next | None = judge.expected()
     match action:
         case NewTrial() | Start():
             return {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}

@@ -23,7 +23,7 @@ from celery.__main__ import main as celery_main
 from app.workers.process import SLOT_QUEUE
 from app.workers.signals import end_with_parent
 
-FOR_ALL = ("celery.bin.worker", "app.workers.tasks", "app.workers.tick")
+FOR_ALL = ("celery.bin.worker", "app.workers.tasks", "app.workers.scheduler.tick")
 FOR_SLOTS = ("app.workers.slot", "app.workers.checkpoints", "torch._inductor.config", "torch._dynamo")
 """The last two are what torch imports when it is told to be deterministic, and for the first optimizer."""
 

@@ -18,8 +18,8 @@ from app.workers.celery_app import nudge, publish
 from app.workers.collector import set_old_aside
 
 if TYPE_CHECKING:
+    from app.workers.scheduler.tick import Scheduler
     from app.workers.slot import Slot
-    from app.workers.tick import Ticker
 
 SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
@@ -31,24 +31,26 @@ def database() -> Database:
 
 
 @cache
-def ticker() -> Ticker:
+def scheduler() -> Scheduler:
     """The scheduler of this process."""
-    from app.events.transact import Plans
+    from app.events.plans import Plans
     from app.scheduling.policies import POLICIES
-    from app.workers.tick import Ticker
+    from app.workers.scheduler.ports import Ports
+    from app.workers.scheduler.tick import Scheduler
 
     set_old_aside()
     records = SqlRecords(database())
-    return Ticker(
+    ports = Ports(
         records=records,
         plans=Plans(records.log),
         policy=POLICIES[settings().policy],
         publish=publish,
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
-        spare_bytes=settings().spare_bytes,
+        intermediate_bytes=settings().spare_bytes,
         limits=settings().limits,
     )
+    return Scheduler(ports)
 
 
 _slot: Slot | None = None

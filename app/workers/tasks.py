@@ -19,5 +19,5 @@ def stage(chain: str, index: int) -> None:
 @celery.task(name="stagetree.tick")
 def tick() -> None:
     """Look at what happened and decide what is next."""
-    process.ticker().tick()
+    process.scheduler().tick()
     look_at_new()

@@ -20,8 +20,8 @@ from typer.main import get_command
 from app.api.application import make_app
 from app.cli import errors as exits
 from app.cli.commands import app as cli
-from app.scheduling.preview import preview
 from app.settings import Settings
+from app.simulation.preview import preview
 from stagetree.sequences import FAMILIES, parse
 from stagetree.spec import _OTHER_NAMES, KINDS, StudySpec, TunerSpec
 

@@ -10,6 +10,7 @@ from app.domain.decide import MAX_LOST
 from app.domain.evolve import MAX_UNSAVED
 from app.domain.ids import StudyId
 from app.domain.stage_tree import build_stage_tree
+from app.domain.states import ChainOutcome
 from tests.plans import METRIC, Story, steps
 
 EARLY, LATE = steps(1, 2, milestones=[4]), steps(1, 3, milestones=[10])
@@ -40,11 +41,11 @@ def test_a_metric_that_is_no_number_fails_those_whose_metric_it_is(story: Story)
     assert (story.trial(mine).error or {})["kind"] == "nan"
 
 
-def test_a_metric_that_is_never_reported_fails_the_trial(story: Story) -> None:
+def test_a_metric_that_is_not_reported_fails_all_who_would_wait_for_it(story: Story) -> None:
     study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), metric="f1")
     (node,) = story.path(study)
     story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: 0.5, "loss": 1.0}))
-    assert states(story, study) == ["failed", "active"]
+    assert states(story, study) == ["failed", "failed"]
     error = story.trial(study).error or {}
     assert error["kind"] == "metric"
     assert error["error"] == "the trainer does not report 'f1', the metric of the study; it reports accuracy, loss"
@@ -79,7 +80,7 @@ def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None
     for _ in range(MAX_LOST - 1):
         story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
         assert states(story, study) == ["active", "active", "active"]
-    story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, claimed=False))
+    story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, outcome=ChainOutcome.UNDELIVERED))
     assert states(story, study) == ["active", "active", "active"], "a message that was lost is not the stage's fault"
     (failed,) = story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id))
     assert isinstance(failed, e.StageFailed)

@@ -13,9 +13,9 @@ from app.api import bodies
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.registry import Catalogue
-from app.scheduling.preview import preview
 from app.scheduling.tuners import sampler_of
 from app.scheduling.tuners.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, qmc, unavailable
+from app.simulation.preview import preview
 from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec

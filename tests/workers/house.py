@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from app.workers.tick import Ticker
+
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -20,7 +22,6 @@ from app.registry import load
 from app.scheduling.policies import POLICIES
 from app.workers.checkpoints import Checkpoints
 from app.workers.slot import Slot
-from app.workers.tick import Ticker
 from stagetree.spec import StudySpec
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.workers.tick import DISPATCH_AGAIN_SECONDS, Ticker
 from house import LEASE, House
 from stacks import Service
 from toys import grid, switch
@@ -16,7 +17,6 @@ from app.events import leases
 from app.events.database import Database
 from app.workers.checkpoints import Checkpoints
 from app.workers.slot import Slot
-from app.workers.tick import DISPATCH_AGAIN_SECONDS, Ticker
 
 Json = dict[str, Any]
 

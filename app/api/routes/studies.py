@@ -163,7 +163,7 @@ def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> J
 )
 def preview_study(given: Body, use: Use, slots: Slots = 1) -> Json:
     """The body is that of a submission, and refused where that would be."""
-    from app.scheduling.preview import PreviewTooLong, preview
+    from app.simulation.preview import PreviewTooLong, preview
 
     spec, until = study_of(given, use.trainers, use.limits), time.monotonic() + PREVIEW_SECONDS
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select, text, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.events.tables import ACTIVE, STUDIES, StudyRow
+from app.events.tables import ACTIVE, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
 
 
 class Studies:
@@ -41,3 +41,9 @@ class Studies:
         """The streams that have a study which is not over."""
         query = select(STUDIES.c.stream).where(text(ACTIVE)).distinct().order_by(STUDIES.c.stream)
         return list(self._session.scalars(query))
+
+    def busy_versions(self) -> dict[str, int]:
+        """The streams with a study that is not over or a chain under way, and how many events each has by now."""
+        busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)))
+        query = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(busy)).order_by(STREAMS.c.stream)
+        return dict(self._session.execute(query).tuples().all())

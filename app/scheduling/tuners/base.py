@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -75,6 +75,14 @@ class Tuner(ABC):
     @abstractmethod
     def suggest(self) -> Next | None:
         """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        """Up to `most` actions that follow whatever becomes of those before them; the first is what `suggest` says.
+
+        One, unless the tuner knows better: whoever starts a thousand trials should say so at once.
+        """
+        action = self.suggest() if most else None
+        return () if action is None else (action,)
 
     def loss(self, event: TrialEvent) -> float:
         """The study's metric, turned so that less is better; infinite for a trial that failed."""

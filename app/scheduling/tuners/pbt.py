@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -78,6 +78,11 @@ class Pbt(Tuner):
         if self._begun < self._size:
             return NewTrial(steps=self._ends[0], reason={"rung": 0, "member": self._begun})
         return self._wanted[0] if self._wanted else None
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        members = range(self._begun, min(self._size, self._begun + most))
+        starts = [NewTrial(steps=self._ends[0], reason={"rung": 0, "member": member}) for member in members]
+        return starts or super().suggest_many(most)
 
     # ------------------------------------------------------------------------------------------------ population
 

@@ -24,7 +24,13 @@ class Proposal:
 
 
 class Sampler(Protocol):
-    """Gives configuration after configuration, as a function of the study file and of what it has seen."""
+    """Gives configuration after configuration, as a function of the study file and of what it has seen.
+
+    adaptive: what it proposes depends on what it has seen.
+    """
+
+    @property
+    def adaptive(self) -> bool: ...
 
     def propose(self, number: int) -> Proposal | None:
         """Configuration `number`, counted from 0; None when there are no more. Asked again, it says the same."""
@@ -41,6 +47,8 @@ class Sampler(Protocol):
 
 class NonAdaptive:
     """A sampler whose proposals depend on no result."""
+
+    adaptive = False
 
     def observe(self, event: TrialEvent) -> None:
         """Nothing is learned."""

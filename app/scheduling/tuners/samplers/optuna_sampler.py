@@ -45,6 +45,8 @@ class OptunaSampler:
     With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
     """
 
+    adaptive = True
+
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._spec, self._kind, self._space = spec, kind, spec.search_space
         self._seen: list[TrialEvent] = []

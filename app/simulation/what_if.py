@@ -16,9 +16,9 @@ from app.domain import events as e
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.states import TrialEventKind
-from app.scheduling.simulator import Simulator
 from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
@@ -31,11 +31,12 @@ def what_if(plan: SearchPlan, name: StudyId, changes: Mapping[str, Any], *, slot
     """
     study = plan.studies[name]
     spec = StudySpec.from_dict(changed(study.spec, changes)).to_json()
-    world = SearchPlan()
-    simulator = Simulator(world, slots=slots, measure=_Known(plan))
+    known = _Known(plan)
+    simulator = Simulator(slots=slots, measure=known)
     assert plan.opened is not None
     simulator.give(c.SubmitStudy(plan=plan.opened, study=name, spec=spec, at=0.0))
-    simulator.think(name, TunerDriver(spec, sampler=_again(study, StudySpec.from_dict(spec))))
+    simulator.set_tuner(name, TunerDriver(spec, sampler=_again(study, StudySpec.from_dict(spec))))
+    world = known.world = simulator.plan
     simulator.run()
     imagined = world.studies[name]
     return {
@@ -85,19 +86,17 @@ def _again(study: Study, spec: StudySpec) -> Sampler | None:
 
 
 class _Known:
-    """Measures a virtual model by looking up what is on record for its name and step."""
+    """Measures a virtual model by looking up what is on record for its name and step, or else before it on its path."""
 
     def __init__(self, plan: SearchPlan) -> None:
-        self._plan = plan
+        self._plan, self.world = plan, SearchPlan()
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
-        name: NodeId | None = node.id
-        while name is not None and name in self._plan.nodes:
-            known = self._plan.nodes[name]
-            at = max((known_step for known_step in known.metrics if known_step <= step), default=None)
+        for ancestor in reversed(self.world.ancestry(node.id)):
+            recorded = self._plan.nodes[ancestor.id].metrics if ancestor.id in self._plan.nodes else {}
+            at = max((known for known in recorded if known <= step), default=None)
             if at is not None:
-                return known.metrics[at]
-            name = known.parent
+                return recorded[at]
         return {}
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Refused
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan
-from app.scheduling.simulator import Simulator
+from app.domain.search_plan import Node
 from app.scheduling.tuners.samplers import NEEDED
+from app.simulation.simulator import Simulator
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
@@ -29,23 +28,22 @@ def preview(
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
-    plan, study = SearchPlan(), StudyId("preview")
-    simulator = Simulator(plan, slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
+    study = StudyId("preview")
+    simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
     )
     simulator.give(c.SubmitStudy(plan=opened, study=study, spec=_unguided(spec.to_json()), at=0.0))
-    try:
-        makespan = simulator.run()
-    except Refused as refused:
-        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {refused}") from None
-    found = plan.studies[study]
+    makespan = simulator.run()
+    previewed = simulator.plan.studies[study]
+    if previewed.error is not None:
+        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
     return {
-        "trials": len(found.trials),
-        "requested": found.requested,
-        "unique": found.unique,
-        "merge_rate": round(found.requested / found.unique, 3) if found.unique else 1.0,
-        "critical_path_steps": max((trial.steps for trial in found.trials), default=0),
+        "trials": len(previewed.trials),
+        "requested": previewed.requested,
+        "unique": previewed.unique,
+        "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
+        "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
     }
