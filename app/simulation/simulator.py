@@ -141,6 +141,7 @@ class Simulator:
             if slot.attempt is not None and self._valid[name] == number:
                 self.now = at
                 self._proceed(slot)
+                self._plans.get(PLAN)  # whoever holds the plan sees what happened
                 return True
         return False
 

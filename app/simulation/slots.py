@@ -46,6 +46,11 @@ class Attempt:
     told: int
     next_step: int = 0
 
+    @property
+    def raises(self) -> bool:
+        """Whether the user's code will."""
+        return self.fault in (Fault.FAIL, Fault.RAISE)
+
     def time_of(self, step: int) -> float:
         """When it is at a step."""
         steps = self.stage.end - self.stage.start
@@ -116,22 +121,20 @@ class VirtualSlot:
         self._wanted = {*stage.evaluate, *flags.extra_eval_steps}
         self._must_stop = flags.stop
         ahead = [step for step in self._wanted if at < step < stage.end]
-        self.attempt.next_step = min(at + 1 if flags.stop else stage.end, stage.end, *ahead)
+        is_short = flags.stop or self.attempt.raises
+        self.attempt.next_step = min(at + 1 if is_short else stage.end, stage.end, *ahead)
         return self.attempt.time_of(self.attempt.next_step)
 
     def proceed(self, now: float) -> e.Stage | None:
         """It is at its next step: report it. The stage that begins now, if another one of the chain does."""
         assert self.attempt is not None
-        is_over = self.attempt.next_step == self.attempt.stage.end
-        if is_over and self.attempt.fault is None:
-            return self._complete(self.attempt)
-        if is_over:
-            self._fail(self.attempt)
-        else:
-            self._pass(self.attempt, now)
-        return None
+        if self.attempt.raises:
+            return self._fail(self.attempt)
+        if self.attempt.next_step < self.attempt.stage.end:
+            return self._pass(self.attempt, now)
+        return self._die(self.attempt) if self.attempt.fault else self._complete(self.attempt)
 
-    def _pass(self, attempt: Attempt, now: float) -> None:
+    def _pass(self, attempt: Attempt, now: float) -> e.Stage | None:
         step, stage = attempt.next_step, attempt.stage
         facts = [*self._passed(attempt, step)]
         if step in self._branches or self._must_stop:
@@ -142,6 +145,7 @@ class VirtualSlot:
             self._end(facts, _ended(self._chain, ChainOutcome.STOPPED, steps, now - attempt.begun_at))
         elif facts:
             self._record(facts, lambda rows: rows.chains.guard(self._chain, self._fence))
+        return None
 
     def _complete(self, attempt: Attempt) -> e.Stage | None:
         stage, chain, fence = attempt.stage, self._chain, self._fence
@@ -161,15 +165,17 @@ class VirtualSlot:
         self._lease = None
         return None
 
-    def _fail(self, attempt: Attempt) -> None:
-        """In the first step of the stage the user's code raises; or, at its end, the worker dies."""
+    def _die(self, attempt: Attempt) -> e.Stage | None:
+        """The worker is gone at the end of the stage, before that was kept; another one has the slot at once."""
+        with self._records.write() as rows:
+            rows.chains.heartbeat(self._chain, self._fence, inf, attempt.stage.end)
+            before = rows.slots.get(self.name)
+        self.register(dict(before.trainers) if before else {})
+        return None
+
+    def _fail(self, attempt: Attempt) -> e.Stage | None:
+        """The user's code raises in the first step of the stage."""
         stage = attempt.stage
-        if attempt.fault is Fault.LOSE:
-            with self._records.write() as rows:
-                rows.chains.heartbeat(self._chain, self._fence, inf, stage.end)
-                trainers = rows.slots.get(self.name)
-            self.register(dict(trainers.trainers) if trainers else {})
-            return
         failed = e.StageFailed(
             chain=self._chain,
             index=self._index,
@@ -180,6 +186,7 @@ class VirtualSlot:
             signature="MeantToFail" if attempt.fault is Fault.RAISE else None,
         )
         self._end([], failed)
+        return None
 
     def _end(self, facts: Sequence[e.Event], last: e.Event) -> None:
         chain, fence = self._chain, self._fence

@@ -58,7 +58,9 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: 
     for at in (starts[len(starts) // 2], starts[-1]):
         plan = fold(events[:at])
         study = plan.studies[STUDY]
-        [action] = TunerDriver(study.spec).actions(study, room=100)
+        driver = TunerDriver(study.spec)
+        driver.observe(study)
+        [action] = driver.suggest(room=100)
         recorded = events[at]
         assert isinstance(recorded, e.TrialAdded) and isinstance(action, c.Start)
         assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)
