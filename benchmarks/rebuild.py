@@ -19,7 +19,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node
+from app.domain.search_plan import Node, SearchPlan
 from app.events.database import Database
 from app.events.log import SqlLog
 from app.events.transact import Plans

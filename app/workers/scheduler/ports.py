@@ -26,9 +26,9 @@ Publisher = Callable[[str, int, str], None]
 class Ports:
     """Where the scheduler reads and writes, and by which settings.
 
-    notify: tells the worker of a chain on a slot that it was told something; it would find out by itself.
-    limits: what a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. intermediate_bytes: what a plan may spend on
-    checkpoints inside stages. pause: waits after a lost race.
+    notify: tells the worker of a chain on a slot that it was told something; it would find out by itself. limits: what
+    a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. intermediate_bytes: what
+    a plan may spend on checkpoints inside stages. pause: waits after a lost race.
     """
 
     records: Records
