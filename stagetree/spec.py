@@ -125,6 +125,7 @@ Entries = Annotated[dict[str, Annotated[Any, AfterValidator(_entry)]], BeforeVal
 Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(_sequence)]], BeforeValidator(_named)]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=1)]
+Restarts = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 _OTHER_NAMES = {
@@ -460,6 +461,12 @@ class StudySpec(_Model):
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    max_restarts: Restarts = Field(
+        default=2, description="how often an error at one step is tried again before it fails a trial, 0 or more"
+    )
+    max_failures: Restarts | None = Field(
+        default=None, description="how many trials may fail before the study does, 0 or more"
+    )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
     where: Annotated[str | Where | None, PlainValidator(_where, json_schema_input_type=str | None)] = Field(

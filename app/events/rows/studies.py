@@ -46,4 +46,4 @@ class Studies:
         """The streams with a study that is not over or a chain under way, and how many events each has by now."""
         busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)))
         query = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(busy)).order_by(STREAMS.c.stream)
-        return {stream: version for stream, version in self._session.execute(query)}
+        return {row.stream: row.version for row in self._session.execute(query)}

@@ -42,6 +42,7 @@ class Scheduler:
     def _tick(self) -> None:
         seen = overview(self._ports.records, self._ports.lease_seconds)
         self._reaper.reap(seen)
+        self._dispatch.send_again(seen.undelivered)
         self._outlook.update(seen.versions)
         self._tuning.forget(seen.versions)
         room = max(1, len(seen.slots))
@@ -51,7 +52,6 @@ class Scheduler:
             self._tune(2 * room)
             self._assignment.assign(slots)
         self._flags.send(self._outlook.frontiers())
-        self._dispatch.send_again(seen.undelivered)
 
     def _tune(self, room: int) -> None:
         for frontier in self._outlook.frontiers():
