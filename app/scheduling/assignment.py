@@ -92,6 +92,7 @@ def assign(
         stages=stages,
         resume=resume_point(plan, spans[0]),
         intermediate_bytes=intermediate_bytes,
+        runtime_args=plan.studies[study].spec.get("runtime_args", {}),
     )
 
 

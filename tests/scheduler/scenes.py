@@ -99,7 +99,7 @@ class Scene:
     def make_scheduler(self) -> Scheduler:
         """A scheduler that was just started."""
         self.scheduler_plans = Plans(self.records.log)
-        ports = {"publish": lambda *message: self.messages.append(message), "lease_seconds": LEASE} | self._ports
+        ports = {"publish": lambda *message: self.messages.append(message), "pause": lambda attempt: None} | self._ports
         return Scheduler(
             Ports(
                 records=self.records,
@@ -108,7 +108,7 @@ class Scene:
                 new_id=lambda: f"chain{next(self._ids)}",
                 intermediate_bytes=0,
                 clock=lambda: self.at,
-                pause=lambda attempt: None,
+                lease_seconds=LEASE,
                 **ports,
             )
         )
