@@ -1,8 +1,8 @@
 """What one thing that happens costs the scheduler, by the number of trials: `python benchmarks/tick.py`.
 
 A stage ends on a virtual slot, and the scheduler looks: it reads what is new, folds it, asks the tuner, finds the
-longest path, gives it to the slot and writes that down. All parts are the real ones, over a database in a SQLite file or
-PostgreSQL (`--database URL`), or in memory (`--database memory`), which leaves out what the disk takes. Measured in
+longest path, gives it to the slot and writes that down. All parts are the real ones, over a database in a SQLite file
+or PostgreSQL (`--database URL`), or in memory (`--database memory`), which leaves out what the disk takes. Measured in
 studies of different shapes, in milliseconds on the clock; the garbage collector is set as in the scheduler's process.
 The budget is 20 ms, flat to 100,000 trials, and 50 ms for 99 of 100. After that: a look at a thousand plans with five
 thousand studies where nothing happened, which should take 50 ms.

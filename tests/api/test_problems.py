@@ -243,14 +243,14 @@ def test_others_were_always_faster(http: TestClient, use: Services, monkeypatch:
     def lose(*_: Any, **__: Any) -> None:
         raise Conflict("Stream p is not at version 3.")
 
-    monkeypatch.setattr(use.log, "append", lose)
+    monkeypatch.setattr(use.log, "write", lose)
     answer = http.post("/studies", json=STUDY)
     check(answer, 503, "Too many others are writing to this plan; try again.")
     assert answer.headers["Retry-After"] == "1"
 
 
 def test_a_mistake_of_the_server_shows_no_traceback(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.state.services.plans, "holding", lambda stream: 1 / 0)
+    monkeypatch.setattr(app.state.services.plans, "holding", lambda stream, **_: 1 / 0)
     with TestClient(app, base_url=f"http://test{API}", raise_server_exceptions=False) as http:
         answer = http.post("/studies", json=STUDY)
     check(answer, 500, "The server made a mistake; its log says which.")
