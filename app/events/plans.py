@@ -135,7 +135,7 @@ class Plans:
         self._raise_known_problem(stream, entry)
         with collector_paused():
             if entry.plan.version == 0:
-                entry.plan = self._empty(stream)
+                entry.plan.struck = self._log.struck(stream)  # before its first event
             while batch := self._read(stream, entry):
                 self._fold(stream, entry, batch)
                 if len(batch) < BATCH and entry.plan.version:
