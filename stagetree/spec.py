@@ -458,6 +458,9 @@ class StudySpec(_Model):
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    value: Literal["last", "best"] = Field(
+        default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
+    )
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")

@@ -27,7 +27,19 @@ STUDY_FILE: Json = {
     "space": {"lr": [HP["lr"], 0.1], "bs": [64, {"family": "values", "values": [64, 128], "milestones": [24]}]},
     "tuner": {"kind": "grid", "max_steps": 40},
 }
-TRIAL: Json = {"trial": 3, "state": "completed", "steps": 40, "value": 0.9889, "hp": HP}
+RESULTS: Json = {"last": {"step": 40, "value": 0.9889}, "best": {"step": 30, "value": 0.9917}}
+TRIAL: Json = {
+    "trial": 3,
+    "state": "completed",
+    "standing": "trained to step 40",
+    "steps": 40,
+    "trained": 40,
+    "value": 0.9889,
+    **RESULTS,
+    "rung": None,
+    "rank": None,
+    "hp": HP,
+}
 TRIAL_DETAIL: Json = {
     **TRIAL,
     "asked": [10, 40],
@@ -49,6 +61,28 @@ UNDER_WAY: Json = {
     "start": 20,
     "end": 40,
     "step": 31,
+    "trials": [3, 4],
+    "trial_count": 2,
+    "forms": {"bs": "64", "lr": "0.1"},
+}
+PROGRESS: Json = {
+    "trials": {"done": 1, "expected": 4},
+    "steps": {"done": 82, "expected": 104},
+    "seconds_left": 2.2,
+    "rungs": [],
+    "last": None,
+    "running": [UNDER_WAY],
+}
+COST: Json = {
+    "alone": 160,
+    "stopped_early": 0,
+    "unfinished": 49,
+    "shared": 40,
+    "known": 0,
+    "repeated": 0,
+    "run": 71,
+    "saved": 40,
+    "saved_share": 0.3604,
 }
 STUDY: Json = {
     "study": "digits-grid-3f9c1a",
@@ -57,15 +91,18 @@ STUDY: Json = {
     "error": None,
     "metric": "val_accuracy",
     "mode": "max",
-    "best": {"trial": 3, "value": 0.9889, "steps": 40, "hp": HP},
+    "value": "last",
+    "tuner": "grid",
+    "best": {"trial": 3, "value": 0.9889, "steps": 40, "hp": HP, **RESULTS},
     "counts": {"waiting": 1, "running": 2, "completed": 1, "stopped": 0, "failed": 0, "cancelled": 0},
     "steps": {"requested": 160, "unique": 104, "executed": 71},
+    "cost": COST,
     "merge_rate": 1.538,
     "gpu_seconds": 7.2,
     "wall_seconds": 4.1,
     "submitted_at": 1789000000.0,
     "finished_at": None,
-    "progress": {"running": [UNDER_WAY]},
+    "progress": PROGRESS,
     "spec": STUDY_FILE,
     "trials": [TRIAL],
 }
@@ -130,13 +167,22 @@ class FieldError(BaseModel):
     problem: str
 
 
+class Result(BaseModel):
+    """The study's metric after a step."""
+
+    step: int
+    value: float
+
+
 class Best(BaseModel):
     """The best trial so far, by the study's mode, ties to the lower number."""
 
     trial: int
-    value: float
+    value: float = Field(description="its last result or its best one, as the study's `value` says")
     steps: int = Field(description="the step at which it had the value")
     hp: Json
+    last: Result | None
+    best: Result | None
 
 
 class Trial(BaseModel):
@@ -145,8 +191,14 @@ class Trial(BaseModel):
     model_config = _example(TRIAL)
     trial: int = Field(description="its number in the study, from 0 on")
     state: TrialState
+    standing: str = Field(description="what the state means, for people: waits at rung 1: rank 5 of 9")
     steps: int = Field(description="the most steps it was asked for")
-    value: float | None = Field(description="the study's metric at the last step it was asked for that has one")
+    trained: int = Field(description="the steps of those that are trained")
+    value: float | None = Field(description="its last result or its best one, as the study's `value` says")
+    last: Result | None = Field(description="the metric at the last step it was asked for that has one")
+    best: Result | None = Field(description="the best of the metric at any step evaluated on its way")
+    rung: int | None = Field(description="the rung at which it is, or to which it is on its way")
+    rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
     hp: Json = Field(description="hyper-parameter to sequence")
     error: str = Field(default="", description="why it failed, in one line")
 
@@ -210,6 +262,20 @@ class Steps(BaseModel):
     executed: int = Field(description="steps that workers really ran, repeats included")
 
 
+class Cost(BaseModel):
+    """A waterfall: alone - stopped_early - unfinished - shared - known + repeated = run, all in steps."""
+
+    alone: int = Field(description="all trials, each trained alone to the end")
+    stopped_early: int = Field(description="what the tuner decided not to train")
+    unfinished: int = Field(description="what nobody trained, and is not saved either")
+    shared: int = Field(description="what trials of the study took together")
+    known: int = Field(description="what was trained for another study")
+    repeated: int = Field(description="what was run again, or in vain, because of accidents")
+    run: int = Field(description="what workers ran for the study")
+    saved: int = Field(description="stopped_early + shared + known")
+    saved_share: float | None = Field(description="the saved part of alone - unfinished")
+
+
 class UnderWay(BaseModel):
     """A stage that a slot is training now."""
 
@@ -219,9 +285,48 @@ class UnderWay(BaseModel):
     start: int
     end: int
     step: int = Field(description="the last step done, as of the worker's last heartbeat")
+    trials: list[int] = Field(description="the first of the study's trials that it serves")
+    trial_count: int = Field(description="how many it serves")
+    forms: dict[str, str] = Field(description="what each hyper-parameter does there, for people")
+
+
+class TrialsDone(BaseModel):
+    done: int = Field(description="trials that wait for no result")
+    expected: int | None = Field(description="how many there will be; null where others say so")
+
+
+class StepsDone(BaseModel):
+    done: int = Field(description="different steps that are trained, those under way included")
+    expected: int = Field(description="how many there will be, by a forecast where a tuner stops trials early")
+
+
+class RungStanding(BaseModel):
+    """Where a tuner compares trials."""
+
+    bracket: int
+    rung: int
+    steps: int
+    entered: int = Field(description="trials that were sent there")
+    arrived: int = Field(description="those of them with a result there")
+    failed: int
+    promoted: int = Field(description="those of them that went on")
+
+
+class Decision(BaseModel):
+    """What the tuner decided about a trial."""
+
+    kind: Literal["promote", "stop"]
+    trial: int
+    steps: int
+    reason: Json
 
 
 class Progress(BaseModel):
+    trials: TrialsDone
+    steps: StepsDone
+    seconds_left: float | None = Field(description="at the pace so far; null while nothing can be said")
+    rungs: list[RungStanding]
+    last: Decision | None = Field(description="the tuner's last decision about a trial that was there")
     running: list[UnderWay]
 
 
@@ -235,9 +340,12 @@ class Study(BaseModel):
     error: str | None
     metric: str
     mode: str
+    value: str = Field(description="last or best: which of a trial's results is its value")
+    tuner: str = Field(description="the tuner's kind")
     best: Best | None
     counts: dict[TrialState, int] = Field(description="trials by state")
     steps: Steps
+    cost: Cost
     merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
     gpu_seconds: float
     wall_seconds: float = Field(description="from submission to the end, or to now")

@@ -13,9 +13,9 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import results
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
-from app.domain.states import TrialEventKind
 from app.scheduling.simulator import Simulator
 from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
@@ -119,12 +119,5 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
 
 
 def _best(world: SearchPlan, study: Study) -> Json | None:
-    metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
-    results = [
-        line for line in study.history if line.kind == TrialEventKind.RESULT and line.metrics.get(metric) is not None
-    ]
-    last = {line.trial: line for line in results}
-    if not last:
-        return None
-    found = min(last.values(), key=lambda line: (sign * (line.metrics[metric] or 0.0), line.trial))
-    return {"trial": found.trial, "value": found.metrics[metric], "steps": found.steps}
+    found = results.best(world, study)
+    return found and {"trial": found[0].number, "value": found[1].value, "steps": found[1].step}

@@ -9,6 +9,7 @@ import pytest
 from app.api import views
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import results
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
@@ -39,13 +40,13 @@ def evaluate(plan: SearchPlan, trial: int, step: int, value: float | None) -> No
 def test_the_value_is_that_of_the_last_step_asked_for_that_has_one() -> None:
     plan = plan_of(({"lr": 0.1}, 10))
     evaluate(plan, 0, 5, 0.9)
-    assert views.result(plan, plan.studies[S].trials[0]) is None
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) is None
     evaluate(plan, 0, 10, 0.4)
     give(plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),)))
     evaluate(plan, 0, 15, 0.8)
-    assert views.result(plan, plan.studies[S].trials[0]) == (10, 0.4)
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == (10, 0.4)
     evaluate(plan, 0, 20, 0.6)
-    assert views.result(plan, plan.studies[S].trials[0]) == (20, 0.6)
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == (20, 0.6)
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 0)])

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from app.api import metrics, schemas, views
+from app.api import metrics, reading, schemas
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.health import failures
 from app.api.openapi import REF, refusals
@@ -29,10 +29,7 @@ NUMBERS = {
 @slots.get("/slots", summary="The slots, and what they do", response_model=schemas.SlotPage, responses=refusals())
 def list_slots(use: Use) -> dict[str, Any]:
     """All of them, by name."""
-    with use.records.read() as rows:
-        chains = {row.chain: row for row in rows.chains.live()}
-        found = rows.slots.all()
-    return {"items": [views.slot(row, chains.get(row.chain or "")) for row in found], "next_cursor": None}
+    return {"items": reading.slots(use), "next_cursor": None}
 
 
 @router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import paging, schemas, views
+from app.api import paging, reading, schemas, views
 from app.api.bodies import Body, study_of, trainer_of
 from app.api.errors import Invalid
 from app.api.openapi import body, refusals
-from app.api.services import ID, Found, Services, Use
+from app.api.services import Found, Services, Use
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
@@ -76,12 +76,7 @@ def _new_id(use: Services, name: str) -> StudyId:
 @router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
 def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
-    with use.records.read() as rows:
-        if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
-            raise paging.wrong(cursor)
-        page = rows.studies.page(after=cursor, limit=limit + 1)
-    more = page[limit - 1].id if len(page) > limit else None
-    return {"items": [views.listed(row) for row in page[:limit]], "next_cursor": more}
+    return reading.studies(use, limit, cursor)
 
 
 @router.get(
@@ -94,18 +89,11 @@ def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = No
 )
 def get_study(request: Request, response: Response, row: Found, use: Use, trials: WithTrials = True) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
-    shown, version = _shown(use, row, with_trials=trials)
+    shown, version = reading.study(use, row, with_trials=trials)
     response.headers["ETag"] = f'W/"{version}"'
     if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=response.headers)
     return shown
-
-
-def _shown(use: Services, row: StudyRow, *, with_trials: bool = False) -> tuple[Json, int]:
-    """The study, and the version of its plan."""
-    reached = use.reached(row.stream)
-    with use.looking_at(row) as (plan, study):
-        return views.study(plan, study.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
 
 
 def _command(name: str, summary: str) -> Json:
@@ -151,7 +139,7 @@ def complete_study(row: Found, use: Use, write: Writing) -> Json:
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:
     write(row.stream, lambda plan: decide(plan, command, use.limits))
-    return _shown(use, row)[0]
+    return reading.study(use, row, with_trials=False)[0]
 
 
 @router.post(

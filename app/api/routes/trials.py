@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api import paging, schemas, views
+from app.api import paging, reading, schemas, views
 from app.api.bodies import Body, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
 from app.api.openapi import body, refusals
@@ -15,7 +15,6 @@ from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
@@ -35,10 +34,7 @@ Json = dict[str, Any]
 )
 def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
     """In the order of their numbers."""
-    after = paging.number(cursor)
-    with use.looking_at(row) as (plan, found):
-        more = str(after + limit) if after + limit < len(found.trials) else None
-        return {"items": views.trials(plan, found, after, limit), "next_cursor": more}
+    return reading.trials(use, row, limit, cursor)
 
 
 @router.get(
@@ -50,10 +46,7 @@ def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.
 )
 def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     """With its learning curve and, if it failed, the traceback."""
-    with use.looking_at(row) as (plan, found):
-        if not 0 <= number < len(found.trials):
-            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
-        return views.trial(plan, found.trials[number])
+    return reading.trial(use, row, number)
 
 
 @router.post(
