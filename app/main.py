@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from time import time
 from uuid import uuid4
 
@@ -37,6 +38,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         nudge=nudge,
         clock=time,
         new_id=lambda: uuid4().hex,
+        logs=Path(settings.logs) if settings.logs else None,
         checks={
             "database": lambda: _ping_database(records),
             "schema": partial(check_schema, database),

@@ -23,6 +23,7 @@ class Settings(BaseSettings):
     broker_url: str = Field(default="redis://127.0.0.1:6379/0", description="the Celery broker")
     checkpoints: str = Field(default="checkpoints", description="a folder, or s3://BUCKET/PREFIX")
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
+    logs: str = Field(default="", description="the folder in which slots keep what trainers print; empty: nowhere")
     policy: Literal["critical_path", "breadth_first", "most_children_first"] = Field(
         default="critical_path", description="which outstanding stages a free slot takes"
     )

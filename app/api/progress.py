@@ -63,7 +63,7 @@ def _seconds_left(study: Study, steps: Json, slots: int) -> float | None:
     if study.is_final or not study.executed or not slots:
         return None
     left = steps["expected"] - steps["done"]
-    return round(left * study.gpu_seconds / study.executed / slots, 1)
+    return float(round(left * study.gpu_seconds / study.executed / slots, 1))
 
 
 def _rung(rung: Rung) -> Json:

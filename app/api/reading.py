@@ -93,6 +93,20 @@ def log(use: Services, row: StudyRow) -> Iterator[str]:
         version = batch[-1].version
 
 
+def trial_log(use: Services, row: StudyRow, number: int) -> str:
+    """What the trial printed while it was trained. Raises `Unknown` where nothing is kept."""
+    trial(use, row, number)
+    path = use.logs and use.logs / row.id / f"{number}.log"
+    if path is None or not path.is_file():
+        raise Unknown(f"nothing is kept of what trial {number} of study {row.id} printed, if anything was")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def trainers(use: Services) -> list[Json]:
+    """The trainers that studies may name."""
+    return [{"name": name, "version": source.version} for name, source in sorted(use.trainers.describe().items())]
+
+
 def slots(use: Services) -> list[Json]:
     """All slots, by name, with what they do."""
     with use.records.read() as rows:

@@ -502,6 +502,19 @@ class SlotPage(BaseModel):
     next_cursor: None
 
 
+class TrainerListed(BaseModel):
+    """A trainer that is registered."""
+
+    name: str
+    version: str = Field(description="what it says of itself, or the hash of its file")
+
+
+class TrainerPage(BaseModel):
+    model_config = _example({"items": [{"name": "digits", "version": "1"}], "next_cursor": None})
+    items: list[TrainerListed]
+    next_cursor: None
+
+
 class Health(BaseModel):
     model_config = _example({"status": "ok"})
     status: Literal["ok"]
@@ -536,16 +549,54 @@ REPLAY: Json = {
 }
 
 
+class ReplayedBest(BaseModel):
+    trial: int
+    value: float
+    steps: int
+
+
+class ReplayedNode(BaseModel):
+    """A node that the study passes, and how far it was by then."""
+
+    node: str
+    parent: str | None
+    start: int
+    asked: int = Field(description="the last step that the study asked for there")
+    checkpoints: list[int]
+    evaluated: list[int]
+
+
+class RungResult(BaseModel):
+    trial: int
+    value: float
+    steps: int
+    promoted: bool
+
+
+class ReplayedRung(BaseModel):
+    bracket: int
+    rung: int
+    trials: list[RungResult] = Field(description="best first")
+
+
+class Difference(BaseModel):
+    event: int
+    recorded: Json | None
+    derived: Json | None
+
+
 class Replay(BaseModel):
-    """Every decision of a study, derived again from its log."""
+    """Every decision of a study, derived again from its log, and how it stands at the last event replayed."""
 
     model_config = _example(REPLAY)
     study: str
     identical: bool = Field(description="whether every recorded decision follows from what was on record before it")
     events: int = Field(description="how many events were folded")
     decisions: int = Field(description="how many decisions were derived")
-    difference: Json | None = Field(default=None, description="the first decision that cannot be derived")
-    rungs: list[Json] = Field(
-        description="the rungs as they stand at the last event, each with its results, best first"
-    )
+    difference: Difference | None = Field(default=None, description="the first decision that cannot be derived")
+    state: StudyState
+    best: ReplayedBest | None
+    steps: Steps
+    plan: list[ReplayedNode]
+    rungs: list[ReplayedRung] = Field(description="the rungs, each with its results, best first")
     history: list[Json] = Field(description="every result and decision, in the order of the log")

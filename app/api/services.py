@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event as Flag
 from typing import Annotated
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Request
+from fastapi import Path as PathParameter
 
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
@@ -28,7 +30,7 @@ ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 class Services:
     """trainers: those on offer, as their files are now. limits: how much may be asked for. nudge: tells the scheduler
     that something happened. checks: what readiness means; each raises when it is not so. stopping: set when the server
-    goes down, so that streams end.
+    goes down, so that streams end. logs: the folder in which slots keep what trainers print, None where there is none.
     """
 
     records: Records
@@ -40,6 +42,7 @@ class Services:
     checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
+    logs: Path | None = None
 
     @property
     def log(self) -> EventLog:
@@ -72,8 +75,8 @@ def services(request: Request) -> Services:
 
 
 Use = Annotated[Services, Depends(services)]
-StudyPath = Annotated[str, Path(description="the id of a study", examples=["digits-grid-3f9c1a"])]
-TrialPath = Annotated[int, Path(description="the number of a trial in its study, from 0 on", examples=[3])]
+StudyPath = Annotated[str, PathParameter(description="the id of a study", examples=["digits-grid-3f9c1a"])]
+TrialPath = Annotated[int, PathParameter(description="the number of a trial in its study, from 0 on", examples=[3])]
 
 
 def study_row(study: StudyPath, use: Use) -> StudyRow:

@@ -64,7 +64,7 @@ def study(
 
 def costs(plan: SearchPlan, study: Study) -> Json:
     """The study's steps, and the waterfall of `app.domain.accounting`."""
-    steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
+    steps: Json = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
     rate = round(study.requested / study.unique, 3) if study.unique else None
     cost = accounting.cost(plan, study)
     share = None if cost.share is None else round(cost.share, 4)

@@ -273,7 +273,8 @@ def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float, record
     if recorded is None:
         recorded = max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start)
     study.executed += steps
-    study.fresh += max(0, recorded - max(stage.start, node.trained))
+    if node.id in plan.nodes:
+        study.fresh += max(0, recorded - max(stage.start, node.trained))
     node.trained = max(node.trained, recorded)
     study.gpu_seconds += seconds
     if steps and not node.steps_run and node.id in plan.nodes:

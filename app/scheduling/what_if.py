@@ -19,7 +19,7 @@ from app.domain.search_plan import Node, SearchPlan, Study
 from app.scheduling.simulator import Simulator
 from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
-from stagetree.spec import StudySpec
+from stagetree.spec import Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
 
@@ -50,14 +50,16 @@ def what_if(plan: SearchPlan, name: StudyId, changes: Mapping[str, Any], *, slot
     }
 
 
-def changed(spec: Json, changes: Mapping[str, Any]) -> Json:
-    """The study file with the value at each dotted path replaced; None takes a field out."""
+def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
+    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`."""
     found = deepcopy(spec)
     for path, value in changes.items():
         *owners, last = path.split(".")
         owner = found
         for part in owners:
-            owner = owner.setdefault(part, {})
+            owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
+        if not isinstance(owner, dict):
+            raise SpecError([Problem(path, "cannot be set: what it would be a field of is not an object")])
         owner[last] = value
         if value is None:
             del owner[last]

@@ -20,7 +20,13 @@ LINE = (
 )
 
 
-@router.post(":replay", summary="Derive every decision again", response_model=schemas.Replay, responses=refusals(404))
+@router.post(
+    ":replay",
+    summary="Derive every decision again",
+    response_model=schemas.Replay,
+    response_model_exclude_unset=True,
+    responses=refusals(404),
+)
 def replay_study(row: Found, use: Use, at: At = None) -> Any:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return reading.replay(use, row, at)

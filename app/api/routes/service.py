@@ -32,6 +32,17 @@ def list_slots(use: Use) -> dict[str, Any]:
     return {"items": reading.slots(use), "next_cursor": None}
 
 
+@slots.get(
+    "/trainers",
+    summary="The trainers that studies may name",
+    response_model=schemas.TrainerPage,
+    responses=refusals(),
+)
+def list_trainers(use: Use) -> dict[str, Any]:
+    """All of them, by name, each with the version that is part of a plan's identity."""
+    return {"items": reading.trainers(use), "next_cursor": None}
+
+
 @router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)
 async def healthz() -> dict[str, str]:
     """Looks at nothing else."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from app.api import paging, reading, schemas, views
 from app.api.bodies import Body, asks_of, extension_of, trial_of
@@ -47,6 +48,17 @@ def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.
 def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     """With its learning curve and, if it failed, the traceback."""
     return reading.trial(use, row, number)
+
+
+@router.get(
+    "/{number}/log",
+    summary="What a trial printed",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"example": "epoch 3: loss 0.21\\n"}}}, **refusals(404)},
+)
+def get_trial_log(row: Found, number: TrialPath, use: Use) -> PlainTextResponse:
+    """A stage that several trials share is in the log of the one it was run for."""
+    return PlainTextResponse(reading.trial_log(use, row, number))
 
 
 @router.post(
