@@ -68,7 +68,15 @@ def _spec(request: Request, error: SpecError) -> Response:
 
 
 def _validation(request: Request, error: RequestValidationError) -> Response:
-    return _fields(request, [{"field": str(each["loc"][-1]), "problem": each["msg"]} for each in error.errors()])
+    return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
+
+
+def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What pydantic found: a parameter that is wrong, or all that is wrong in a body."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return [{"field": problem.field, "problem": problem.problem} for problem in cause.problems]
+    return [{"field": str(error["loc"][-1]), "problem": error["msg"]}]
 
 
 def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:

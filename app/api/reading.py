@@ -102,16 +102,25 @@ def trial_log(use: Services, row: StudyRow, number: int) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def trainers(use: Services) -> list[Json]:
-    """The trainers that studies may name."""
-    return [{"name": name, "version": source.version} for name, source in sorted(use.trainers.describe().items())]
+def trainers(use: Services, limit: int, cursor: str | None = None) -> Json:
+    """A page of the trainers that studies may name."""
+    known = sorted(use.trainers.describe().items())
+    return _page([{"name": name, "version": source.version} for name, source in known], limit, cursor)
 
 
-def slots(use: Services) -> list[Json]:
-    """All slots, by name, with what they do."""
+def slots(use: Services, limit: int, cursor: str | None = None) -> Json:
+    """A page of the slots, by name, with what they do."""
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live()}
-        return [views.slot(row, chains.get(row.chain or "")) for row in rows.slots.all()]
+        found = [views.slot(row, chains.get(row.chain or "")) for row in rows.slots.all()]
+    return _page(found, limit, cursor)
+
+
+def _page(items: list[Json], limit: int, cursor: str | None) -> Json:
+    """A part of a short list."""
+    after = number(cursor)
+    more = str(after + limit) if after + limit < len(items) else None
+    return {"items": items[after : after + limit], "next_cursor": more}
 
 
 def number(cursor: str | None) -> int:

@@ -499,7 +499,7 @@ class Slot(BaseModel):
 class SlotPage(BaseModel):
     model_config = _example({"items": [SLOT], "next_cursor": None})
     items: list[Slot]
-    next_cursor: None
+    next_cursor: str | None
 
 
 class TrainerListed(BaseModel):
@@ -512,7 +512,7 @@ class TrainerListed(BaseModel):
 class TrainerPage(BaseModel):
     model_config = _example({"items": [{"name": "digits", "version": "1"}], "next_cursor": None})
     items: list[TrainerListed]
-    next_cursor: None
+    next_cursor: str | None
 
 
 class Health(BaseModel):

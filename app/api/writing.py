@@ -8,8 +8,8 @@ from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, Header, Request
 
-from app.api.bodies import Raw
 from app.api.services import Use
+from app.api.strict import Raw
 from app.events.log import Recorded
 from app.events.transact import Decide, transact
 

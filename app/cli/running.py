@@ -53,6 +53,7 @@ def run(
     from app.cli.finding import server_url
     from app.cli.progress import how
     from app.embedded import default_slots
+    from app.settings import settings
 
     own = [
         name

@@ -18,7 +18,10 @@ STDIN = Path("/dev/stdin")
 
 
 def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec:
-    """The study in a file, `-` for stdin, with fields changed. Raises `SpecError`. No limits: those of a server hold."""
+    """The study in a file, `-` for stdin, with fields changed; without limits where a server has its own.
+
+    Raises `SpecError`.
+    """
     from app.scheduling.what_if import changed
     from stagetree.spec import SpecError, StudySpec
     from stagetree.study_file import read

@@ -113,7 +113,7 @@ class Store:
     def slots(self) -> list[Json]:
         from app.api import reading
 
-        return reading.slots(self._use)
+        return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
 
     def trial_log(self, study: str, number: int) -> str:
         from app.api import reading

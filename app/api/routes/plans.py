@@ -11,9 +11,10 @@ from app.api import paging, reading, schemas
 from app.api.feed import Feed, server_sent, version_at
 from app.api.openapi import refusals
 from app.api.services import Found, Services, Use
+from app.api.strict import StrictRoute
 from app.events.tables import StudyRow
 
-router = APIRouter(prefix="/studies/{study}", tags=["plans"])
+router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
 Json = dict[str, Any]
 POSITION = 2**63 - 1

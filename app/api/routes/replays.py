@@ -10,8 +10,9 @@ from fastapi.responses import StreamingResponse
 from app.api import reading, schemas
 from app.api.openapi import refusals
 from app.api.services import Found, Use
+from app.api.strict import StrictRoute
 
-router = APIRouter(prefix="/studies/{study}", tags=["replay"])
+router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
 
 At = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
 LINE = (

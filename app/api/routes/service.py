@@ -7,14 +7,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from app.api import metrics, reading, schemas
+from app.api import metrics, paging, reading, schemas
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.health import failures
 from app.api.openapi import REF, refusals
 from app.api.services import Use
+from app.api.strict import StrictRoute
 
-slots = APIRouter(tags=["service"])
-router = APIRouter(tags=["service"])
+slots = APIRouter(tags=["service"], route_class=StrictRoute)
+router = APIRouter(tags=["service"], route_class=StrictRoute)
 
 NOT_READY = {
     "description": "Something it needs is not there; `checks` says what.",
@@ -27,9 +28,9 @@ NUMBERS = {
 
 
 @slots.get("/slots", summary="The slots, and what they do", response_model=schemas.SlotPage, responses=refusals())
-def list_slots(use: Use) -> dict[str, Any]:
+def list_slots(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> dict[str, Any]:
     """All of them, by name."""
-    return {"items": reading.slots(use), "next_cursor": None}
+    return reading.slots(use, limit, cursor)
 
 
 @slots.get(
@@ -38,9 +39,9 @@ def list_slots(use: Use) -> dict[str, Any]:
     response_model=schemas.TrainerPage,
     responses=refusals(),
 )
-def list_trainers(use: Use) -> dict[str, Any]:
+def list_trainers(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> dict[str, Any]:
     """All of them, by name, each with the version that is part of a plan's identity."""
-    return {"items": reading.trainers(use), "next_cursor": None}
+    return reading.trainers(use, limit, cursor)
 
 
 @router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)

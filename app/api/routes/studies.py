@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import paging, reading, schemas, views
-from app.api.bodies import Body, study_of, trainer_of
+from app.api.bodies import StudyBody, study_of, trainer_of
 from app.api.errors import Invalid
-from app.api.openapi import body, refusals
+from app.api.openapi import refusals
 from app.api.services import Found, Services, Use
+from app.api.strict import StrictRoute
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
@@ -24,7 +25,7 @@ from app.events.log import Recorded
 from app.events.tables import StudyRow
 from stagetree.spec import StudySpec
 
-router = APIRouter(tags=["studies"])
+router = APIRouter(tags=["studies"], route_class=StrictRoute)
 
 PREVIEW_SECONDS = 20.0
 """What a preview may take of this process; on one's own machine it may take longer."""
@@ -42,9 +43,8 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
     response_model=schemas.Study,
     response_description="The study as it was submitted; `Location` says where to find it.",
     responses=refusals(400, 413, 415),
-    openapi_extra=body("StudySpec", schemas.STUDY_FILE),
 )
-def submit_study(request: Request, response: Response, given: Body, use: Use, write: Writing) -> Json:
+def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: Writing) -> Json:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
     recorded = _submit(use, write, study_of(given, use.trainers, use.limits))
     submitted = recorded[-1].event
@@ -147,9 +147,8 @@ def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> J
     summary="What a study would cost; runs nothing",
     response_model=schemas.Preview,
     responses=refusals(400, 413, 415),
-    openapi_extra=body("StudySpec", schemas.STUDY_FILE),
 )
-def preview_study(given: Body, use: Use, slots: Slots = 1) -> Json:
+def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
     """The body is that of a submission, and refused where that would be."""
     from app.scheduling.preview import PreviewTooLong, preview
 

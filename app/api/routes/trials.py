@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.api import paging, reading, schemas, views
-from app.api.bodies import Body, asks_of, extension_of, trial_of
+from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
-from app.api.openapi import body, refusals
+from app.api.openapi import refusals
 from app.api.services import Found, Services, TrialPath, Use
+from app.api.strict import StrictRoute
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
@@ -21,7 +22,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
 from stagetree.limits import Limits
 
-router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"])
+router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
 
 Json = dict[str, Any]
 
@@ -69,9 +70,8 @@ def get_trial_log(row: Found, number: TrialPath, use: Use) -> PlainTextResponse:
     response_model_exclude_unset=True,
     response_description="The trial; `Location` says where to find it.",
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("TrialSpec", {"hp": schemas.HP, "steps": 40}),
 )
-def add_trial(request: Request, response: Response, row: Found, given: Body, use: Use, write: Writing) -> Json:
+def add_trial(request: Request, response: Response, row: Found, given: TrialBody, use: Use, write: Writing) -> Json:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     trial = trial_of(given)
     hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
@@ -82,7 +82,7 @@ def add_trial(request: Request, response: Response, row: Found, given: Body, use
     return get_trial(row, added.trial, use)
 
 
-batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
+batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
 
 @batch.post(
@@ -92,12 +92,10 @@ batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
     response_model_exclude_unset=True,
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("TrialsAsked", {"trials": [{"hp": schemas.HP, "steps": 40}, {"trial": 3, "steps": 80}]}),
 )
-def ask_trials(row: Found, given: Body, use: Use, write: Writing) -> Json:
+def ask_trials(row: Found, given: AsksBody, use: Use, write: Writing) -> Json:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    asks = asks_of(given)
-    return {"items": _asked(row, asks, use, write)}
+    return {"items": _asked(row, asks_of(given), use, write)}
 
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
@@ -115,9 +113,8 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
     response_model=schemas.TrialDetail,
     response_model_exclude_unset=True,
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("Extension", {"steps": 80}),
 )
-def extend_trial(row: Found, number: TrialPath, given: Body, use: Use, write: Writing) -> Json:
+def extend_trial(row: Found, number: TrialPath, given: ExtensionBody, use: Use, write: Writing) -> Json:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
