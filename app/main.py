@@ -38,6 +38,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         nudge=nudge,
         clock=time,
         new_id=lambda: uuid4().hex,
+        hosts=settings.host_names,
         logs=Path(settings.logs) if settings.logs else None,
         checks={
             "database": lambda: _ping_database(records),

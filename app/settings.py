@@ -23,6 +23,9 @@ class Settings(BaseSettings):
     broker_url: str = Field(default="redis://127.0.0.1:6379/0", description="the Celery broker")
     checkpoints: str = Field(default="checkpoints", description="a folder, or s3://BUCKET/PREFIX")
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
+    hosts: str = Field(
+        default="", description="names by which the API is reached, separated by commas, or *; addresses always do"
+    )
     logs: str = Field(default="", description="the folder in which slots keep what trainers print; empty: nowhere")
     policy: Literal["critical_path", "breadth_first", "most_children_first"] = Field(
         default="critical_path", description="which outstanding stages a free slot takes"
@@ -56,6 +59,10 @@ class Settings(BaseSettings):
     max_parameters: int = Field(default=LIMITS.parameters, ge=1, description="the most hyper-parameters of a trial")
     max_bytes: int = Field(default=LIMITS.bytes, ge=1024, description="the most bytes of a study file or a body")
     max_depth: int = Field(default=LIMITS.depth, ge=4, description="how deep a study file or a body may be nested")
+
+    @property
+    def host_names(self) -> list[str]:
+        return [name.strip() for name in self.hosts.split(",") if name.strip()]
 
     @property
     def limits(self) -> Limits:

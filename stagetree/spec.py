@@ -157,9 +157,15 @@ class _Model(BaseModel):
 # -------------------------------------------------------------------------------------------------------------- tuners
 
 
+def _kind_is_required(schema: dict[str, Any]) -> None:
+    """In Python a tuner knows its own kind; a study file must say it."""
+    schema["required"] = ["kind", *schema.get("required", ())]
+
+
 class TunerSpec(_Model):
     """What all tuners have in common. A new kind is a subclass with its own `kind`, added to `Tuner` below."""
 
+    model_config = ConfigDict(json_schema_extra=_kind_is_required)
     needs_space: ClassVar[bool] = True
 
     def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:

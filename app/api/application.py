@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
-from app.api.routes import plans, replays, service, studies, trials
+from app.api.guard import Guard
+from app.api.routes import pages, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
 
@@ -24,6 +26,8 @@ def make_app(services: Services) -> FastAPI:
         lifespan=_lifespan,
         generate_unique_id_function=openapi.operation_id,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
     errors.install(app)
@@ -31,6 +35,9 @@ def make_app(services: Services) -> FastAPI:
     for router in (studies.router, trials.router, trials.batch, plans.router, replays.router, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
+    app.include_router(pages.router)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(Guard, names=services.hosts)
     return app
 
 

@@ -6,6 +6,7 @@ Problem             anything a route refuses by itself
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -68,6 +69,9 @@ def _spec(request: Request, error: SpecError) -> Response:
 
 
 def _validation(request: Request, error: RequestValidationError) -> Response:
+    in_path = any(each["loc"][0] == "path" for each in error.errors())
+    if in_path and ":" in request.url.path:
+        return _not_allowed(request)  # the path of a command, which is not a name
     return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
 
 
@@ -85,11 +89,19 @@ def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
 
 
 def _http(request: Request, error: HTTPException) -> Response:
-    sentences = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.method} is not possible at {request.url.path}.",
-    }
-    return answer(request, error.status_code, sentences.get(error.status_code, error.detail), error.headers)
+    if error.status_code == 405:
+        return _not_allowed(request)
+    detail = f"There is nothing at {request.url.path}." if error.status_code == 404 else error.detail
+    return answer(request, error.status_code, detail, error.headers)
+
+
+def _not_allowed(request: Request) -> Response:
+    """What is possible there follows from the document: a router knows only the first route that fits."""
+    shapes = {path: re.sub(r"\\{\w+\\}", "[^/:]+", re.escape(path)) for path in request.app.openapi()["paths"]}
+    paths = [path for path, shape in shapes.items() if re.fullmatch(shape, request.url.path)]
+    allowed = sorted(method.upper() for path in paths for method in request.app.openapi()["paths"][path])
+    detail = f"{request.method} is not possible at {request.url.path}."
+    return answer(request, 405, detail, {"Allow": ", ".join(allowed)})
 
 
 def _refused(request: Request, error: domain.Refused) -> Response:

@@ -5,30 +5,42 @@ Each takes the services and, where it is about one study, the study's row. Steps
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
-from app.api import views
+from app.api import ordering, views
 from app.api.errors import Invalid
 from app.api.feed import Feed, version_at
 from app.api.services import ID, Services
+from app.api.writable import writable
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.events.export import lines
+from app.events.rows import Rows
 from app.events.tables import StudyRow
 
 Json = dict[str, Any]
 LOG_BATCH = 5000
+ROWS = 500
 
 
-def studies(use: Services, limit: int, cursor: str | None = None) -> Json:
-    """A page of the list, newest first. Raises `Invalid` for a cursor that is not one of ours."""
+def studies(
+    use: Services, limit: int, cursor: str | None = None, states: Collection[str] = (), name: str | None = None
+) -> Json:
+    """A page of the list, newest first; only those in these states, or of this name. Raises `Invalid`."""
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise wrong_cursor(cursor)
-        page = rows.studies.page(after=cursor, limit=limit + 1)
-    more = page[limit - 1].id if len(page) > limit else None
-    return {"items": [views.listed(row) for row in page[:limit]], "next_cursor": more}
+        found = list(islice(_matching(rows, cursor, states, name), limit + 1))
+    more = found[limit - 1].id if len(found) > limit else None
+    return {"items": [views.listed(row) for row in found[:limit]], "next_cursor": more}
+
+
+def _matching(rows: Rows, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
+    while page := rows.studies.page(after=after, limit=ROWS):
+        after = page[-1].id
+        yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))
 
 
 def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int]:
@@ -38,12 +50,29 @@ def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int
         return views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
 
 
-def trials(use: Services, row: StudyRow, limit: int, cursor: str | None = None) -> Json:
-    """A page of the study's trials, in the order of their numbers."""
+def trials(
+    use: Services,
+    row: StudyRow,
+    limit: int,
+    cursor: str | None = None,
+    states: Collection[str] = (),
+    sort: str = "trial",
+) -> Json:
+    """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
     after = number(cursor)
     with use.looking_at(row) as (plan, found):
-        more = str(after + limit) if after + limit < len(found.trials) else None
-        return {"items": views.trials(plan, found, after, limit), "next_cursor": more}
+        if not states and sort == "trial":
+            items, total = views.trials(plan, found, after, limit), len(found.trials)
+        else:
+            chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
+            items, total = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit], len(chosen)
+    return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+
+
+def columns(use: Services, row: StudyRow) -> Json:
+    """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
+    with use.looking_at(row) as (plan, found):
+        return ordering.columns(views.trials(plan, found))
 
 
 def trial(use: Services, row: StudyRow, number: int) -> Json:
@@ -82,7 +111,7 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     found = replayed(log, StudyId(row.id), at=at)
     if row.id not in found.plan.studies:
         raise Invalid("at", f"must be at or after the study's first event, got {at}: `stagetree events` lists them")
-    return found.to_json()
+    return writable(found.to_json())
 
 
 def log(use: Services, row: StudyRow) -> Iterator[str]:

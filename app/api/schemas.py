@@ -231,6 +231,14 @@ class TrialPage(BaseModel):
     next_cursor: str | None
 
 
+class Columns(BaseModel):
+    """Many trials in little room."""
+
+    model_config = _example({"count": 2, "columns": {"trial": [0, 1], "value": [0.98, None], "hp.lr": [0.1, 0.2]}})
+    count: int = Field(description="how many trials there are, which is how long each column is")
+    columns: dict[str, list[Any]]
+
+
 class TrialBatch(BaseModel):
     """Trials in the order they were asked for."""
 

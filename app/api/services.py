@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ class Services:
     """trainers: those on offer, as their files are now. limits: how much may be asked for. nudge: tells the scheduler
     that something happened. checks: what readiness means; each raises when it is not so. stopping: set when the server
     goes down, so that streams end. logs: the folder in which slots keep what trainers print, None where there is none.
+    hosts: the names that the server answers to, besides addresses and localhost.
     """
 
     records: Records
@@ -43,6 +44,7 @@ class Services:
     limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
     logs: Path | None = None
+    hosts: Collection[str] = ()
 
     @property
     def log(self) -> EventLog:

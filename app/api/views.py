@@ -13,6 +13,7 @@ from typing import Any
 
 from app.api.forms import form_text
 from app.api.progress import progress
+from app.api.writable import writable
 from app.domain import accounting, results
 from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
@@ -46,7 +47,7 @@ def study(
         "study": found.id,
         "name": found.spec.get("name", ""),
         "state": found.state,
-        "error": found.error,
+        "error": writable(found.error),
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
         "value": found.spec.get("value", "last"),
@@ -106,10 +107,10 @@ def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = N
 def trial(plan: SearchPlan, trial: Trial) -> Json:
     """All there is to know of one trial."""
     study = plan.studies[trial.study]
-    curve = [{"step": step, "metrics": _finite(metrics)} for step, metrics in plan.curve(trial)]
+    curve = [{"step": step, "metrics": writable(_finite(metrics))} for step, metrics in plan.curve(trial)]
     detail = {"asked": trial.asked, "reason": trial.reason, "path": trial.path, "curve": curve}
     shown = _trial(plan, study, trial, _busy(plan), standing(study))
-    return shown | detail | ({"failure": trial.error} if trial.error else {})
+    return shown | detail | ({"failure": writable(trial.error)} if trial.error else {})
 
 
 def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Standing) -> Json:
@@ -126,7 +127,7 @@ def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Sta
         "rank": stands.rank(trial.number),
         "hp": trial.hp,
     }
-    return view | ({"error": _sentence(trial.error)} if trial.error else {})
+    return view | ({"error": writable(_sentence(trial.error))} if trial.error else {})
 
 
 def _sentence(error: Json) -> str:
@@ -187,7 +188,7 @@ def _node(plan: SearchPlan, node: Node) -> Json:
         "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
         "studies": [study.id for study in plan.studies.values() if node.id in study.deepest],
         "checkpoints": sorted(node.checkpoints),
-        "metrics": [{"step": step, "metrics": _finite(node.metrics[step])} for step in sorted(node.metrics)],
+        "metrics": [{"step": step, "metrics": writable(_finite(node.metrics[step]))} for step in sorted(node.metrics)],
         "waiting": [
             {"step": step, "study": study, "trial": number}
             for step in sorted(node.waiting)
@@ -232,7 +233,7 @@ def event(recorded: Recorded) -> Json:
     """A fact in its place in the log."""
     name, _, data = encode(recorded.event)
     place = {"position": recorded.position, "version": recorded.version}
-    return {**place, "type": name, "data": data, "at": recorded.at}
+    return {**place, "type": name, "data": writable(data), "at": recorded.at}
 
 
 def slot(row: SlotRow, chain: ChainRow | None) -> Json:

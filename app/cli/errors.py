@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from app.cli.text import harmless
+from app.cli.text import harmless, without_secrets
 
 DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 3, 4, 69, 124, 130
 
@@ -29,7 +29,7 @@ def explained() -> Iterator[None]:
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End with a message."""
     for line in text.splitlines():
-        print(f"stagetree: {harmless(line)}", file=sys.stderr)
+        print(f"stagetree: {without_secrets(harmless(line))}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from app.api.ordering import KEYS, ordered
 from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import Format, ListFormat, print_json, print_list, print_table
@@ -19,7 +20,6 @@ States = Annotated[
 ]
 STUDY_STATES = ("running", "paused", "completed", "failed", "cancelled")
 TRIAL_STATES = ("waiting", "running", "completed", "stopped", "failed", "cancelled")
-KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank")
 
 
 def studies(
@@ -63,12 +63,14 @@ def trials(
     from app.cli.finding import study_id
 
     _check(state, TRIAL_STATES)
+    if sort.removeprefix("-") not in KEYS:
+        fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}", USAGE)
     with stacks.reading(server, dir) as service:
         name = study_id(service.client, id)
         study = service.client.study(name, trials=False)
         every = list(service.client.trials(name))
     found = [trial for trial in every if not state or trial["state"] in state]
-    found = _sorted(found, sort, study["mode"])[:limit]
+    found = ordered(found, sort, study["mode"])[:limit]
     metric, value = study["metric"], study["value"]
     rows = [_row(trial, value, every) for trial in found]
     other = "best" if value == "last" else "last"
@@ -90,22 +92,6 @@ def _check(states: list[str] | None, known: tuple[str, ...]) -> None:
     for state in states or ():
         if state not in known:
             fail(f"--state: must be one of {', '.join(known)}, got {state}{did_you_mean(state, known)}", USAGE)
-
-
-def _sorted(trials: list[Json], key: str, mode: str) -> list[Json]:
-    """By a key; values with the best first, and what has none last."""
-    name, reverse = key.removeprefix("-"), key.startswith("-")
-    if name not in KEYS:
-        fail(f"--sort: must be one of {', '.join(KEYS)}, got {key}", USAGE)
-    known = [trial for trial in trials if _key(trial, name) is not None]
-    best_first = name in ("value", "best", "last") and mode != "min"
-    known.sort(key=lambda trial: _key(trial, name), reverse=reverse != best_first)
-    return known + [trial for trial in trials if _key(trial, name) is None]
-
-
-def _key(trial: Json, name: str) -> Any:
-    found = trial.get(name)
-    return found["value"] if isinstance(found, dict) else found
 
 
 def trial(

@@ -39,24 +39,13 @@ def print_json(value: Any) -> None:
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:
     """One line for each, nested values under dotted names (`best.value`), lists and sequences as JSON."""
+    from app.api.ordering import flat
+
     rows = [flat(item) for item in items]
     header = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(sys.stdout, header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-
-
-def flat(item: Mapping[str, Any], prefix: str = "") -> Json:
-    """The item with its objects taken apart. A sequence is its constant, or else its fields."""
-    found: Json = {}
-    for name, value in item.items():
-        if isinstance(value, dict) and value.get("family") == "constant":
-            found[prefix + name] = value["value"]
-        elif isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = json.dumps(value) if isinstance(value, list) else value
-    return found
 
 
 def print_list(items: Sequence[Json], output: ListFormat, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -12,7 +12,7 @@ import typer
 from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.options import Changes, Output, Plain, Quiet, Server, Slots, Store, StudyFile, StudyId, Trainers
 from app.cli.output import Format, print_json
-from app.cli.text import memory, plural
+from app.cli.text import memory, plural, without_secrets
 
 if TYPE_CHECKING:
     from app.cli.progress import Show
@@ -68,7 +68,7 @@ def run(
     spec = specs.load(study, changes or (), None if url else settings().limits)
     if url:
         if server is None:
-            print(f"Sending the study to {url}, the server of STAGETREE_URL.", file=sys.stderr)
+            print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             _finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], beside=study)
@@ -246,7 +246,7 @@ def _follow(service: Asked, study: str, show: Show) -> Json:
 
 def _interrupted(service: Asked, study: str) -> NoReturn:
     if service.folder is None:
-        again = f"stagetree watch {study} {service.place}"
+        again = f"stagetree watch {study} {without_secrets(service.place)}"
         print(f"\nStopped watching; study {study} goes on. Watch it again with: {again}", file=sys.stderr)
     else:
         print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)

@@ -16,6 +16,11 @@ def harmless(text: str) -> str:
     return UNSAFE.sub(lambda found: _spelled(ord(found.group())), text)
 
 
+def without_secrets(text: str) -> str:
+    """The text with what stands before the @ of a URL left out: it may be a password."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
+
+
 def one_line(text: str) -> str:
     """The same, on one line."""
     return " ".join(harmless(text).split())

@@ -83,7 +83,7 @@ class Database:
         """Raise `DatabaseUnavailable` if it is the database that failed, and not the statement or a race."""
         broken = isinstance(error, OperationalError) or type(error) is DatabaseError  # the latter: a damaged file
         if broken and not is_retryable(error):
-            where = self.url.render_as_string(hide_password=True)
+            where = self.url.set(query={}).render_as_string(hide_password=True)  # a query may hold a password too
             why = str(error.orig).strip().splitlines()[0].rstrip(".")
             raise DatabaseUnavailable(f"The database {where} cannot be used: {why}.") from error
 

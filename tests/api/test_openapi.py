@@ -126,3 +126,23 @@ def _validator(document: Json, name: str) -> Draft202012Validator:
 def test_the_document_is_served(http: TestClient, document: Json) -> None:
     assert http.get("http://test/openapi.json").json() == document
     assert all(path.startswith(API) or path in ("/healthz", "/readyz", "/metrics") for path in document["paths"])
+
+
+def test_the_page_needs_nothing_from_elsewhere(http: TestClient, document: Json) -> None:
+    """`/docs` was blank without a network."""
+    page = http.get("http://test/")
+    assert page.status_code == 200 and page.url.path == "/docs"
+    assert "<script" not in page.text and "http://" not in page.text and "https://" not in page.text
+    for operation in operations(document):
+        assert f'id="{operation["operationId"]}"' in page.text
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in page.text
+
+
+def test_kinds_of_tuners_are_required(document: Json) -> None:
+    assert not _validator(document, "StudySpec").is_valid(STUDY | {"tuner": {"max_steps": 4}})
+
+
+def test_long_answers_are_compressed(http: TestClient) -> None:
+    answer = http.get("http://test/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"

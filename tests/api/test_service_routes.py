@@ -68,7 +68,7 @@ def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str)
 
 
 def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
-    app = create_app(Settings(database_url=sqlite_url, broker_url="redis://127.0.0.1:1/0"))
+    app = create_app(Settings(database_url=sqlite_url, broker_url="redis://127.0.0.1:1/0", hosts="testserver"))
     with TestClient(app) as http:
         problem = http.get("/readyz").json()
     assert problem["detail"] == "Not ready: broker."

@@ -281,3 +281,20 @@ def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned: str
     answer = http.post(f"/studies/{other}:replay?at=1")
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "at"
+
+
+def test_studies_are_filtered(http: TestClient, tuned: str) -> None:
+    others = [http.post("/studies", json=changed(name=f"n{number % 2}")).json()["study"] for number in range(4)]
+    http.post(f"/studies/{others[3]}:cancel")
+
+    def found(query: str) -> list[str]:
+        return [study["study"] for study in http.get(f"/studies?{query}").json()["items"]]
+
+    assert found("state=cancelled") == [others[3]]
+    assert set(found("name=n0")) == {others[0], others[2]}
+    assert found("name=n1&state=running") == [others[1]]
+    first = http.get("/studies?name=n0&limit=1").json()
+    rest = http.get(f"/studies?name=n0&limit=1&cursor={first['next_cursor']}").json()
+    assert {first["items"][0]["study"], rest["items"][0]["study"]} == {others[0], others[2]}
+    assert rest["next_cursor"] is None
+    assert http.get("/studies?state=done").status_code == 422

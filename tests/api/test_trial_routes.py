@@ -142,3 +142,40 @@ def test_stopped_trials_keep_the_value_they_had(http: TestClient, tuned: str, wo
         ("stopped", 40, None),
     ]
     assert http.get(f"/studies/{tuned}").json()["best"]["steps"] == 40
+
+
+def test_trials_are_filtered_and_sorted(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.9})
+    http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 50})
+
+    def numbers(query: str) -> list[int]:
+        return [trial["trial"] for trial in http.get(f"/studies/{tuned}/trials?{query}").json()["items"]]
+
+    assert numbers("state=completed") == [0, 1]
+    assert numbers("state=completed&state=waiting") == [0, 1, 2]
+    assert numbers("sort=value") == [1, 0, 2]
+    assert numbers("sort=-value") == [0, 1, 2]
+    assert numbers("sort=-steps&limit=1") == [2]
+    assert http.get(f"/studies/{tuned}/trials?sort=luck").status_code == 422
+    page = http.get(f"/studies/{tuned}/trials?sort=value&limit=2").json()
+    assert numbers(f"sort=value&limit=2&cursor={page['next_cursor']}") == [2]
+
+
+def test_trials_by_column(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.9})
+    found = http.get(f"/studies/{tuned}/trials:columns").json()
+    assert found["count"] == 2
+    columns = found["columns"]
+    assert columns["trial"] == [0, 1]
+    assert (columns["value"], columns["best.step"]) == ([None, 0.9], [None, 40])
+    assert (columns["hp.lr"], columns["hp.lr.family"], columns["hp.bs"]) == ([None, 0.1], ["multistep", None], [64, 64])
+
+
+def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned: str, workers: Workers) -> None:
+    """Every view of the study was a server error."""
+    workers.fail(tuned, workers.assign(tuned, 1), "ValueError: caf\udce9 \x1b[2J")
+    assert "caf\\udce9" in http.get(f"/studies/{tuned}/trials/1").json()["failure"]["error"]
+    for path in ("", "/trials", "/events", "/plan", "/log", "/trials:columns"):
+        assert http.get(f"/studies/{tuned}{path}").status_code == 200
+    assert http.post(f"/studies/{tuned}:replay").status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -33,6 +34,8 @@ PREVIEW_SECONDS = 20.0
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
 NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
+States = Annotated[Sequence[schemas.StudyState], Query(description="only studies in this state; may be repeated")]
+Name = Annotated[str | None, Query(max_length=200, description="only studies of this name")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
 
@@ -74,9 +77,15 @@ def _new_id(use: Services, name: str) -> StudyId:
 
 
 @router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
-def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
+def list_studies(
+    use: Use,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = None,
+    state: States = (),
+    name: Name = None,
+) -> Json:
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
-    return reading.studies(use, limit, cursor)
+    return reading.studies(use, limit, cursor, state, name)
 
 
 @router.get(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.api import paging, reading, schemas, views
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
 from app.api.openapi import refusals
+from app.api.ordering import KEYS
 from app.api.services import Found, Services, TrialPath, Use
 from app.api.strict import StrictRoute
 from app.api.writing import Write, Writing
@@ -23,8 +25,17 @@ from app.events.tables import StudyRow
 from stagetree.limits import Limits
 
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
+batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
 Json = dict[str, Any]
+States = Annotated[Sequence[schemas.TrialState], Query(description="only trials in this state; may be repeated")]
+Sort = Annotated[
+    str,
+    Query(
+        pattern=f"^-?({'|'.join(KEYS)})$",
+        description="a field to sort by, results with the best first; -FIELD turns the order around",
+    ),
+]
 
 
 @router.get(
@@ -34,9 +45,30 @@ Json = dict[str, Any]
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
-    """In the order of their numbers."""
-    return reading.trials(use, row, limit, cursor)
+def list_trials(
+    row: Found,
+    use: Use,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = None,
+    state: States = (),
+    sort: Sort = "trial",
+) -> Json:
+    """In the order of their numbers, or of another key. What has no value there comes last.
+
+    Pages of trials in another order than their numbers' may overlap while the study goes on.
+    """
+    return reading.trials(use, row, limit, cursor, state, sort)
+
+
+@batch.get(
+    "/trials:columns",
+    summary="All trials by column",
+    response_model=schemas.Columns,
+    responses=refusals(404),
+)
+def get_columns(row: Found, use: Use) -> Json:
+    """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
+    return reading.columns(use, row)
 
 
 @router.get(
@@ -80,9 +112,6 @@ def add_trial(request: Request, response: Response, row: Found, given: TrialBody
     assert isinstance(added, e.TrialAdded)
     response.headers["Location"] = f"{request.url.path}/{added.trial}"
     return get_trial(row, added.trial, use)
-
-
-batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
 
 @batch.post(
