@@ -69,10 +69,15 @@ def _spec(request: Request, error: SpecError) -> Response:
 
 
 def _validation(request: Request, error: RequestValidationError) -> Response:
-    in_path = any(each["loc"][0] == "path" for each in error.errors())
-    if in_path and ":" in request.url.path:
-        return _not_allowed(request)  # the path of a command, which is not a name
+    if _is_command_read(request, error):
+        return _not_allowed(request)
     return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
+
+
+def _is_command_read(request: Request, error: RequestValidationError) -> bool:
+    """Whether the path is one of a command, such as `trials/3:extend`, and was taken for one with a wrong number."""
+    is_in_path = any(each["loc"][0] == "path" for each in error.errors())
+    return is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", "")
 
 
 def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:

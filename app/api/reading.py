@@ -104,13 +104,13 @@ def stage_tree(use: Services, row: StudyRow) -> Json:
 
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Json:
-    """Every decision derived again. Raises `Invalid` for a position before the study."""
+    """Every decision derived again. Raises `Unknown` for a position before the study."""
     from app.scheduling.replay import replay as replayed
 
     log = ((recorded.position, recorded.event) for recorded in use.log.read(row.stream))
     found = replayed(log, StudyId(row.id), at=at)
     if row.id not in found.plan.studies:
-        raise Invalid("at", f"must be at or after the study's first event, got {at}: `stagetree events` lists them")
+        raise Unknown(f"there was no study {row.id} yet at event {at}: `stagetree events` lists those it has")
     return writable(found.to_json())
 
 

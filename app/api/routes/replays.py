@@ -37,8 +37,8 @@ def replay_study(row: Found, use: Use, at: At = None) -> Any:
     "/log",
     summary="The whole log of the study's plan",
     response_class=StreamingResponse,
-    responses={200: {"content": {"application/jsonl": {"example": LINE}}}, **refusals(404)},
+    responses={200: {"content": {"text/plain": {"example": LINE}}}, **refusals(404)},
 )
 def get_log(row: Found, use: Use) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
-    return StreamingResponse(reading.log(use, row), media_type="application/jsonl")
+    return StreamingResponse(reading.log(use, row), media_type="text/plain")
