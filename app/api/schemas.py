@@ -360,7 +360,9 @@ class Study(BaseModel):
     submitted_at: float
     finished_at: float | None
     progress: Progress
-    spec: Json = Field(default={}, title="File", description="the study file as it was submitted; left out with the trials")
+    spec: Json = Field(
+        default={}, title="File", description="the study file as it was submitted; left out with the trials"
+    )
     trials: list[Trial] = []
 
 

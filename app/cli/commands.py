@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import changing, history, looking, running, striking
+from app.cli import changing, debugging, history, looking, running, striking
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -48,6 +48,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         looking.trials,
         looking.trial,
         looking.logs,
+        debugging.debug,
         history.events,
         history.replay,
         history.export,

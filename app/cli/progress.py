@@ -25,6 +25,9 @@ SHORTEST_LOOK, LONGEST_LOOK = 0.1, 1.0
 FIRST_LINES, LAST_LINES = 5.0, 300.0
 """Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
 
+AWAY_SECONDS = 60.0
+"""How long whoever follows a study waits for a server that is away."""
+
 FINAL = ("completed", "failed", "cancelled")
 DUMB = ("dumb", "unknown", "")
 
@@ -63,12 +66,30 @@ def follow(client: Client | Store, study: str, show: Show, check: Callable[[], N
 def _looks(client: Client | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
     """The study as it stands, again and again, until it is over."""
     while True:
-        found = client.study(study, trials=False)
+        found = _look(client, study, check)
         yield found
         if found["state"] in FINAL:
             return
         check()
         time.sleep(_pause(found["progress"]["seconds_left"]))
+
+
+def _look(client: Client | Store, study: str, check: Callable[[], None]) -> Json:
+    """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
+    from stagetree.client import Unreachable
+
+    deadline: float | None = None
+    while True:
+        try:
+            return client.study(study, trials=False)
+        except Unreachable:
+            check()
+            if deadline is None:
+                print("The server does not answer; waiting for it ...", file=sys.stderr)
+                deadline = time.monotonic() + AWAY_SECONDS
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LONGEST_LOOK)
 
 
 def _pause(left: float | None) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from commandline import Stagetree
-from stacks import Service
+from stacks import TOYS, Service
 from toys import grid, switch, trials
 
 Json = dict[str, Any]
@@ -127,6 +127,19 @@ def test_a_trial(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert "score" in said.out.splitlines()[-4:][0] or "step" in said.out
     assert stagetree("trial", done["study"], 2, "-o", "json").json == served.client.trial(done["study"], 2)
     assert stagetree("trial", done["study"], 99).code == 3
+
+
+def test_a_trial_is_trained_here(stagetree: Stagetree, served: Service, done: Json) -> None:
+    said = stagetree("debug", done["study"], 2, "--trainers", TOYS[0])
+    assert said.code == 0
+    assert f"score  {done['trials'][2]['value']:.6g}" in said.out.splitlines()
+    assert stagetree("debug", done["study"], 2).err.startswith("stagetree: trainer 'toy' is in no file here")
+
+
+def test_an_error_comes_as_it_was_raised(stagetree: Stagetree, served: Service) -> None:
+    study = served.run(trials("cli-debug", ({"mood": "raise"}, 2)))["study"]
+    with pytest.raises(ValueError, match="the loss went through the roof"):
+        stagetree("debug", study, 0, "--trainers", TOYS[0])
 
 
 def test_wait_ends_as_the_study_does(stagetree: Stagetree, served: Service, done: Json) -> None:

@@ -12,6 +12,7 @@ from app.api import schemas
 from app.cli import progress
 from app.cli.live import frame
 from app.cli.progress import Show, headline, how, lines
+from stagetree.client import Unreachable
 
 Json = dict[str, Any]
 RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
@@ -93,3 +94,30 @@ def test_a_terminal_without_a_middle_dot(monkeypatch: pytest.MonkeyPatch) -> Non
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stderr", ascii_only)
     headline(study()).encode("ascii")
+
+
+class Restarted:
+    """A server that is away for a while."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+
+    def study(self, study: str, trials: bool = True) -> Json:
+        self.away -= 1
+        if self.away >= 0:
+            raise Unreachable("http://here", "it is being started again")
+        return {"study": study, "state": "completed"}
+
+
+def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.time, "sleep", lambda seconds: None)
+    server: Any = Restarted(away=5)
+    assert progress.follow(server, "x", Show.quiet)["state"] == "completed"
+
+
+def test_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(progress, "AWAY_SECONDS", 0.0)
+    server: Any = Restarted(away=10**6)
+    with pytest.raises(Unreachable):
+        progress.follow(server, "x", Show.quiet)
