@@ -7,7 +7,7 @@ from typing import Any
 
 from app.api.forms import form_text
 from app.domain import accounting
-from app.domain.ids import ChainId
+from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Chain, SearchPlan, Study, TrialEvent
 from app.domain.standing import Rung, standing
 from app.domain.states import TrialEventKind, TrialState
@@ -51,11 +51,22 @@ def _expected_trials(study: Study) -> int | None:
 
 def _steps(plan: SearchPlan, study: Study, running: list[Json]) -> Json:
     """The different steps that are trained, those under way included, and how many there will be."""
-    cost = accounting.cost(plan, study)
+    trained, left = accounting.cost(plan, study).known + study.fresh, _outstanding(plan, study)
     under_way = sum(run["step"] - run["start"] for run in running if run["study"] == study.id)
-    done = min(cost.known + study.fresh + under_way, study.unique)
     expected = None if study.is_final else forecast(study.spec)
-    return {"done": done, "expected": max(study.unique, expected.steps if expected else 0)}
+    to_come = max(0, expected.steps - study.unique) if expected else 0
+    return {"done": trained + min(under_way, left), "expected": trained + left + to_come}
+
+
+def _outstanding(plan: SearchPlan, study: Study) -> int:
+    """The different steps that trials still wait for: none of those that failed or were cancelled."""
+    ends: dict[NodeId, int] = {}
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            starts = [plan.nodes[name].start for name in trial.path]
+            for name, end in zip(trial.path, [*starts[1:], trial.steps], strict=True):
+                ends[name] = max(end, ends.get(name, 0))
+    return sum(max(0, end - plan.nodes[name].trained) for name, end in ends.items())
 
 
 def _seconds_left(study: Study, steps: Json, slots: int) -> float | None:

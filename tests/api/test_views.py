@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.api import views
+from app.api.progress import progress
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
@@ -136,3 +137,12 @@ def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -
     give(plan, c.CancelTrial(study=S, trial=1))
     assert [(stage["start"], stage["end"]) for stage in views.stage_tree(plan, plan.studies[S])["stages"]] == [(0, 40)]
     assert NodeId(shown["stages"][0]["node"]) in plan.nodes
+
+
+def test_steps_of_trials_that_failed_are_not_expected() -> None:
+    """The bar of a completed study stood at 37 %."""
+    plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2)))
+    study = plan.studies[S]
+    assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 20}
+    give(plan, c.CancelTrial(study=S, trial=1))
+    assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 10}
