@@ -7,13 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from app.cli.documents import Documents
 from app.cli.errors import NOT_FOUND, USAGE, fail
 from app.cli.store import DEFAULT, Store, is_store
-
-if TYPE_CHECKING:
-    from stagetree.client import Client
 
 Json = dict[str, Any]
 LAST = "last"
@@ -27,7 +25,7 @@ def server_url(given: str | None) -> str | None:
 
 
 @contextmanager
-def reading(server: str | None, folder: Path | None) -> Iterator[Client | Store]:
+def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Store]:
     """A server that was named, a folder that was named, the server of the environment, `.stagetree` here, or the
     server of this machine: the first of these that there is.
     """
@@ -41,10 +39,10 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Client | Store]
             yield store
     else:
         with Client(url) as client:
-            yield client
+            yield Documents(client)
 
 
-def study_id(client: Client | Store, meant: str) -> str:
+def study_id(client: Documents | Store, meant: str) -> str:
     """The id of the study that is meant. Ends with a message where there is none, or where it could be several."""
     if meant == LAST:
         newest = next(iter(client.studies(limit=1)), None)

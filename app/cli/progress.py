@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from app.cli.text import duration, number, one_line, plural
 
 if TYPE_CHECKING:
+    from app.cli.documents import Documents
     from app.cli.store import Store
-    from stagetree.client import Client
 
 Json = dict[str, Any]
 
@@ -48,7 +48,7 @@ def how(plain: bool, quiet: bool) -> Show:
     return Show.live if can and not plain else Show.plain
 
 
-def follow(client: Client | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
+def follow(client: Documents | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
     """Show progress until the study is over; the study with its trials. `check` may raise to end it earlier."""
     looks = _looks(client, study, check)
     if show is Show.live:
@@ -63,7 +63,7 @@ def follow(client: Client | Store, study: str, show: Show, check: Callable[[], N
     return client.study(study)
 
 
-def _looks(client: Client | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
+def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
     """The study as it stands, again and again, until it is over."""
     while True:
         found = _look(client, study, check)
@@ -74,7 +74,7 @@ def _looks(client: Client | Store, study: str, check: Callable[[], None]) -> Ite
         time.sleep(_pause(found["progress"]["seconds_left"]))
 
 
-def _look(client: Client | Store, study: str, check: Callable[[], None]) -> Json:
+def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:
     """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
     from stagetree.client import Unreachable
 

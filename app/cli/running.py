@@ -15,12 +15,12 @@ from app.cli.output import Format, print_json
 from app.cli.text import memory, plural, without_secrets
 
 if TYPE_CHECKING:
+    from app.cli.documents import Documents
     from app.cli.progress import Show
     from app.cli.stacks import Service
     from app.cli.store import Store as LocalStore
-    from stagetree.client import Client
 
-    Asked = Service[Client | LocalStore]
+    Asked = Service[Documents | LocalStore]
 
 Json = dict[str, Any]
 Keep = Annotated[
@@ -220,11 +220,11 @@ def _until(timeout: float | None, service: Asked) -> Any:
     return check
 
 
-def _run(service: Service[Client], spec: Json, show: Show) -> Json:
+def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     return _follow(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
 
 
-def _unfinished(service: Service[Client], spec: Json) -> str | None:
+def _unfinished(service: Service[Documents], spec: Json) -> str | None:
     """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
     if service.folder is not None:
         for listed in service.client.studies():
@@ -276,7 +276,7 @@ def _code(study: Json) -> int:
     return DONE if study["state"] == "completed" and study["best"] else FAILED
 
 
-def _say_what_is_kept(service: Service[Client]) -> None:
+def _say_what_is_kept(service: Service[Documents]) -> None:
     from app.cli import store
 
     folder = service.folder

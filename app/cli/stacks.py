@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
+from app.cli.documents import Documents
 from app.cli.errors import USAGE, fail
 from app.cli.finding import reading as place_to_read
 from app.cli.finding import server_url
@@ -24,7 +25,7 @@ from stagetree.sequences import did_you_mean
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-Asked = TypeVar("Asked", bound="Client | Store", covariant=True)
+Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class Service(Generic[Asked]):
 
 
 @contextmanager
-def server(url: str | None) -> Iterator[Service[Client]]:
+def server(url: str | None) -> Iterator[Service[Documents]]:
     """The service at a URL, or else that of the environment, or of this machine."""
     with Client(server_url(url)) as client:
-        yield Service(client, lambda: None, place=f"--server {client.url}")
+        yield Service(Documents(client), lambda: None, place=f"--server {client.url}")
 
 
 @contextmanager
-def reading(url: str | None, folder: Path | None) -> Iterator[Service[Client | Store]]:
+def reading(url: str | None, folder: Path | None) -> Iterator[Service[Documents | Store]]:
     """Whoever can tell about studies: a server, or a store without one."""
     with place_to_read(url, folder) as found:
         if isinstance(found, Store):
@@ -71,7 +72,7 @@ def own_stack(
     host: str = "127.0.0.1",
     port: int = 0,
     await_slots: bool = False,
-) -> Iterator[Service[Client]]:
+) -> Iterator[Service[Documents]]:
     """An embedded stack. A temporary folder is removed when all went well, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
@@ -79,7 +80,7 @@ def own_stack(
         stack = Embedded(where, slots, trainers, port, host)
         with _ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
-            yield Service(client, stack.check, stack.folder)
+            yield Service(Documents(client), stack.check, stack.folder)
     except BaseException:
         if began:
             again = "" if folder == DEFAULT else f" with --dir {where}"

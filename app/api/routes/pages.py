@@ -65,7 +65,7 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
 
 
 def _answer(status: str, answer: Json) -> tuple[str, str, str]:
-    schema = next((media.get("schema", {}) for media in answer.get("content", {}).values()), {})
+    schema: Json = next((media.get("schema", {}) for media in answer.get("content", {}).values()), {})
     return escape(status), _kind(schema), escape(answer.get("description", ""))
 
 
