@@ -161,7 +161,8 @@ def submit(study: StudyFile, server: Server = None, changes: Changes = None, out
         print_json(found)
     else:
         print(found["study"])
-        print(f"Follow it with: stagetree watch {found['study']}", file=sys.stderr)
+        where = f" {without_secrets(service.place)}" if server else ""
+        print(f"Follow it with: stagetree watch {found['study']}{where}", file=sys.stderr)
 
 
 def watch(

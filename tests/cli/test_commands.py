@@ -78,6 +78,8 @@ def test_submit_and_watch(stagetree: Stagetree, served: Service, write: Write) -
     said = stagetree("submit", write(trials("cli-watch", ({}, 3))))
     study = said.out.strip()
     assert (said.code, said.err) == (0, f"Follow it with: stagetree watch {study}\n")
+    said = stagetree("submit", write(trials("cli-watch", ({}, 3))), "--server", served.url)
+    assert said.err.endswith(f"--server {served.url}\n"), "elsewhere than where it would be looked for"
     assert stagetree("watch", study).code == 0
     assert stagetree("watch", study, "-o", "json").json["state"] == "completed"
     assert stagetree("submit", write(trials("cli-watch", ({}, 3))), "-o", "json").json["state"] == "running"
