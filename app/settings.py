@@ -48,6 +48,11 @@ class Settings(BaseSettings):
         return min(2.0, self.lease_seconds / 6)
 
     @property
+    def patience_seconds(self) -> float:
+        """How long to wait for an answer of the database or the broker: a dead one must be noticed within a lease."""
+        return max(1.0, min(20.0, self.lease_seconds / 3))
+
+    @property
     def trainer_files(self) -> list[str]:
         return [path.strip() for path in self.trainers.split(",") if path.strip()]
 
