@@ -30,6 +30,10 @@ class Settings(BaseSettings):
         default=60.0, gt=0, description="a worker that is silent for so long has lost its chain"
     )
     tick_seconds: float = Field(default=5.0, gt=0, description="the scheduler looks at the log at least this often")
+    stop_seconds: float = Field(
+        default=30.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
+    )
+    locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
     spare_overhead: float = Field(
         default=0.01, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"
     )
@@ -41,6 +45,10 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(
         default=256 * 2**20, ge=0, description="the most bytes of recent checkpoints that a slot keeps in memory"
     )
+
+    key_days: float = Field(default=7.0, gt=0, description="how long an idempotency key is remembered")
+    chain_days: float = Field(default=7.0, gt=0, description="how long the row of a chain stays when it is over")
+    worker_days: float = Field(default=1.0, gt=0, description="how long a slot or scheduler that is gone stays listed")
 
     @property
     def heartbeat_seconds(self) -> float:
