@@ -1,7 +1,8 @@
 """The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as children of this process.
 
 Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
-this process, however it ends.
+this process, however it ends. What they write is for this user alone, and what lies in the working folder is not
+imported, whatever its name.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from typing import IO
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
+ROOT = Path(__file__).parents[1]
+PRIVATE = 0o077
+"""As a umask."""
 
 
 class StackFailed(Exception):
@@ -53,11 +57,13 @@ class Embedded:
 
         Slots import torch, which takes seconds; a study may be submitted before.
         """
-        self._prepare_folder()
+        with _private_files():
+            self._prepare_folder()
         self.port = self._free_port()
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
-            self._spawn_all()
+            with _private_files():
+                self._spawn_all()
             self._await_ready(self.slots if await_slots else 0)
         except BaseException:
             self.stop()
@@ -87,6 +93,9 @@ class Embedded:
         """The settings of the child processes."""
         return {
             **os.environ,
+            **_import_path(),
+            "STAGETREE_LOCKS": f"{self._scratch}/locks",
+            "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
@@ -120,7 +129,8 @@ class Embedded:
 
     def _spawn_all(self) -> None:
         commands = self._commands()
-        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)  # first: it has most to import
+        self._spawn_trainers()  # first: it has most to import
+        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)
         self._spawn("redis", commands["redis"])
         self._create_database()
         self._spawn("api", commands["api"])
@@ -129,14 +139,23 @@ class Embedded:
     def _commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log."""
         workers = {"scheduler": [*_worker("scheduler"), "-P", "solo", "-B"]}
-        workers |= {name: _worker(name) for name in (f"gpu{number}" for number in range(self.slots))}
-        nursery = ["app.workers.nursery", str(self.folder / "logs"), json.dumps(workers)]
-        api = ["uvicorn", "--factory", "app.main:create_app", "--host", self.host, "--port", str(self.port)]
+        workers |= {name: _worker(name) for name in slot_names(self.slots)}
+        prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
+        api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(ROOT)]
+        at = ["--host", self.host, "--port", str(self.port)]
         return {
             "redis": _redis_command(self._scratch),
-            "api": [sys.executable, "-m", *api, "--no-access-log"],
-            "workers": [sys.executable, "-m", *nursery],
+            "api": [sys.executable, "-P", "-m", *api, *at, "--no-access-log"],
+            "workers": [sys.executable, "-P", "-m", *prefork],
         }
+
+    def _spawn_trainers(self) -> None:
+        """The interpreter that has imported torch, and forks a process that trains for whichever slot asks."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{self._scratch}/trainers.sock")
+            listener.listen()
+            command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", str(listener.fileno())]
+            self._spawn("trainers", command, pass_fds=[listener.fileno()])
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""
@@ -173,12 +192,16 @@ class Embedded:
         finally:
             database.dispose()
 
-    def _spawn(self, name: str, command: Sequence[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, name: str, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 env=self.environment(),
                 stdin=stdin,
+                pass_fds=pass_fds,
+                umask=PRIVATE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us to handle
@@ -202,6 +225,30 @@ class Embedded:
     def _last_words(self, name: str) -> str:
         lines = (self.folder / "logs" / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def slot_names(count: int) -> list[str]:
+    """What the slots of this machine are called: after its GPUs, or its CPU."""
+    kind = "gpu" if _gpus() else "cpu"
+    return [f"{kind}{number}" for number in range(count)]
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """What is created in the block is for this user alone."""
+    before = os.umask(PRIVATE)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _import_path() -> dict[str, str]:
+    """Where children find this package, if it is not installed: never the working folder, which is the user's."""
+    if "site-packages" in ROOT.parts:
+        return {}
+    given = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *([given] if given else [])])}
 
 
 def _worker(queue: str) -> list[str]:
