@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -46,9 +47,34 @@ class Settings(BaseSettings):
         default=256 * 2**20, ge=0, description="the most bytes of recent checkpoints that a slot keeps in memory"
     )
 
+    strike_after_seconds: float = Field(
+        default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"
+    )
+    silence_seconds: float = Field(
+        default=1800.0, gt=0, description="a trainer that is silent for so long, and ten times longer than ever, hangs"
+    )
+    logs: str = Field(
+        default="", description="the folder for what trainers print; by default `logs` beside a local database, or here"
+    )
+    warm: str = Field(default="", description="the socket of an interpreter that forks trainers for all slots here")
+    allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU where there is no GPU")
+
     key_days: float = Field(default=7.0, gt=0, description="how long an idempotency key is remembered")
     chain_days: float = Field(default=7.0, gt=0, description="how long the row of a chain stays when it is over")
     worker_days: float = Field(default=1.0, gt=0, description="how long a slot or scheduler that is gone stays listed")
+
+    @property
+    def logs_folder(self) -> Path:
+        """Where the logs of trials are, in a folder for each study."""
+        if self.logs:
+            return Path(self.logs)
+        kind, _, path = self.database_url.partition(":///")
+        return (Path(path).parent if kind == "sqlite" else Path()) / "logs"
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a slot that is to end waits for what it has not saved yet, so that it ends in time."""
+        return 0.6 * self.stop_seconds
 
     @property
     def heartbeat_seconds(self) -> float:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,7 +15,7 @@ from uuid import uuid4
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
-from app.registry import describe, load
+from app.registry import TrainerFileError, describe
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, nudge, publish
 from app.workers.gc_tuning import collect_young, freeze_survivors
@@ -22,11 +23,14 @@ from app.workers.notifier import Notifier
 from app.workers.now_and_then import NowAndThen
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.retiring import Retiring
+from app.workers.slot.device import SlotDevice, device_of, visible_gpus
 from app.workers.ticking import Ticking
 
 if TYPE_CHECKING:
-    from app.workers.slot import Slot
+    from app.workers.slot.slot import Slot
+    from app.workers.slot.trainer_host import Source
     from app.workers.tick import Ticker
+    from app.workers.trainer_process import TrainerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -155,34 +159,58 @@ def end_worker(why: str) -> None:
 def _open_slot() -> None:
     """Be ready for stages. The slot puts itself on record, as soon as the database answers."""
     global _slot
-    from app.workers.checkpoints import Checkpoints
-    from app.workers.slot import Slot
+    from app.workers.slot.object_store import open_store
+    from app.workers.slot.slot import Limits, Slot, Surroundings
 
     assert ownership is not None
     ownership.begin()
-    _slot = Slot(
-        ownership,
-        device=_device(ownership.slot),
+    device, here = device_here(ownership.slot), settings()
+    logger.warning("slot %s trains on %s", ownership.slot, device)
+    around = Surroundings(
         records=SqlRecords(database()),
-        checkpoints=Checkpoints(settings().checkpoints, memory=settings().memory_bytes),
-        trainer=cache(lambda name: load(settings().trainer_files, name)),
-        versions=cache(lambda: describe(settings().trainer_files)),
-        nudge=notify,
-        lease_seconds=settings().lease_seconds,
-        heartbeat_seconds=settings().heartbeat_seconds,
-        spare_overhead=settings().spare_overhead,
+        store=open_store(here.checkpoints),
+        start=_starter(device),
+        sources=_sources,
+        notify=notify,
+        is_retiring=lambda: retiring.is_asked,
+        end=end_worker,
+        logs=here.logs_folder,
     )
-    _slot.register()
+    limits = Limits(
+        lease=here.lease_seconds,
+        heartbeat=here.heartbeat_seconds,
+        grace=here.grace_seconds,
+        strike=here.strike_after_seconds,
+        silence=here.silence_seconds,
+        overhead=here.spare_overhead,
+        memory_bytes=here.memory_bytes,
+    )
+    _slot = Slot(ownership, str(device), around, limits)
+    _slot.start()
 
 
-def _device(name: str) -> str:
-    """The device of a slot: `gpu1` is CUDA device 1 where there is one, else its threads of the CPU."""
-    import torch
+def device_here(slot: str) -> SlotDevice:
+    """The device of a slot on this machine. Raises `NoDevice`."""
+    return device_of(slot, visible_gpus(), allow_cpu=settings().allow_cpu)
 
-    from stagetree.runtime.machine import Machine
 
-    number = int(re.search(r"\d+$", name)[0])  # type: ignore[index]
-    device = f"cuda:{number}" if "gpu" in name and number < torch.cuda.device_count() else "cpu"
-    threads = settings().threads if device == "cpu" else torch.get_num_threads()
-    Machine(device, None, threads, "warn").prepare()
-    return device
+def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
+    """What starts a fresh process that trains on that device."""
+    from app.workers.trainer_process import TrainerProcess
+    from app.workers.warm import Warm
+
+    warm, threads = Warm(settings().warm), settings().threads
+    return lambda: TrainerProcess.start(warm, device=device.device, visible_devices=device.visible, threads=threads)
+
+
+def _sources() -> dict[str, Source]:
+    """The trainers of this installation."""
+    from app.workers.slot.trainer_host import Source
+
+    sources = dict[str, Source]()
+    for path in settings().trainer_files:
+        try:
+            sources |= {name: Source(path, version) for name, version in describe([path]).items()}
+        except TrainerFileError as problem:
+            logger.warning("%s", problem)
+    return sources

@@ -27,6 +27,7 @@ from app.grace import end_within
 from app.settings import settings
 from app.workers import process
 from app.workers.celery_app import SCHEDULER_QUEUE, celery
+from app.workers.slot.device import NoDevice
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +85,11 @@ def _become_slot(name: str) -> None:
             f" a hyphen between, such as host-gpu0; the scheduler's is {SCHEDULER_QUEUE}"
         )
     try:
+        process.device_here(name)
         process.own(name)
         _await_free()
+    except NoDevice as problem:
+        raise SystemExit(str(problem)) from None
     except SlotTaken as taken:
         raise SystemExit(f"{taken}; give this worker another queue, such as {process.another_name(name)}") from None
 
