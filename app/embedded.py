@@ -47,6 +47,7 @@ class Embedded:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: str = ""
     _lock: IO[bytes] | None = None
+    _trainers: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -78,6 +79,8 @@ class Embedded:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._processes.clear()
+        if self._trainers:
+            self._trainers.close()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._lock:
@@ -86,7 +89,7 @@ class Embedded:
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
         for name, process in self._processes.items():
-            if process.poll() is not None:
+            if process.poll() is not None and name != "trainers":
                 raise StackFailed(f"{name} ended with exit code {process.returncode}{self._last_words(name)}")
 
     def environment(self) -> dict[str, str]:
@@ -150,12 +153,17 @@ class Embedded:
         }
 
     def _spawn_trainers(self) -> None:
-        """The interpreter that has imported torch, and forks a process that trains for whichever slot asks."""
-        with socket.socket(socket.AF_UNIX) as listener:
+        """The interpreter that has imported torch, and forks a process that trains for whichever slot asks.
+
+        It ends when the socket that it has from us is closed. Should it end before, each slot starts one of its own.
+        """
+        self._trainers, theirs = socket.socketpair()
+        with theirs, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{self._scratch}/trainers.sock")
             listener.listen()
-            command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", str(listener.fileno())]
-            self._spawn("trainers", command, pass_fds=[listener.fileno()])
+            fds = [theirs.fileno(), listener.fileno()]
+            command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds)]
+            self._spawn("trainers", command, pass_fds=fds)
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""

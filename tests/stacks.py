@@ -212,6 +212,8 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_LEASE_SECONDS": "4",
         "STAGETREE_TICK_SECONDS": "1",
         "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
+        "STAGETREE_ALLOW_CPU": "1",
+        "STAGETREE_LOCKS": str(folder / "locks"),
         "PYTHONPATH": str(ROOT),
     }
     celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO"]
