@@ -27,6 +27,8 @@ MODULES = (
     "app.workers.tick",
     "app.workers.slot.slot",
     "app.workers.slot.object_store",
+    "app.workers.trainer_process",
+    "app.workers.warm",
 )
 
 
