@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,14 @@ from typing import IO
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
-ROOT = Path(__file__).parents[1]
 PRIVATE = 0o077
 """As a umask."""
+
+PYTHON = (sys.executable, "-P", "-m")
+"""Without the working folder on the path: whatever its user has there, an app.py or a yaml.py, is not ours."""
+
+HOME = Path(__file__).resolve().parents[1]
+"""Where this package lies."""
 
 
 class StackFailed(Exception):
@@ -96,13 +102,13 @@ class Embedded:
         """The settings of the child processes."""
         return {
             **os.environ,
-            **_import_path(),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
             "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
             "STAGETREE_TRAINERS": ",".join(str(Path(path).resolve()) for path in self.trainers),
+            "PYTHONPATH": os.pathsep.join(filter(None, (_home_first(), os.environ.get("PYTHONPATH")))),
         }
 
     # ------------------------------------------------------------------------------------------------ starting
@@ -144,12 +150,11 @@ class Embedded:
         workers = {"scheduler": [*_worker("scheduler"), "-P", "solo", "-B"]}
         workers |= {name: _worker(name) for name in slot_names(self.slots)}
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
-        api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(ROOT)]
-        at = ["--host", self.host, "--port", str(self.port)]
+        api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
             "redis": _redis_command(self._scratch),
-            "api": [sys.executable, "-P", "-m", *api, *at, "--no-access-log"],
-            "workers": [sys.executable, "-P", "-m", *prefork],
+            "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log"],
+            "workers": [*PYTHON, *prefork],
         }
 
     def _spawn_trainers(self) -> None:
@@ -162,7 +167,7 @@ class Embedded:
             listener.bind(f"{self._scratch}/trainers.sock")
             listener.listen()
             fds = [theirs.fileno(), listener.fileno()]
-            command = [sys.executable, "-P", "-m", "stagetree.runtime.warm", *map(str, fds)]
+            command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds)]
             self._spawn("trainers", command, pass_fds=fds)
 
     def _has_work(self) -> bool:
@@ -251,12 +256,10 @@ def _private_files() -> Iterator[None]:
         os.umask(before)
 
 
-def _import_path() -> dict[str, str]:
-    """Where children find this package, if it is not installed: never the working folder, which is the user's."""
-    if "site-packages" in ROOT.parts:
-        return {}
-    given = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *([given] if given else [])])}
+def _home_first() -> str:
+    """Where this package is imported from, if it is not installed: a checkout."""
+    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    return "" if HOME in installed else str(HOME)
 
 
 def _worker(queue: str) -> list[str]:

@@ -17,7 +17,7 @@ from app.away import store_is_away
 from app.events.database import Database
 from app.events.records import SqlRecords
 from app.events.transact import Plans
-from app.registry import describe
+from app.registry import Catalogue
 from app.settings import Settings
 from app.settings import settings as read_settings
 from app.urls import without_secrets
@@ -39,7 +39,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     services = Services(
         records=records,
         plans=Plans(records.log),
-        trainers=describe(settings.trainer_files),
+        trainers=_trainers(settings),
+        limits=settings.limits,
         nudge=Notifier(nudge).notify,
         clock=time,
         new_id=lambda: uuid4().hex,
@@ -48,6 +49,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         stop_seconds=settings.stop_seconds,
     )
     return make_app(services)
+
+
+def _trainers(settings: Settings) -> Catalogue:
+    """The trainers there are, which must all be sound to begin with. Raises `TrainerFileError`."""
+    catalogue = Catalogue(settings.trainer_files)
+    catalogue.check()
+    return catalogue
 
 
 def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:

@@ -116,6 +116,7 @@ def _ticker(records: SqlRecords) -> Ticker:
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
         spare_bytes=settings().spare_bytes,
+        limits=settings().limits,
     )
 
 
