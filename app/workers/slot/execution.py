@@ -152,7 +152,9 @@ class ChainExecution:
         return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
 
     def _next_stop(self, step: int, flags: ChainFlags) -> int:
-        return min((each for each in self._evaluations(flags) if each > step), default=self.stage.end)
+        """The first step from here on at which to evaluate; here itself, if that was not done yet."""
+        first = step + 1 if step == self._evaluated_at else step
+        return min((each for each in self._evaluations(flags) if each >= first), default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
         stage, step = self.stage, self.step
