@@ -31,16 +31,6 @@ def test_a_database_that_is_away_for_a_moment(cluster: Cluster, expected: list[J
     check(cluster, study, expected)
 
 
-@pytest.mark.parametrize("kind", ["refuse", "freeze"])
-def test_a_database_that_is_away_for_long_costs_no_step(cluster: Cluster, expected: list[Json], kind: str) -> None:
-    study, _ = begin(cluster, f"long-{kind}")
-    with cluster.fault("database", kind):
-        time.sleep(LONG)
-    check(cluster, study, expected)
-    steps = cluster.client.study(study)["steps"]
-    assert steps["executed"] == steps["unique"]
-
-
 def test_a_database_that_was_demoted(cluster: Cluster, expected: list[Json], postgres_admin: Engine) -> None:
     study, _ = begin(cluster, "demoted")
     with demoted(cluster, postgres_admin):
@@ -148,12 +138,3 @@ def over(cluster: Cluster, study: str) -> bool:
         return bool(cluster.client.study(study)["state"] == "completed")
     except Unreachable:
         return False
-
-
-def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, expected: list[Json]) -> None:
-    study, _ = begin(cluster, "resets")
-    for _ in range(24):
-        cluster.networks["scheduler"]["database"].reset()
-        cluster.nudge()
-        time.sleep(0.15)
-    check(cluster, study, expected)
