@@ -13,6 +13,7 @@ from app.api.guard import Guard
 from app.api.routes import pages, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
+from app.grace import end_within
 
 API = "/api/v1"
 VERSION = "0.1.0"
@@ -44,6 +45,12 @@ def make_app(services: Services) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    with calling_on_signals(services.stopping.set):
+
+    def stop() -> None:
+        end_within(services.stop_seconds)
+        services.stopping.set()
+
+    with calling_on_signals(stop):
         yield
-    services.records.close()
+    services.stopping.set()
+    services.close()

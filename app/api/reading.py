@@ -141,7 +141,8 @@ def slots(use: Services, limit: int, cursor: str | None = None) -> Json:
     """A page of the slots, by name, with what they do."""
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live()}
-        found = [views.slot(row, chains.get(row.chain or "")) for row in rows.slots.all()]
+        now, lease = rows.now(), use.lease_seconds
+        found = [views.slot(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
     return _page(found, limit, cursor)
 
 

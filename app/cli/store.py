@@ -137,12 +137,13 @@ def size(folder: Path) -> int:
 
 
 def _services(folder: Path) -> Services:
-    from app.api.health import check_schema
+    from app.api.health import Checks, check_schema
     from app.api.services import Services
     from app.events.database import Database
     from app.events.records import SqlRecords
     from app.events.transact import Plans
     from app.registry import Catalogue
+    from app.settings import settings
 
     database = Database(f"sqlite:///{folder.resolve() / DATABASE}")
     check_schema(database)
@@ -154,6 +155,9 @@ def _services(folder: Path) -> Services:
         nudge=lambda: None,
         clock=time.time,
         new_id=lambda: "",
+        checks=Checks({}),
+        lease_seconds=settings().lease_seconds,
+        stop_seconds=0.0,
         logs=folder / "logs",
     )
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import RLock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import Row, Select, select, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
-from app.events.database import Database, DatabaseUnavailable, insert, is_retryable
+from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.projections import project
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, STREAMS
@@ -41,7 +41,7 @@ class Recorded:
     at: float
 
 
-class Conflict(Exception):
+class Conflict(LostRace):
     """The stream is not at the expected version, or the transaction lost against another: decide again."""
 
 
@@ -98,7 +98,8 @@ class EventLog(Protocol):
         """The names of all streams, sorted."""
 
 
-class _Used(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Used:
     """What an idempotency key stands for."""
 
     fingerprint: str
@@ -207,10 +208,10 @@ class SqlLog:
                 recorded = _append(session, stream, events, expected, at, key)
                 project(Rows(session), stream, events)
                 return recorded
-        except OperationalError as error:
-            if is_retryable(error):
-                raise Conflict(f"Appending to stream {stream} lost against another transaction.") from error
+        except Conflict:
             raise
+        except LostRace as error:
+            raise Conflict(f"Appending to stream {stream} lost against another transaction.") from error
         except DatabaseUnavailable:  # perhaps from the commit itself: then only the key can tell whether it was done
             if key is None or (known := self.recall(key, fingerprint)) is None:
                 raise
@@ -281,7 +282,7 @@ def _as_read(type: str, schema_version: int, data: str) -> Event:
 
 def _take_key(session: Session, key: str, used: _Used, at: float) -> bool:
     """Whether the key is new. Whoever comes second waits here until the first has committed or given up."""
-    row = insert(session, KEYS).values(key=key, at=at, **used._asdict())
+    row = insert(session, KEYS).values(key=key, at=at, **asdict(used))
     return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
 
 
@@ -307,8 +308,8 @@ def _fetch(session: Session, query: Select[Any]) -> list[Recorded]:
 
 
 def _recorded(row: Row[Any]) -> Recorded:
-    position, stream, version, type, schema_version, data, at = row
-    return Recorded(position, stream, version, decode(type, schema_version, data), at)
+    event = decode(row.type, row.schema_version, row.data)
+    return Recorded(row.position, row.stream, row.version, event, row.at)
 
 
 def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:

@@ -23,6 +23,7 @@ from app.events.records import Records
 from app.events.rows import Fenced, Rows, SlotTaken
 from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Plans, transact
+from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.scheduling.chains import lead_trial, stages_of
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import Choice, Policy
@@ -205,14 +206,17 @@ class Ticker:
     ) -> dict[str, Any]:
         """What a worker must know; it reads nothing else."""
         assert plan.opened is not None
-        return {
-            "plan": stream,
+        work = ChainAssignment(
+            plan=stream,
             **asdict(plan.opened),
-            "hp": plan.trial(lead).hp,
-            "stages": [asdict(stage) for stage in stages],
-            "resume": resume,
-            "spare_bytes": max(0, self._spare_bytes - plan.intermediate_bytes) // sharers,
-        }
+            study=lead[0],
+            trial=lead[1],
+            hp=plan.trial(lead).hp,
+            stages=stages,
+            resume=None if resume is None else ResumePoint(**resume),
+            intermediate_bytes=max(0, self._spare_bytes - plan.intermediate_bytes) // sharers,
+        )
+        return work.to_json()
 
     def _send(self, chain: str, stages: int, slot: str) -> None:
         try:

@@ -246,6 +246,7 @@ def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> 
     app = make_app(database_url)
     with TestClient(app, base_url=f"http://test{API}") as http:
         workers = Workers(app.state.services)
+        workers.look()
         study = http.post("/studies", json=STUDY, headers={"Idempotency-Key": "k"}).json()["study"]
         workers.tune(study)
         http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "bs": 64}, "steps": 50})

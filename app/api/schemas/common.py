@@ -44,7 +44,10 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
+CHECKS = ("database", "schema", "broker", "store", "scheduler", "slots")
+
+
 class Readiness(BaseModel):
-    model_config = shown_as({"status": "ok", "checks": {"database": "ok", "schema": "ok", "broker": "ok"}})
+    model_config = shown_as({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
     status: Literal["ok"]
     checks: dict[str, str]

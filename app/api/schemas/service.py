@@ -22,7 +22,12 @@ class Slot(BaseModel):
     name: str
     device: str
     host: str
-    state: Literal["idle", "busy"]
+    state: Literal["idle", "busy", "quarantined", "lost"] = Field(
+        description="quarantined: it is given nothing for a while; lost: its worker was not heard of for a lease"
+    )
+    note: str | None = Field(description="what its worker waits for, or why it is in quarantine")
+    quarantined_until: float | None
+    trainers: dict[str, str] = Field(description="the version of each trainer that its worker has")
     chain: str | None
     stage: SlotStage | None
     study: str | None = Field(description="the study that is charged for the stage")

@@ -11,10 +11,10 @@ from itertools import count
 from typing import Any
 
 FULL_EVERY = 20
-_looks = count(1)
+_passes = count(1)
 
 
-def set_old_aside() -> None:
+def freeze_survivors() -> None:
     """From here on, what outlives a full pass is not looked at again.
 
     It is still freed when its last reference goes; only what is part of a cycle by then stays until the process ends.
@@ -22,9 +22,9 @@ def set_old_aside() -> None:
     gc.callbacks.append(_freeze)
 
 
-def look_at_new() -> None:
+def collect_young() -> None:
     """Free what became garbage since the last time; now and then, since the last full pass."""
-    gc.collect(1 if next(_looks) % FULL_EVERY else 2)
+    gc.collect(1 if next(_passes) % FULL_EVERY else 2)
 
 
 def _freeze(phase: str, info: dict[str, Any]) -> None:

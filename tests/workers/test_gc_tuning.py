@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.workers import collector
+from app.workers import gc_tuning
 
 
 class Thing:
@@ -21,7 +21,7 @@ class Thing:
 @pytest.fixture
 def set_aside() -> Iterator[None]:
     before = list(gc.callbacks)
-    collector.set_old_aside()
+    gc_tuning.freeze_survivors()
     yield
     gc.callbacks[:] = before
     gc.unfreeze()
@@ -46,5 +46,5 @@ def test_new_garbage_is_freed(set_aside: None) -> None:
     thing = Thing()
     thing.me, gone = thing, weakref.ref(thing)
     del thing
-    collector.look_at_new()
+    gc_tuning.collect_young()
     assert gone() is None

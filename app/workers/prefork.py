@@ -1,10 +1,9 @@
-"""The workers of one machine as forks of one interpreter that has imported what they share; torch alone takes seconds.
+"""The workers of one machine as forks of one interpreter that has imported what they share.
 
-    python -m app.workers.nursery LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
+    python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
 Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: by then
-the database must be there. Slots begin last, because only they need torch. The nursery ends when a fork does so by
-itself; on SIGTERM it asks all of them to end, and waits.
+the database must be there. It ends when a fork does so by itself; on SIGTERM it asks all of them to end, and waits.
 """
 
 from __future__ import annotations
@@ -20,34 +19,30 @@ from pathlib import Path
 
 from celery.__main__ import main as celery_main
 
-from app.workers.process import SLOT_QUEUE
 from app.workers.signals import end_with_parent
 
-FOR_ALL = ("celery.bin.worker", "app.workers.tasks", "app.workers.tick")
-FOR_SLOTS = ("app.workers.slot", "app.workers.checkpoints", "torch._inductor.config", "torch._dynamo")
-"""The last two are what torch imports when it is told to be deterministic, and for the first optimizer."""
+MODULES = (
+    "celery.bin.worker",
+    "app.workers.tasks",
+    "app.workers.tick",
+    "app.workers.slot.slot",
+    "app.workers.slot.object_store",
+    "app.workers.trainer_process",
+    "app.workers.warm",
+)
 
 
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be started before the forks
-    slots = {name: command for name, command in commands.items() if SLOT_QUEUE.fullmatch(name)}
-    others = {name: command for name, command in commands.items() if name not in slots}
-    nursery = Nursery(logs)
-    load(FOR_ALL)
-    sys.stdin.read()
-    nursery.start(others)
-    load(FOR_SLOTS)
-    nursery.start(slots)
-    return nursery.watch()
-
-
-def load(modules: Sequence[str]) -> None:
-    for name in modules:
+    for name in MODULES:
         importlib.import_module(name)
+    sys.stdin.read()
+    workers = Prefork(logs)
+    workers.start(commands)
+    return workers.watch()
 
 
-class Nursery:
+class Prefork:
     """The forks, by process id."""
 
     def __init__(self, logs: Path) -> None:
