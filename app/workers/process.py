@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -38,6 +40,9 @@ SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
 
 CLEAN_SECONDS = 3600.0
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
 
 retiring = Retiring()
 """Whether this worker is to end; made before the process that trains is forked, which looks at it."""
@@ -164,6 +169,7 @@ def _open_slot() -> None:
 
     assert ownership is not None
     ownership.begin()
+    sys.setswitchinterval(SWITCH_SECONDS)
     device, here = device_here(ownership.slot), settings()
     logger.warning("slot %s trains on %s", ownership.slot, device)
     around = Surroundings(
@@ -205,12 +211,26 @@ def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
 
 def _sources() -> dict[str, Source]:
     """The trainers of this installation."""
+    sources: dict[str, Source] = {}
+    for path in settings().trainer_files:
+        sources |= _sources_in(path, _changed_at(path))
+    return sources
+
+
+@lru_cache(maxsize=100)
+def _sources_in(path: str, changed_at: float) -> dict[str, Source]:
+    """Those of one file, as it was then."""
     from app.workers.slot.trainer_host import Source
 
-    sources = dict[str, Source]()
-    for path in settings().trainer_files:
-        try:
-            sources |= {name: Source(path, version) for name, version in describe([path]).items()}
-        except TrainerFileError as problem:
-            logger.warning("%s", problem)
-    return sources
+    try:
+        return {name: Source(path, version) for name, version in describe([path]).items()}
+    except TrainerFileError as problem:
+        logger.warning("%s", problem)
+        return {}
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return Path(path).stat().st_mtime
+    except OSError:
+        return 0.0
