@@ -23,8 +23,8 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Conflict
 from app.events.records import SqlRecords
-from app.events.rows import Rows
-from app.events.tables import SlotRow
+from app.events.rows import Rows, SlotTaken
+from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Plans, transact
 from app.scheduling.policies import POLICIES
 from app.workers.slot.object_store import LocalStore
@@ -228,10 +228,13 @@ class InProcess:
 class SlotOwner:
     """Takes a slot from whoever has it, as the process does that comes after one that is gone."""
 
-    def __init__(self, slot: str) -> None:
-        self.slot, self.owner = slot, uuid4().hex
+    def __init__(self, slot: str, latest: dict[str, str]) -> None:
+        self.slot, self.owner, self._latest = slot, uuid4().hex, latest
+        latest[slot] = self.owner
 
     def take(self, rows: Rows, device: str) -> bool:
+        if self._latest[self.slot] != self.owner:
+            raise SlotTaken(f"slot {self.slot} is another's")
         before = rows.slots.get(self.slot)
         instead_of = None if before is None else before.owner
         rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host="here", pid=1)
@@ -255,6 +258,7 @@ class Cluster:
         self.sources = {"toy": Source(TOY, "1")}
         self.faults = dict[str, Faults]()
         self.retiring: set[str] = set()
+        self.latest = dict[str, str]()
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
@@ -285,7 +289,7 @@ class Cluster:
             wall_clock=self.clock.now,
             wait=self.clock.wait,
         )
-        slot = Slot(SlotOwner(name), "the CPU", around, replace(self.limits, **limits))
+        slot = Slot(SlotOwner(name, self.latest), "the CPU", around, replace(self.limits, **limits))
         slot.heartbeat.round()
         return slot
 
@@ -315,6 +319,10 @@ class Cluster:
         transact(self.log, self.plans, self.stream, lambda plan: decide(plan, command), at=0.0)
         return study
 
+    def cancel(self, study: StudyId) -> None:
+        command = c.CancelStudy(study=study, at=0.0)
+        transact(self.log, self.plans, self.stream, lambda plan: decide(plan, command), at=0.0)
+
     @property
     def plan(self) -> SearchPlan:
         return self.plans.get(self.stream)
@@ -333,6 +341,10 @@ class Cluster:
     def row(self, slot: str = "gpu0") -> SlotRow | None:
         with self.records.read() as rows:
             return rows.slots.get(slot)
+
+    def live(self) -> list[ChainRow]:
+        with self.records.read() as rows:
+            return rows.chains.live()
 
     # ------------------------------------------------------------------------------------------------ what happens
 
