@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from stagetree.limits import LIMITS, Limits
 
 
 class Settings(BaseSettings):
@@ -62,6 +65,22 @@ class Settings(BaseSettings):
     key_days: float = Field(default=7.0, gt=0, description="how long an idempotency key is remembered")
     chain_days: float = Field(default=7.0, gt=0, description="how long the row of a chain stays when it is over")
     worker_days: float = Field(default=1.0, gt=0, description="how long a slot or scheduler that is gone stays listed")
+
+    max_trials: int = Field(default=LIMITS.trials, ge=1, description="the most trials that a study may have")
+    max_segments: int = Field(
+        default=LIMITS.segments, ge=1, description="how often the hyper-parameters of one trial may change"
+    )
+    max_steps: int = Field(default=LIMITS.steps, ge=1, description="the most steps that a trial may be trained for")
+    max_evaluations: int = Field(default=LIMITS.evaluations, ge=1, description="the most evaluations of a trial")
+    max_nodes: int = Field(default=LIMITS.nodes, ge=1, description="the most nodes of a search plan")
+    max_parameters: int = Field(default=LIMITS.parameters, ge=1, description="the most hyper-parameters of a trial")
+    max_bytes: int = Field(default=LIMITS.bytes, ge=1024, description="the most bytes of a study file or a body")
+    max_depth: int = Field(default=LIMITS.depth, ge=4, description="how deep a study file or a body may be nested")
+
+    @property
+    def limits(self) -> Limits:
+        """How much may be asked for, as one thing."""
+        return Limits(**{each.name: getattr(self, f"max_{each.name}") for each in fields(Limits)})
 
     @property
     def logs_folder(self) -> Path:

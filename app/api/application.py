@@ -11,6 +11,7 @@ from app.api import errors, openapi
 from app.api.routes import plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
+from app.grace import end_within
 
 API = "/api/v1"
 VERSION = "0.1.0"
@@ -37,6 +38,12 @@ def make_app(services: Services) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    with calling_on_signals(services.stopping.set):
+
+    def stop() -> None:
+        end_within(services.stop_seconds)
+        services.stopping.set()
+
+    with calling_on_signals(stop):
         yield
-    services.records.close()
+    services.stopping.set()
+    services.close()

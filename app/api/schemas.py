@@ -102,6 +102,9 @@ SLOT: Json = {
     "device": "cuda:0",
     "host": "node-1",
     "state": "busy",
+    "note": None,
+    "quarantined_until": None,
+    "trainers": {"digits": "9c0ffee1d2b3a456"},
     "chain": "c1",
     "stage": {"node": NODE, "start": 20, "end": 40, "step": 31},
     "study": "digits-grid-3f9c1a",
@@ -381,7 +384,12 @@ class Slot(BaseModel):
     name: str
     device: str
     host: str
-    state: Literal["idle", "busy"]
+    state: Literal["idle", "busy", "quarantined", "lost"] = Field(
+        description="quarantined: it is given nothing for a while; lost: its worker was not heard of for a lease"
+    )
+    note: str | None = Field(description="what its worker waits for, or why it is in quarantine")
+    quarantined_until: float | None
+    trainers: dict[str, str] = Field(description="the version of each trainer that its worker has")
     chain: str | None
     stage: SlotStage | None
     study: str | None = Field(description="the study that is charged for the stage")
@@ -399,8 +407,23 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
+CHECKS = ("database", "schema", "broker", "store", "scheduler", "slots")
+
+
 class Readiness(BaseModel):
-    model_config = _example({"status": "ok", "checks": {"database": "ok", "schema": "ok", "broker": "ok"}})
+    model_config = _example(
+        {
+            "status": "ok",
+            "checks": {
+                "database": "ok",
+                "schema": "ok",
+                "broker": "ok",
+                "store": "ok",
+                "scheduler": "ok",
+                "slots": "ok",
+            },
+        }
+    )
     status: Literal["ok"]
     checks: dict[str, str]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Event as Flag
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
+from app.api.health import Checks
+from app.api.tail import Tail
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
@@ -18,28 +21,44 @@ from app.events.log import EventLog
 from app.events.records import Records
 from app.events.tables import StudyRow
 from app.events.transact import Plans
+from app.registry import Catalogue
+from stagetree.limits import LIMITS, Limits
 
 ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Services:
-    """trainers: version by name. nudge: tells the scheduler that something happened. checks: what readiness means;
-    each raises when it is not so. stopping: set when the server goes down, so that streams end.
+    """trainers: those on offer, as their files are now. limits: how much may be asked for. nudge: tells the scheduler
+    that something happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
+    for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
+    take.
     """
 
     records: Records
     plans: Plans
-    trainers: Mapping[str, str]
+    trainers: Catalogue
     nudge: Callable[[], None]
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    checks: Checks
+    lease_seconds: float
+    stop_seconds: float
+    limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
+
+    def close(self) -> None:
+        """Let go of everything, before the process ends."""
+        self.records.close()
 
     @property
     def log(self) -> EventLog:
         return self.records.log
+
+    @cached_property
+    def tail(self) -> Tail:
+        """Who follows the log."""
+        return Tail(self.log, self.stopping.is_set)
 
     def find(self, study: str) -> StudyRow:
         """The study's row. Raises `Unknown`."""

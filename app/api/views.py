@@ -254,14 +254,29 @@ def event(recorded: Recorded) -> Json:
     return {**place, "type": name, "data": data, "at": recorded.at}
 
 
-def slot(row: SlotRow, chain: ChainRow | None) -> Json:
+SLOT_STATES = ("idle", "busy", "quarantined", "lost")
+
+
+def slot_state(row: SlotRow, now: float, lease_seconds: float) -> str:
+    """How a slot is: lost is one whose worker was not heard of for a lease."""
+    if now - row.seen_at > lease_seconds:
+        return "lost"
+    if row.chain is not None:
+        return "busy"
+    return "quarantined" if (row.quarantined_until or now) > now else "idle"
+
+
+def slot(row: SlotRow, chain: ChainRow | None, now: float, lease_seconds: float) -> Json:
     """A slot, and what it is doing by the row of its chain."""
     stage = None if chain is None else _current(chain)
     return {
         "name": row.name,
         "device": row.device,
         "host": row.host,
-        "state": "idle" if row.chain is None else "busy",
+        "state": slot_state(row, now, lease_seconds),
+        "note": row.note,
+        "quarantined_until": row.quarantined_until,
+        "trainers": row.trainers,
         "chain": row.chain,
         "stage": stage and {name: stage[name] for name in ("node", "start", "end", "step")},
         "study": stage and stage["study"],

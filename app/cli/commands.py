@@ -11,9 +11,11 @@ import typer
 
 from app.cli.errors import DONE, FAILED, INTERRUPTED
 from app.cli.output import Format, Json, print_json, print_result, print_table, short_hp
+from app.cli.striking import strike
 
 if TYPE_CHECKING:
     from app.cli.stacks import Service
+    from stagetree.limits import Limits
 
 app = typer.Typer(
     name="stagetree",
@@ -47,7 +49,7 @@ def run(
     from app.embedded import default_slots
     from stagetree.spec import StudySpec
 
-    spec = StudySpec.from_file(study)
+    spec = StudySpec.from_file(study, _limits(server))
     if server:
         with stacks.server(server) as service:
             _finish(_run(service, spec.to_json()), output)
@@ -68,9 +70,10 @@ def preview(
 ) -> None:
     """What a study would cost, and save. Runs nothing."""
     from app.scheduling.preview import preview as previewed
+    from app.settings import settings
     from stagetree.spec import StudySpec
 
-    found = previewed(StudySpec.from_file(study), slots=slots)
+    found = previewed(StudySpec.from_file(study, _limits()), slots=slots, limits=settings().limits)
     if output is Format.json:
         print_json(found)
         return
@@ -115,7 +118,7 @@ def submit(study: StudyFile, server: Server = None, output: Output = Format.tabl
     from stagetree.spec import StudySpec
 
     with stacks.server(server) as service:
-        found = service.client.submit(StudySpec.from_file(study))
+        found = service.client.submit(StudySpec.from_file(study, limits=None))
     if output is Format.json:
         print_json(found)
     else:
@@ -266,6 +269,9 @@ def cancel(id: StudyId, server: Server = None, output: Output = Format.table) ->
     _change("cancel", id, server, output)
 
 
+app.command()(strike)
+
+
 @app.command()
 def doctor(server: Server = None, output: Output = Format.table) -> None:
     """Check this installation: what is here, what is missing, and what to do about it."""
@@ -278,6 +284,13 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
         for finding in findings:
             print(f"{'ok ' if finding.ok else 'BAD'}  {finding.what:<14} {finding.detail}")
     raise typer.Exit(DONE if all(finding.ok for finding in findings) else FAILED)
+
+
+def _limits(server: str | None = None) -> Limits | None:
+    """How much a study file may ask for here; a server knows its own limits."""
+    from app.settings import settings
+
+    return None if server else settings().limits
 
 
 def _run(service: Service, spec: Json) -> Json:

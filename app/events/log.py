@@ -17,7 +17,9 @@ from sqlalchemy import Row, Select, select, update
 from sqlalchemy.orm import Session
 
 from app.away import LostRace
-from app.domain.events import Event
+from app.domain.events import Event, StudyStruck
+from app.domain.evolve import strikes
+from app.domain.ids import StudyId
 from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
 from app.events.database import Database, DatabaseUnavailable, insert
@@ -82,6 +84,9 @@ class EventLog(Protocol):
 
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """The events of all streams after a position, in order. Raises `Gap`."""
+
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        """The studies of the stream that were struck: whoever folds it must know them beforehand."""
 
     def version(self, stream: str) -> int:
         """How many events the stream has."""
@@ -160,6 +165,9 @@ class MemoryLog:
         with self._lock:
             return self._all[after : None if limit is None else after + limit]
 
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        return strikes(each.event for each in self.read(stream))
+
     def version(self, stream: str) -> int:
         with self._lock:
             return len(self._streams.get(stream, ()))
@@ -223,6 +231,11 @@ class SqlLog:
             recorded = _fetch(session, query)
         _check_no_gap((r.position for r in recorded), after, "The log")
         return recorded
+
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
+        with self._database.read() as session:
+            return strikes(each.event for each in _fetch(session, query))
 
     def version(self, stream: str) -> int:
         with self._database.read() as session:

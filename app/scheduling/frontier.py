@@ -75,7 +75,8 @@ class Frontier:
             self._update(self.plan.nodes[self._nodes[self._outdated]])
 
     def _take_in_events(self) -> None:
-        queue = [(-self.plan.nodes[name].start, name) for name in self.plan.touched]
+        nodes = self.plan.nodes
+        queue = [(-nodes[name].start, name) for name in self.plan.touched if name in nodes]  # else it was set aside
         self.plan.touched.clear()
         heapq.heapify(queue)  # children begin after their parents, so each node is looked at once
         seen: set[NodeId] = set()

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.commands import Extend, Start, Stop
-from app.domain.evolve import evolve
+from app.domain.evolve import evolve, strikes
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.states import TrialEventKind
@@ -93,19 +93,22 @@ class Replay:
 
 
 def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
-    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged."""
+    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged.
+
+    Of a study that was struck there is nothing to derive.
+    """
     found = Replay(study)
     judge: TunerDriver | None = None
-    for number, event in log:
-        if at is not None and number > at:
-            break
+    events = [(number, event) for number, event in log if at is None or number <= at]
+    found.plan.struck = strikes(event for _, event in events)
+    for number, event in events:
         if judge is not None and _is_decision(event, study):
             _compare(found, judge, number, event)
         known = len(found.plan.studies[study].history) if study in found.plan.studies else 0
         evolve(found.plan, event)
         found.events += 1
         if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
-            judge = TunerDriver(event.spec)
+            judge = None if study in found.plan.struck else TunerDriver(event.spec)
         if study in found.plan.studies:
             found.history += _lines(found, number, event, found.plan.studies[study], known)
     return found

@@ -21,7 +21,15 @@ from celery.__main__ import main as celery_main
 
 from app.workers.signals import end_with_parent
 
-MODULES = ("celery.bin.worker", "app.workers.tasks", "app.workers.tick", "alembic.migration", "fsspec")
+MODULES = (
+    "celery.bin.worker",
+    "app.workers.tasks",
+    "app.workers.tick",
+    "app.workers.slot.slot",
+    "app.workers.slot.object_store",
+    "app.workers.trainer_process",
+    "app.workers.warm",
+)
 
 
 def main() -> int:

@@ -121,6 +121,7 @@ def _ticker(records: SqlRecords) -> Ticker:
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
         spare_bytes=settings().spare_bytes,
+        limits=settings().limits,
     )
 
 

@@ -21,8 +21,8 @@ from celery.signals import (
 
 from app.away import LostRace
 from app.events.database import Database, DatabaseUnavailable
-from app.events.records import SqlRecords, change
-from app.events.rows import Rows, SlotTaken
+from app.events.records import SqlRecords
+from app.events.rows import SlotTaken
 from app.grace import end_within
 from app.settings import settings
 from app.workers import process
@@ -30,9 +30,6 @@ from app.workers.celery_app import SCHEDULER_QUEUE, celery
 from app.workers.slot.device import NoDevice
 
 logger = logging.getLogger(__name__)
-
-SHORT_PATIENCE = 2.0
-"""Seconds that a worker which is to end waits for the database."""
 
 LOOK_SECONDS = 0.5
 
@@ -55,11 +52,9 @@ def open_process(**_: Any) -> None:
 
 @worker_shutting_down.connect
 def retire(**_: Any) -> None:
-    """A slot that is asked to end gives its chain back at the next step, instead of training it to the end."""
+    """A slot that is asked to end gives its chain back at the next step, and takes itself off the record."""
     end_within(settings().stop_seconds, _kill_forks)
     process.retiring.ask()
-    if process.ownership is not None:
-        _take_off_record()
 
 
 @worker_process_shutdown.connect
@@ -113,24 +108,6 @@ def _is_free(database: Database) -> bool:
     assert process.ownership is not None
     with SqlRecords(database).read() as rows:
         return process.ownership.is_free(rows)
-
-
-def _take_off_record() -> None:
-    """So that nothing is given to it any more."""
-    database = Database(settings().database_url, patience=SHORT_PATIENCE)
-
-    def gone(rows: Rows) -> None:
-        assert process.ownership is not None
-        row = rows.slots.get(process.ownership.slot)
-        if row is not None and process.ownership.is_ours(row):
-            rows.slots.retire(row.name, row.owner)
-
-    try:
-        change(SqlRecords(database), gone)
-    except (DatabaseUnavailable, LostRace) as problem:
-        logger.warning("the slot ends with its lease: %s", problem)
-    finally:
-        database.dispose()
 
 
 def _kill_forks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from stagetree.runtime.state_format import anonymous_file
+from stagetree.runtime.anonymous_file import anonymous_file
 
 
 class State:

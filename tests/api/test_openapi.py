@@ -100,6 +100,7 @@ def test_every_refusal_is_a_problem_document(document: Json) -> None:
 
 def test_answers_are_what_the_document_says(http: TestClient, document: Json, tuned: str, workers: Workers) -> None:
     """Before, during and after training."""
+    workers.look()
     _check_all(http, document, tuned)
     chain = workers.assign(tuned, 0)
     _check_all(http, document, tuned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,22 @@ from app.api.services import ID, Services
 from app.domain import commands as c
 from app.domain.ids import plan_id
 from tests.api.world import API, STUDY, MakeApp, Workers, changed
+
+
+def test_an_edited_trainer_is_another_plan_at_once(http: TestClient, trainers: str, use: Services) -> None:
+    """Without a restart; and one that is broken now says so, without taking the others away."""
+    mine = changed(trainer="letters")
+    Path(trainers).write_text('from stagetree import Trainer\n\nclass Letters(Trainer):\n    name = "letters"\n')
+    studies = [http.post("/studies", json=mine).json()["study"]]
+    text = Path(trainers).read_text()
+    Path(trainers).write_text(text + "\n# edited\n")
+    studies.append(http.post("/studies", json=mine).json()["study"])
+    assert len({use.find(study).stream for study in studies}) == 2
+    Path(trainers).write_text("def (")
+    answer = http.post("/studies", json=mine)
+    assert answer.status_code == 422 and "cannot be used as its file is now: " in answer.text
+    Path(trainers).write_text(text)
+    assert use.find(http.post("/studies", json=mine).json()["study"]).stream == use.find(studies[0]).stream
 
 
 def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]) -> None:
@@ -216,6 +233,7 @@ def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> 
     app = make_app(database_url)
     with TestClient(app, base_url=f"http://test{API}") as http:
         workers = Workers(app.state.services)
+        workers.look()
         study = http.post("/studies", json=STUDY, headers={"Idempotency-Key": "k"}).json()["study"]
         workers.tune(study)
         http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "bs": 64}, "steps": 50})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import paging, schemas, views
-from app.api.bodies import Body, study_of
+from app.api.bodies import Body, study_of, trainer_of
+from app.api.errors import Invalid
 from app.api.openapi import body, refusals
 from app.api.services import ID, Found, Services, Use
 from app.api.writing import Write, Writing
@@ -23,6 +25,9 @@ from app.events.tables import StudyRow
 from stagetree.spec import StudySpec
 
 router = APIRouter(tags=["studies"])
+
+PREVIEW_SECONDS = 20.0
+"""What a preview may take of this process; on one's own machine it may take longer."""
 
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
@@ -41,7 +46,7 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
 )
 def submit_study(request: Request, response: Response, given: Body, use: Use, write: Writing) -> Json:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    recorded = _submit(use, write, study_of(given, dict(use.trainers)))
+    recorded = _submit(use, write, study_of(given, use.trainers, use.limits))
     submitted = recorded[-1].event
     assert isinstance(submitted, e.StudySubmitted)
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
@@ -49,11 +54,12 @@ def submit_study(request: Request, response: Response, given: Body, use: Use, wr
 
 
 def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
-    version, args, at = use.trainers[spec.trainer], dict(spec.trainer_args), use.clock()
+    version = trainer_of(spec, use.trainers).version
+    args, at = dict(spec.trainer_args), use.clock()
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, trainer_args=args, seed=spec.seed)
     stream, study = plan_id(spec.trainer, version, args, spec.seed), _new_id(use, spec.name)
     command = c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=at)
-    return write(stream, lambda plan: decide(plan, command))
+    return write(stream, lambda plan: decide(plan, command, use.limits))
 
 
 def _new_id(use: Services, name: str) -> StudyId:
@@ -144,7 +150,7 @@ def complete_study(row: Found, use: Use, write: Writing) -> Json:
 
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:
-    write(row.stream, lambda plan: decide(plan, command))
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
     return _shown(use, row)[0]
 
 
@@ -157,6 +163,10 @@ def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> J
 )
 def preview_study(given: Body, use: Use, slots: Slots = 1) -> Json:
     """The body is that of a submission, and refused where that would be."""
-    from app.scheduling.preview import preview
+    from app.scheduling.preview import PreviewTooLong, preview
 
-    return preview(study_of(given, dict(use.trainers)), slots=slots)
+    spec, until = study_of(given, use.trainers, use.limits), time.monotonic() + PREVIEW_SECONDS
+    try:
+        return preview(spec, slots=slots, limits=use.limits, is_over=lambda: time.monotonic() > until)
+    except PreviewTooLong as error:
+        raise Invalid("", str(error)) from None

@@ -19,6 +19,7 @@ from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
+from stagetree.limits import Limits
 
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"])
 
@@ -70,7 +71,7 @@ def add_trial(request: Request, response: Response, row: Found, given: Body, use
     trial = trial_of(given)
     hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
     command = c.AddTrial(study=StudyId(row.id), hp=hp, steps=trial.steps)
-    added = write(row.stream, lambda plan: _decide_added(plan, command))[0].event
+    added = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))[0].event
     assert isinstance(added, e.TrialAdded)
     response.headers["Location"] = f"{request.url.path}/{added.trial}"
     return get_trial(row, added.trial, use)
@@ -96,7 +97,7 @@ def ask_trials(row: Found, given: Body, use: Use, write: Writing) -> Json:
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
     command = c.Ask(study=StudyId(row.id), actions=tuple(asks))
-    recorded = write(row.stream, lambda plan: _decide_added(plan, command))
+    recorded = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]
     with use.looking_at(row) as (plan, found):
@@ -116,9 +117,9 @@ def extend_trial(row: Found, number: TrialPath, given: Body, use: Use, write: Wr
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
 
-def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask) -> tuple[e.Event, ...]:
+def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tuple[e.Event, ...]:
     """Raises `Invalid` where the hyper-parameters are not those of the study."""
-    events = decide(plan, command)
+    events = decide(plan, command, limits)
     wanted = _hyper_parameters(plan.studies[command.study])
     for event in events:
         if isinstance(event, e.TrialAdded) and (wanted := wanted or set(event.hp)) != set(event.hp):

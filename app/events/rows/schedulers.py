@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from app.events.database import insert
@@ -21,6 +21,10 @@ class Schedulers:
         facts = {"host": host, "pid": pid, "ticked_at": now(self._session)}
         row = insert(self._session, SCHEDULERS).values(owner=owner, **facts)
         self._session.execute(row.on_conflict_do_update(index_elements=["owner"], set_=facts))
+
+    def forget(self, owner: str) -> None:
+        """The process is gone."""
+        self._session.execute(delete(SCHEDULERS).where(SCHEDULERS.c.owner == owner))
 
     def last_tick(self) -> float | None:
         """When one of them last did; None if none ever has."""
