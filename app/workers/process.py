@@ -9,15 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
-from app.registry import TrainerFileError, describe
+from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, nudge, publish
 from app.workers.gc_tuning import collect_young, freeze_survivors
@@ -30,7 +29,6 @@ from app.workers.ticking import Ticking
 
 if TYPE_CHECKING:
     from app.workers.slot.slot import Slot
-    from app.workers.slot.trainer_host import Source
     from app.workers.tick import Ticker
     from app.workers.trainer_process import TrainerProcess
 
@@ -177,7 +175,7 @@ def _open_slot() -> None:
         records=SqlRecords(database()),
         store=open_store(here.checkpoints),
         start=_starter(device),
-        sources=_sources,
+        sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         is_retiring=lambda: retiring.is_asked,
         end=end_worker,
@@ -208,30 +206,3 @@ def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
 
     warm, threads = Warm(settings().warm), settings().threads
     return lambda: TrainerProcess.start(warm, device=device.device, visible_devices=device.visible, threads=threads)
-
-
-def _sources() -> dict[str, Source]:
-    """The trainers of this installation."""
-    sources: dict[str, Source] = {}
-    for path in settings().trainer_files:
-        sources |= _sources_in(path, _changed_at(path))
-    return sources
-
-
-@lru_cache(maxsize=100)
-def _sources_in(path: str, changed_at: float) -> dict[str, Source]:
-    """Those of one file, as it was then."""
-    from app.workers.slot.trainer_host import Source
-
-    try:
-        return {name: Source(path, version) for name, version in describe([path]).items()}
-    except TrainerFileError as problem:
-        logger.warning("%s", problem)
-        return {}
-
-
-def _changed_at(path: str) -> float:
-    try:
-        return Path(path).stat().st_mtime
-    except OSError:
-        return 0.0

@@ -26,10 +26,10 @@ from app.events.records import SqlRecords
 from app.events.rows import Rows, SlotTaken
 from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Plans, transact
+from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
 from app.workers.slot.object_store import LocalStore
 from app.workers.slot.slot import Limits, Slot, Surroundings
-from app.workers.slot.trainer_host import Source
 from app.workers.state import State
 from app.workers.tick import Ticker
 from app.workers.trainer_process import TrainedTo, TrainerKilled
@@ -255,7 +255,7 @@ class Cluster:
         self.lengths: dict[str, int] = {}
         self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
         self.processes: Counter[str] = Counter()
-        self.sources = {"toy": Source(TOY, "1")}
+        self.sources = {"toy": TrainerSource(TOY, "1")}
         self.faults = dict[str, Faults]()
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()

@@ -15,7 +15,7 @@ from toys import switch
 from app.domain import events as e
 from app.domain.states import FailureKind, StudyState
 from app.events.database import Database
-from app.workers.slot.trainer_host import Source
+from app.registry import TrainerSource
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 
@@ -75,9 +75,10 @@ def test_an_evaluation_that_fails_concerns_who_waits_for_it(cluster: Cluster) ->
 
 
 def test_a_state_that_cannot_be_saved_fails_who_needs_it(cluster: Cluster) -> None:
-    """Whoever only wanted the result has it; whoever trains on does not get there."""
-    done = cluster.run(cluster.submit(spec(({"mood": "unsavable"}, 4), ({"mood": "unsavable"}, 6))))
-    assert [trial.state for trial in done.trials] == ["completed", "failed"]
+    """Whoever only wants the result there has it; those who branch there do not get on."""
+    branches = [({"lr": switch(0.1, lr, 4), "mood": "unsavable"}, 8) for lr in (0.2, 0.3)]
+    done = cluster.run(cluster.submit(spec(({"mood": "unsavable"}, 4), *branches)))
+    assert [trial.state for trial in done.trials] == ["completed", "failed", "failed"]
     assert {event.kind for event in cluster.events(e.StageFailed)} == {FailureKind.EXCEPTION}
 
 
@@ -174,14 +175,14 @@ def test_a_slot_where_no_process_starts_is_put_in_quarantine_and_says_why(cluste
 def test_a_chain_of_another_version_is_given_back_without_blame(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 4)))
     cluster.ticker.tick()
-    cluster.sources["toy"] = Source(TOY, "2")  # edited in between
+    cluster.sources["toy"] = TrainerSource(TOY, "2")  # edited in between
     cluster.deliver()
     cluster.settle()
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
     assert not cluster.events(e.StageFailed)
     row = cluster.row()
     assert row is not None and row.trainers == {"toy": "2"} and row.chain is None
-    cluster.sources["toy"] = Source(TOY, "1")
+    cluster.sources["toy"] = TrainerSource(TOY, "1")
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
