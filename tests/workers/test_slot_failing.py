@@ -186,6 +186,17 @@ def test_a_chain_of_another_version_is_given_back_without_blame(cluster: Cluster
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
+def test_code_that_changes_while_it_is_loaded_is_not_run_under_its_old_version(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 4)))
+    cluster.at("build", 0, lambda: cluster.sources.update(toy=TrainerSource(TOY, "2")))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
+    cluster.sources["toy"] = TrainerSource(TOY, "1")
+    assert cluster.run(study).executed == 4
+
+
 def test_a_form_of_another_version_is_given_back_and_the_slot_stands_aside(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 4)))
     cluster.ticker.tick()

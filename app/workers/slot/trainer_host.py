@@ -202,6 +202,9 @@ class TrainerHost:
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self._deadline("build")
         self._call(lambda process: process.build(path, work.trainer, args, work.seed, deadline=deadline))
+        if self._sources().get(work.trainer) != built.source:
+            self.end_process()
+            raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
 
     def _fresh_process(self) -> None:
