@@ -30,6 +30,7 @@ from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
 from app.workers.slot.object_store import LocalStore
 from app.workers.slot.slot import Limits, Slot, Surroundings
+from app.workers.slot.trainer_host import Executor
 from app.workers.state import State
 from app.workers.tick import Ticker
 from app.workers.trainer_process import TrainedTo, TrainerKilled
@@ -242,9 +243,21 @@ class SlotOwner:
 
 
 class Cluster:
-    """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front."""
+    """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
 
-    def __init__(self, database: Database, folder: Path, slots: int = 1, **limits: Any) -> None:
+    start: a real process that trains, in the place of `InProcess`. room: bytes for intermediate checkpoints.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        slots: int = 1,
+        start: Callable[[], Executor] | None = None,
+        room: int = 2**20,
+        **limits: Any,
+    ) -> None:
+        self.start, self.room = start, room
         self.clock = Clock()
         database.clock = self.clock.now
         self.database, self.records = database, SqlRecords(database)
@@ -270,7 +283,7 @@ class Cluster:
             publish=self.publish,
             new_id=lambda: uuid4().hex,
             lease_seconds=LEASE,
-            spare_bytes=2**20,
+            spare_bytes=self.room,
             clock=self.clock.now,
         )
 
@@ -293,8 +306,10 @@ class Cluster:
         slot.heartbeat.round()
         return slot
 
-    def _start(self, name: str) -> InProcess:
+    def _start(self, name: str) -> Executor:
         self.processes[name] += 1
+        if self.start is not None:
+            return self.start()
         process = InProcess(lambda process, what, step: self.script(name, process, what, step))
         self.script(name, process, "start", 0)
         return process
