@@ -194,4 +194,5 @@ class Heartbeat:
 
     def _lose(self, claim: Claim) -> None:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
+        logger.info("chain %s is given up: it is over, or another worker's", claim.chain)
         claim.over.set()
