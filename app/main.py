@@ -75,7 +75,7 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
 def _ping_broker(url: str) -> None:
     options = {"socket_connect_timeout": 1, "socket_timeout": 1, "max_retries": 0}
     try:
-        with Connection(url, connect_timeout=1, transport_options=options) as connection:
+        with Connection(url, connect_timeout=1, transport_options=options) as connection:  # type: ignore[no-untyped-call]
             connection.default_channel.close()
     except Exception as error:
         raise NotReady(without_secrets(str(error) or type(error).__name__, url)) from error

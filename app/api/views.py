@@ -178,7 +178,7 @@ def plan(plan: SearchPlan, stream: str) -> Json:
     """The whole search plan, with all studies on it."""
     opened = plan.opened
     assert opened is not None
-    common = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
+    common: Json = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
     common |= {"trainer_args": opened.trainer_args, "seed": opened.seed}
     nodes = [_node(plan, node) for node in plan.nodes.values()]
     return {"plan": stream, **common, "studies": list(plan.studies), "nodes": nodes}

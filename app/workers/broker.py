@@ -20,7 +20,7 @@ class Channel(kombu_redis.Channel):
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
-            return super()._brpop_read(**options)
+            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except NOT_A_MESSAGE:
             logger.exception("something that is no message was in the queue, and is dropped")
             return True

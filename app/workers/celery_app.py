@@ -75,10 +75,9 @@ def nudge() -> None:
 
 def _waiting(connection: Any) -> int:
     """How many messages wait for the scheduler."""
-    try:
-        return int(connection.default_channel.queue_declare(SCHEDULER_QUEUE, passive=True).message_count)
-    except connection.channel_errors:  # there is no such queue, as long as nothing waits in it
-        return 0
+    connection.ensure_connection(max_retries=1)  # by itself, the channel would wait for the broker without end
+    declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
+    return int(declared.message_count)
 
 
 def publish(chain_id: str, stages: int, slot: str) -> None:
