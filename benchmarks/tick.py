@@ -30,7 +30,7 @@ from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
 from app.scheduling.policies import critical_path
 from app.simulation.slots import VirtualSlot
-from app.workers.collector import look_at_new, set_old_aside
+from app.workers.gc_tuning import collect_young, freeze_survivors
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from stagetree.limits import Limits
@@ -130,7 +130,7 @@ class Bench:
         """Milliseconds."""
         before = time.perf_counter()
         self.scheduler.tick()
-        look_at_new()
+        collect_young()
         return (time.perf_counter() - before) * 1e3
 
     def _begin(self, chain: str, stages: int, slot: str) -> None:
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--database", help="memory, or the URL of an empty PostgreSQL database for one line")
     parser.add_argument("--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "plans"])
     arguments = parser.parse_args()
-    set_old_aside()
+    freeze_survivors()
     print(f"{'ms for one thing that happened':<32} trials   median      p99      max")
     for shape in arguments.shapes:
         for trials in arguments.trials if shape != "plans" else [5_000]:

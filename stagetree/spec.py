@@ -158,9 +158,15 @@ class _Model(BaseModel):
 # -------------------------------------------------------------------------------------------------------------- tuners
 
 
+def _kind_is_required(schema: dict[str, Any]) -> None:
+    """In Python a tuner knows its own kind; a study file must say it."""
+    schema["required"] = ["kind", *schema.get("required", ())]
+
+
 class TunerSpec(_Model):
     """What all tuners have in common. A new kind is a subclass with its own `kind`, added to `Tuner` below."""
 
+    model_config = ConfigDict(json_schema_extra=_kind_is_required)
     needs_space: ClassVar[bool] = True
 
     def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
@@ -459,6 +465,9 @@ class StudySpec(_Model):
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    value: Literal["last", "best"] = Field(
+        default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
+    )
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
     max_restarts: Restarts = Field(

@@ -261,7 +261,7 @@ def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
-    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    _charge(plan, stage, stage.end - stage.start, event.seconds, recorded=stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)
 
@@ -272,9 +272,15 @@ def _forgive(node: Node, stage: e.Stage) -> None:
     node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
 
 
-def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
+def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float, recorded: int | None = None) -> None:
+    """So many steps were run, and trained up to step `recorded`; None: to the last checkpoint among them."""
     node, study = plan.node(stage.node), plan.studies[stage.study]
+    if recorded is None:
+        recorded = max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start)
     study.executed += steps
+    if node.id in plan.nodes:
+        study.fresh += max(0, recorded - max(stage.start, node.trained))
+    node.trained = max(node.trained, recorded)
     study.gpu_seconds += seconds
     if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)

@@ -40,6 +40,7 @@ class Node:
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
+    trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
     failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
     """
 
@@ -58,7 +59,11 @@ class Node:
     failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
+    trained: int = 0
     _segment: Segment | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.trained = max(self.trained, self.start)
 
     @property
     def segment(self) -> Segment:
@@ -118,6 +123,7 @@ class Study:
 
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
+    executed: the steps that were run for it; fresh: those of them that nobody had trained before.
     """
 
     id: StudyId
@@ -135,6 +141,7 @@ class Study:
     requested: int = 0
     unique: int = 0
     executed: int = 0
+    fresh: int = 0
     gpu_seconds: float = 0.0
 
     @property

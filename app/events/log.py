@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Row, Select, select, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
-from app.events.database import Database, DatabaseUnavailable, insert, is_retryable
+from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.projections import project
 from app.events.rows import Rows
 from app.events.rows.ports import RowsPort
@@ -42,7 +42,7 @@ class Recorded:
     at: float
 
 
-class Conflict(Exception):
+class Conflict(LostRace):
     """The stream is not at the expected version, or the transaction lost against another: decide again."""
 
 
@@ -162,10 +162,10 @@ class SqlLog(EventLog):
         try:
             with self._database.write() as session:
                 return _write(session, append)
-        except OperationalError as error:
-            if is_retryable(error):
-                raise Conflict(f"Appending to stream {append.stream} lost against another transaction.") from error
+        except Conflict:
             raise
+        except LostRace as error:
+            raise Conflict(f"Appending to stream {append.stream} lost against another transaction.") from error
         except DatabaseUnavailable:  # perhaps from the commit itself: then only the key can tell whether it was done
             if once is None or (recorded := self.recall(once.key, once.fingerprint)) is None:
                 raise
@@ -284,8 +284,8 @@ def _fetch(session: Session, query: Select[Any]) -> list[Recorded]:
 
 
 def _recorded(row: Row[Any]) -> Recorded:
-    position, stream, version, type, schema_version, data, at = tuple(row)
-    return Recorded(position, stream, version, decode(type, schema_version, data), at)
+    event = decode(row.type, row.schema_version, row.data)
+    return Recorded(row.position, row.stream, row.version, event, row.at)
 
 
 def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:

@@ -33,7 +33,7 @@ def preview(
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
     )
-    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=_unguided(spec.to_json()), at=0.0))
+    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=unguided(spec.to_json()), at=0.0))
     makespan = simulator.run()
     previewed = simulator.plan.studies[study]
     if previewed.error is not None:
@@ -49,7 +49,7 @@ def preview(
     }
 
 
-def _unguided(spec: dict[str, Any]) -> dict[str, Any]:
+def unguided(spec: dict[str, Any]) -> dict[str, Any]:
     """The study with random draws for a sampler that learns from results: here there are none to learn from."""
     tuner = spec["tuner"]
     return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec

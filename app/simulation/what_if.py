@@ -13,13 +13,13 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import results
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
-from app.domain.states import TrialEventKind
 from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.simulator import Simulator
-from stagetree.spec import StudySpec
+from stagetree.spec import Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
 
@@ -51,14 +51,16 @@ def what_if(plan: SearchPlan, name: StudyId, changes: Mapping[str, Any], *, slot
     }
 
 
-def changed(spec: Json, changes: Mapping[str, Any]) -> Json:
-    """The study file with the value at each dotted path replaced; None takes a field out."""
+def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
+    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`."""
     found = deepcopy(spec)
     for path, value in changes.items():
         *owners, last = path.split(".")
         owner = found
         for part in owners:
-            owner = owner.setdefault(part, {})
+            owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
+        if not isinstance(owner, dict):
+            raise SpecError([Problem(path, "cannot be set: what it would be a field of is not an object")])
         owner[last] = value
         if value is None:
             del owner[last]
@@ -118,12 +120,5 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
 
 
 def _best(world: SearchPlan, study: Study) -> Json | None:
-    metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
-    results = [
-        line for line in study.history if line.kind == TrialEventKind.RESULT and line.metrics.get(metric) is not None
-    ]
-    last = {line.trial: line for line in results}
-    if not last:
-        return None
-    found = min(last.values(), key=lambda line: (sign * (line.metrics[metric] or 0.0), line.trial))
-    return {"trial": found.trial, "value": found.metrics[metric], "steps": found.steps}
+    found = results.best(world, study)
+    return found and {"trial": found[0].number, "value": found[1].value, "steps": found[1].step}

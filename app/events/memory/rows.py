@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,9 @@ class MemoryStudies:
             cursor = self.find(after)
             rows = [] if cursor is None else rows[rows.index(cursor) + 1 :]
         return rows[:limit]
+
+    def count_by_state(self) -> dict[str, int]:
+        return dict(Counter(row.state for row in self._tables.studies.values()))
 
     def active_streams(self) -> list[str]:
         return sorted({row.stream for row in self._tables.studies.values() if row.state not in FINAL_STATES})
@@ -226,12 +230,30 @@ class MemoryChains:
             self._tables.slots.put(slot.name, replace(slot, chain=None, resident_model=model))
 
 
+class MemorySchedulers:
+    """As `Schedulers`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def ticked(self, owner: str, host: str, pid: int) -> None:
+        self._tables.schedulers.put(owner, self._tables.clock())
+
+    def forget(self, owner: str) -> None:
+        if self._tables.schedulers.get(owner) is not None:
+            self._tables.schedulers.remove(owner)
+
+    def last_tick(self) -> float | None:
+        return max(self._tables.schedulers.values(), default=None)
+
+
 class MemoryRows:
     """As `Rows`."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.studies, self.slots, self.chains = MemoryStudies(tables), MemorySlots(tables), MemoryChains(tables)
+        self.schedulers = MemorySchedulers(tables)
 
     def now(self) -> float:
         return self._tables.clock()

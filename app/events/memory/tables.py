@@ -88,6 +88,7 @@ class Tables:
         self.slots: Table[MemorySlot] = Table(self._undo)
         self.live: Table[MemoryChain] = Table(self._undo)  # the chains that nobody has ended
         self.over: Table[MemoryChain] = Table(self._undo)
+        self.schedulers: Table[float] = Table(self._undo)  # when each ticked last
         self.versions: dict[str, int] = {}  # of each stream; only the log moves them
 
     @contextmanager

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from app.domain.ids import ChainId
 from app.domain.search_plan import Chain, SearchPlan
+from app.events.records import change
+from app.events.rows.ports import RowsPort
 from app.scheduling.frontier import Frontier
 from app.workers.scheduler.ports import Ports
 
@@ -53,12 +55,15 @@ class Flags:
     def _tell(self, stream: str, news: dict[ChainId, _Told]) -> None:
         if not news:
             return
-        with self.ports.records.write() as rows:
+
+        def tell(rows: RowsPort) -> None:
             for chain, flags in news.items():
                 if flags.steps:
                     rows.chains.ask_evaluation(chain, flags.steps)
                 if flags.stop:
                     rows.chains.ask_stop(chain)
+
+        change(self.ports.records, tell)
         self._told[stream].update(news)
 
 

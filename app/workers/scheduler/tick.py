@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from logging import DEBUG, WARNING
 
+from app.away import LostRace
 from app.events.database import DatabaseUnavailable
 from app.workers.scheduler.assignment import Assignment
 from app.workers.scheduler.dispatch import Dispatch
@@ -22,18 +24,28 @@ class Scheduler:
     """`tick` looks once. What it could not do, the next tick does."""
 
     def __init__(self, ports: Ports) -> None:
-        self._ports = ports
+        self._ports, self._is_away = ports, False
         self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
         self._outlook, self._dispatch = Outlook(ports), Dispatch(ports)
         self._assignment = Assignment(ports, self._outlook, self._dispatch)
 
-    def tick(self) -> None:
-        """Look at how things stand and decide what is next. A database that is away is looked for at the next tick."""
+    def tick(self) -> bool:
+        """Look at how things stand and decide what is next; whether it came to its end.
+
+        A database that is away is said once, and looked for at the next tick.
+        """
         try:
             self._tick()
         except DatabaseUnavailable as problem:
             self._reaper.interrupted()
-            logger.warning("the scheduler waits for the database: %s", problem)
+            logger.log(DEBUG if self._is_away else WARNING, "the scheduler waits for the database: %s", problem)
+            self._is_away = True
+            return False
+        except LostRace as lost:
+            logger.info("the rest is left to the next tick: %s", lost)
+            return False
+        self._is_away = False
+        return True
 
     def problems(self) -> Mapping[str, str]:
         """What holds up a plan or a study, in a sentence each, by its name."""
