@@ -21,7 +21,10 @@ class Toy(Trainer):
     """
 
     name = "toy"
-    MOODS: ClassVar = ("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable", "sleep", "chatty")
+    MOODS: ClassVar = (
+        *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable"),
+        *("sleep", "chatty"),
+    )
 
     def __init__(self, *, seed: int, device: str, seconds: float = 0.0, journal: str = "", tag: str = "") -> None:
         self.seconds, self.journal = seconds, journal
