@@ -17,18 +17,39 @@ True
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, islice, product
 from random import Random
 from typing import Any
 
+from stagetree.distributions import (
+    READERS,
+    Choice,
+    Distribution,
+    LogUniform,
+    RandInt,
+    SpaceError,
+    Uniform,
+    is_number,
+    plain,
+)
 from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
 from stagetree.where import Where, WhereError, compile_where
 
-__all__ = ["DISTRIBUTIONS", "Choice", "Distribution", "LogUniform", "RandInt", "Space", "SpaceError", "Uniform"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "Choice",
+    "Distribution",
+    "LogUniform",
+    "RandInt",
+    "Space",
+    "SpaceError",
+    "Uniform",
+    "drawing",
+    "plain",
+    "read_entry",
+]
 
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
@@ -42,75 +63,6 @@ _CHECKED = 10_000
 """How many of the ways to choose inside one entry are looked at before a study starts."""
 
 
-class SpaceError(SequenceError):
-    """A space that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
-
-
-# ------------------------------------------------------------------------------------------------------- distributions
-# Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence.
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Numbers from `low` to `high`, all alike."""
-
-    low: float
-    high: float
-
-    def at(self, u: float) -> float:
-        """The value below which a share `u` of the distribution lies."""
-        return min(self.low + (self.high - self.low) * u, self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class LogUniform:
-    """Numbers from `low` to `high` whose logarithms are uniform."""
-
-    low: float
-    high: float
-
-    def at(self, u: float) -> float:
-        """The value below which a share `u` of the distribution lies."""
-        low, high = math.log(self.low), math.log(self.high)
-        return min(max(math.exp(low + (high - low) * u), self.low), self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class RandInt:
-    """Whole numbers from `low` to `high`, both included."""
-
-    low: int
-    high: int
-
-    def at(self, u: float) -> int:
-        """The value below which a share `u` of the distribution lies."""
-        return min(self.low + int(u * (self.high - self.low + 1)), self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Options with equal chances; its values are their numbers. `path` is where they are written: `path[n]`."""
-
-    options: tuple[Any, ...]
-    path: str
-
-    @property
-    def low(self) -> int:
-        """The number of the first option."""
-        return 0
-
-    @property
-    def high(self) -> int:
-        """The number of the last option."""
-        return len(self.options) - 1
-
-    def at(self, u: float) -> int:
-        """The number of the option at a share `u` of them."""
-        return min(int(u * len(self.options)), self.high)
-
-
-Distribution = Uniform | LogUniform | RandInt | Choice
-
 Choose = Callable[[str, Distribution], Any]
 """Gives the value of a distribution, named by its place in the space."""
 
@@ -120,49 +72,13 @@ def drawing(rng: Random) -> Choose:
     return lambda path, distribution: distribution.at(rng.random())
 
 
-def _read_bounds(value: Any, path: str) -> tuple[Any, Any]:
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_number, value)):
-        raise SpaceError(path, f"must be [lowest, highest], two finite numbers, got {value!r}")
-    low, high = value
-    if high < low:
-        raise SpaceError(path, f"must be [lowest, highest], but {low!r} is more than {high!r}")
-    return low, high
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _read_uniform(value: Any, path: str) -> Uniform:
-    return Uniform(*_read_bounds(value, path))
-
-
-def _read_loguniform(value: Any, path: str) -> LogUniform:
-    low, high = _read_bounds(value, path)
-    if low <= 0:
-        raise SpaceError(path, f"must have bounds above 0, since their logarithms are used, got {value!r}")
-    return LogUniform(low, high)
-
-
-def _read_randint(value: Any, path: str) -> RandInt:
-    low, high = _read_bounds(value, path)
-    if not (isinstance(low, int) and isinstance(high, int)):
-        raise SpaceError(path, f"must be [lowest, highest], two whole numbers, got {value!r}")
-    return RandInt(low, high)
-
-
 def _read_choice(value: Any, path: str) -> Choice:
     if not isinstance(value, list | tuple) or not value:
         raise SpaceError(path, f"must be a list of at least one option, got {value!r}")
     return Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
 
 
-DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {
-    "uniform": _read_uniform,
-    "loguniform": _read_loguniform,
-    "randint": _read_randint,
-    "choice": _read_choice,
-}
+DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {**READERS, "choice": _read_choice}
 
 
 # ------------------------------------------------------------------------------------------------------------ patterns
@@ -274,7 +190,7 @@ def _parameters(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]:
 
 def _holds(distribution: Distribution, value: Any) -> bool:
     kind = int if isinstance(distribution, RandInt | Choice) else int | float
-    return isinstance(value, kind) and _is_number(value) and bool(distribution.low <= value <= distribution.high)
+    return isinstance(value, kind) and is_number(value) and bool(distribution.low <= value <= distribution.high)
 
 
 def _label(name: str) -> str:
@@ -293,15 +209,6 @@ def _random_parts(pattern: Any) -> Iterator[str]:
             yield from chain.from_iterable(map(_random_parts, pattern.values()))
         case list():
             yield from chain.from_iterable(map(_random_parts, pattern))
-
-
-def plain(value: Any) -> Any:
-    """The JSON of what was written in Python: sequences as objects, tuples as lists."""
-    if isinstance(value, Sequence):
-        return value.to_json()
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 # --------------------------------------------------------------------------------------------------------------- space
