@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         TrialFailed,
         Unreachable,
     )
+    from stagetree.functions import FunctionTrainer, function_trainer
+    from stagetree.local_server import LocalServer, local
     from stagetree.results import Results
     from stagetree.sequences import (
         Constant,
@@ -86,10 +88,12 @@ __all__ = [
     "Cyclic",
     "Exponential",
     "ExternalTuner",
+    "FunctionTrainer",
     "GridTuner",
     "HyperbandTuner",
     "Invalid",
     "Linear",
+    "LocalServer",
     "LogUniform",
     "MedianTuner",
     "MultiStep",
@@ -127,6 +131,8 @@ __all__ = [
     "Wsd",
     "__version__",
     "choice",
+    "function_trainer",
+    "local",
     "loguniform",
     "randint",
     "uniform",
@@ -157,6 +163,8 @@ _HOMES = {
         "TrialFailed",
         "Unreachable",
     ),
+    "functions": ("FunctionTrainer", "function_trainer"),
+    "local_server": ("LocalServer", "local"),
     "results": ("Results",),
     "sequences": (
         "Constant",

@@ -8,12 +8,16 @@ One loop in a thread serves all of a process, so that this also works where a lo
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from functools import update_wrapper
+from contextlib import ExitStack
+from functools import cache, update_wrapper
+from threading import Event
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from anyio.from_thread import BlockingPortalProvider
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stagetree.errors import StagetreeError
 
@@ -21,20 +25,25 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-_PORTALS = BlockingPortalProvider()
 _NO_MORE: Any = object()
+_END_SECONDS = 5.0
+"""How long a call that was interrupted may take to end."""
+
+
+@cache
+def _portal(process: int) -> BlockingPortal:
+    """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does."""
+    portal = ExitStack()
+    atexit.register(portal.close)
+    return portal.enter_context(start_blocking_portal(name="stagetree"))
 
 
 class Blocking:
-    """Holds the loop for as long as it is open, and the asynchronous object that does the work."""
+    """Holds the asynchronous object that does the work."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._portal, self._is_open = _PORTALS.__enter__(), True
-        try:
-            self._core = self._run(make())
-        except BaseException:
-            self._let_go()
-            raise
+        self._portal, self._is_open = _portal(os.getpid()), True
+        self._core = self._run(make())
 
     def close(self) -> None:
         """Close the connections; what the server does goes on."""
@@ -42,27 +51,28 @@ class Blocking:
             try:
                 self._run(self._core.close())
             finally:
-                self._let_go()
-
-    def _let_go(self) -> None:
-        self._is_open = False
-        _PORTALS.__exit__(None, None, None)
+                self._is_open = False
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. Whoever is interrupted while waiting for it ends it."""
         if not self._is_open:
             coroutine.close()
             raise StagetreeError("the connection was closed")
-        future: Future[T] = self._portal.start_task_soon(_awaited, coroutine)
+        ended = Event()
+        future: Future[T] = self._portal.start_task_soon(_awaited, coroutine, ended)
         try:
             return future.result()
         except BaseException:
             future.cancel()
+            ended.wait(_END_SECONDS)
             raise
 
 
-async def _awaited(coroutine: Coroutine[Any, Any, T]) -> T:
-    return await coroutine
+async def _awaited(coroutine: Coroutine[Any, Any, T], ended: Event) -> T:
+    try:
+        return await coroutine
+    finally:
+        ended.set()
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:

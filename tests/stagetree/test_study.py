@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import httpx2
@@ -345,16 +349,38 @@ def test_numbers_of_numpy_are_numbers(server: str, workers: Workers) -> None:
         assert study.trials[0].hp["bs"] == {"family": "constant", "value": 64}
 
 
-def test_whoever_is_interrupted_while_waiting_leaves_nothing_behind(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def endless(study: AsyncStudy) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        begun.wait(10)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
     with Study.create(FIELDS, url=server) as study:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            study.run(endless)
+        assert ended.wait(10)
 
-        def interrupted(future: Future[Any], timeout: float | None = None) -> None:
-            raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Future, "result", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                study.eval({"lr": 1}, 2)
-    assert not [thread for thread in threading.enumerate() if "portal" in thread.name]
+def test_a_program_that_closes_nothing_ends(server: str) -> None:
+    program = f"from stagetree import Study; study = Study.create({FIELDS!r}, url={server!r}); print(study.state)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "running\n"
+
+
+def test_a_fork_has_a_loop_of_its_own(server: str) -> None:
+    with Study.create(FIELDS, url=server) as study, ProcessPoolExecutor(1, get_context("fork")) as pool:
+        assert pool.submit(state_of, study.id, server).result(60) == "running"
+
+
+def state_of(study: str, url: str) -> str:
+    with Study.open(study, url=url) as opened:
+        return opened.state
