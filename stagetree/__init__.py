@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from stagetree.client import AsyncClient, Client
+    from stagetree.conditions import when
     from stagetree.distributions import (
         Choice,
         LogUniform,
@@ -138,10 +139,12 @@ __all__ = [
     "uniform",
     "wait_all",
     "wait_any",
+    "when",
 ]
 
 _HOMES = {
     "client": ("AsyncClient", "Client"),
+    "conditions": ("when",),
     "distributions": (
         "Choice",
         "LogUniform",

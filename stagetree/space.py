@@ -1,7 +1,8 @@
 """Spaces: which configurations a study may try.
 
 A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
-its fields, or a list of such entries to choose from.
+its fields, or a list of such entries to choose from. Some may exist only if others have certain values: see
+`stagetree.conditions`.
 
 >>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
 >>> space = Space({"lr": [decays, 0.1], "bs": [64, 128]})
@@ -23,6 +24,7 @@ from itertools import chain, islice, product
 from random import Random
 from typing import Any
 
+from stagetree.conditions import in_order, split
 from stagetree.distributions import (
     READERS,
     Choice,
@@ -34,7 +36,8 @@ from stagetree.distributions import (
     is_number,
     plain,
 )
-from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
+from stagetree.inverse import values_of
+from stagetree.sequences import Constant, Sequence, SequenceError, did_you_mean, parse
 from stagetree.where import Where, WhereError, compile_where
 
 __all__ = [
@@ -227,7 +230,9 @@ class Space:
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: plain(entry) for name, entry in entries.items()}
-        self._patterns = {name: read_entry(entry, name) for name, entry in self._json.items()}
+        self._conditions = {name: split(entry, name)[1] for name, entry in self._json.items()}
+        self._patterns = {name: read_entry(self._json[name], name) for name in in_order(self._conditions)}
+        self._check_conditions()
         self._is_filtered = where is not None
         self._where = _read_where(where, list(entries))
 
@@ -245,11 +250,42 @@ class Space:
 
         Lists and `choice` are crossed, at any depth. Raises `SpaceError` for other distributions.
         """
-        options = [_grid_options(name, pattern) for name, pattern in self._patterns.items()]
-        for chosen in product(*options):
-            configuration = dict(zip(self._patterns, chosen, strict=True))
+        options = {name: _grid_options(name, pattern) for name, pattern in self._patterns.items()}
+        for configuration in self._combined(options):
             if self._where(configuration):
                 yield configuration
+
+    def _combined(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+        """Every combination of the options of those that exist in it."""
+        if self.is_conditional:
+            return self._extended({}, list(options), options)
+        return (dict(zip(options, chosen, strict=True)) for chosen in product(*options.values()))
+
+    def _extended(
+        self, chosen: dict[str, Sequence], names: list[str], options: Mapping[str, list[Sequence]]
+    ) -> Iterator[dict[str, Sequence]]:
+        """Every way to go on from what is chosen, through the rest of the names, one by one."""
+        if not names:
+            yield chosen
+        elif self.exists(names[0], chosen):
+            for option in options[names[0]]:
+                yield from self._extended({**chosen, names[0]: option}, names[1:], options)
+        else:
+            yield from self._extended(chosen, names[1:], options)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether some hyper-parameters exist only if others have certain values."""
+        return any(self._conditions.values())
+
+    def exists(self, name: str, configuration: Mapping[str, Sequence]) -> bool:
+        """Whether a hyper-parameter belongs into a configuration, by what is chosen of it."""
+        condition = self._conditions[name]
+        return condition is None or condition.holds(configuration)
+
+    def parents(self) -> set[str]:
+        """The hyper-parameters on which the existence of others depends."""
+        return {name for condition in self._conditions.values() if condition for name in condition.wanted}
 
     def sample(self, seed: int, number: int) -> dict[str, Sequence]:
         """Configuration `number` of `seed`: always the same, and independent of all other numbers.
@@ -275,7 +311,7 @@ class Space:
         """How many configurations the grid has, after `where`; None when it is endless, with a distribution in it."""
         if any(map(_is_random, self._patterns.values())):
             return None
-        return sum(1 for _ in self.grid()) if self._is_filtered else self.combinations()
+        return sum(1 for _ in self.grid()) if self._is_filtered or self.is_conditional else self.combinations()
 
     def combinations(self) -> int:
         """How many ways there are to choose among lists and `choice`, before `where`. Counted, not made."""
@@ -309,23 +345,49 @@ class Space:
 
         return self.compose(choose)
 
+    def values(self, configuration: Mapping[str, Sequence]) -> dict[str, Any] | None:
+        """The values of `parameters` that `build` makes the configuration of; None if they are not in the space."""
+        names = [name for name in self._patterns if self.exists(name, configuration)]
+        if set(names) != set(configuration):
+            return None
+        found: dict[str, Any] = {}
+        for name in names:
+            inside = values_of(self._patterns[name], _label(name), configuration[name].to_json())
+            if inside is None:
+                return None
+            found |= inside
+        return found
+
     def compose(self, choose: Choose) -> dict[str, Sequence]:
         """The configuration whose values `choose` gives, asked in the order written for those that have a say."""
-        return {name: parse(_fill(p, _label(name), choose), name) for name, p in self._patterns.items()}
+        return self._filled(lambda name, pattern: _fill(pattern, _label(name), choose))
+
+    def _filled(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
+        configuration: dict[str, Sequence] = {}
+        for name, pattern in self._patterns.items():
+            if self.exists(name, configuration):
+                configuration[name] = parse(fill(name, pattern), name)
+        return configuration
 
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether `where` lets a configuration through."""
         return bool(self._where(dict(configuration)))
 
     def _attempt(self, key: str) -> dict[str, Sequence]:
-        return {
-            name: parse(_fill(p, name, drawing(Random(f"{key}/{name}"))), name) for name, p in self._patterns.items()
-        }
+        return self._filled(lambda name, pattern: _fill(pattern, name, drawing(Random(f"{key}/{name}"))))
+
+    def _check_conditions(self) -> None:
+        """Raises `SpaceError` for a value that a hyper-parameter can never have, where that can be seen."""
+        for name, condition in self._conditions.items():
+            for other, wanted in condition.wanted.items() if condition else ():
+                known = [unfolded for _, unfolded in islice(_unfold_entry(self._patterns[other], other), _CHECKED)]
+                if len(known) < _CHECKED and not any(map(_is_random, known)):
+                    _check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
 
 
 def read_entry(entry: Any, path: str = "") -> Any:
     """The pattern of one hyper-parameter, after a look at every sequence it can become."""
-    pattern = _read_entry(entry, path)
+    pattern = _read_entry(split(entry, path)[0], path)
     for place, unfolded in islice(_unfold_entry(pattern, path), _CHECKED):
         _check(unfolded, place)
     return pattern
@@ -359,6 +421,17 @@ def _grid_entry(name: str, pattern: Any) -> Iterator[Sequence]:
         for kind in _random_parts(unfolded):
             raise SpaceError(path, f"must be listed for a grid: {kind} has no list of values, use choice or a list")
         yield parse(unfolded, path)
+
+
+def _check_wanted(wanted: tuple[Sequence, ...], known: list[Sequence], path: str) -> None:
+    for value in wanted:
+        if value not in known:
+            got, texts = _text(value), list(map(_text, known))
+            raise SpaceError(path, f"must be one of {', '.join(texts)}, got {got}{did_you_mean(got, texts)}")
+
+
+def _text(sequence: Sequence) -> str:
+    return str(sequence.value) if isinstance(sequence, Constant) else str(sequence)
 
 
 def _read_where(where: str | Where | None, names: list[str]) -> Where:

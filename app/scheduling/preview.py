@@ -12,6 +12,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.simulator import Simulator
 from app.scheduling.tuners.samplers import NEEDED
+from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
@@ -48,6 +49,7 @@ def preview(
         "critical_path_steps": max((trial.steps for trial in found.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
+        "advice": advice(spec),
     }
 
 
