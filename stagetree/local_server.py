@@ -98,7 +98,7 @@ class LocalServer:
     ) -> Study:
         """Submit a study, as `Study.create` does; its trainer may be a class of this program."""
         if isinstance(trainer, type):
-            fields = fields if spec else {"name": trainer.name, **fields}
+            fields = fields if spec else {"name": getattr(trainer, "name", trainer.__name__), **fields}
             trainer = self.register(trainer)
         return Study.create(spec, url=self.url, **(fields if trainer is None else {**fields, "trainer": trainer}))
 
