@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from stagetree.distributions import SpaceError, plain
@@ -61,22 +62,18 @@ def _values(given: Any, path: str) -> tuple[Sequence, ...]:
 
 
 def in_order(conditions: Mapping[str, Condition | None]) -> list[str]:
-    """The names as written, but each after those it depends on. Raises `SpaceError`."""
-    placed: list[str] = []
+    """The names as written, but those that depend on others after all they depend on. Raises `SpaceError`."""
+    if not any(conditions.values()):
+        return list(conditions)
     for name, condition in conditions.items():
         for other in condition.wanted if condition else ():
             if other not in conditions or other == name:
                 known = [each for each in conditions if each != name]
                 problem = f"must be one of {', '.join(known) or 'no others'}{did_you_mean(other, known)}"
                 raise SpaceError(f"{name}.when.{other}", problem)
-    while len(placed) < len(conditions):
-        free = [name for name in conditions if name not in placed and _is_free(conditions[name], placed)]
-        if not free:
-            left = [name for name in conditions if name not in placed]
-            raise SpaceError(f"{left[0]}.when", f"must not depend on itself, through {', '.join(left)}")
-        placed.append(free[0])
-    return placed
-
-
-def _is_free(condition: Condition | None, placed: list[str]) -> bool:
-    return condition is None or all(name in placed for name in condition.wanted)
+    before = {name: list(condition.wanted) if condition else [] for name, condition in conditions.items()}
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError as error:
+        cycle = sorted(set(error.args[1]))
+        raise SpaceError(f"{cycle[0]}.when", f"must not depend on itself, through {', '.join(cycle)}") from None
