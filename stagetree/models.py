@@ -46,7 +46,7 @@ __all__ = [
 Json = dict[str, Any]
 StudyState = Literal["running", "paused", "completed", "failed", "cancelled"] | str
 TrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"] | str
-SlotState = Literal["idle", "busy"] | str
+SlotState = Literal["idle", "busy", "quarantined", "lost"] | str
 
 
 class Answer(BaseModel):
@@ -395,6 +395,9 @@ class Slot(Answer):
     device: str = ""
     host: str = ""
     state: SlotState
+    note: str | None = None
+    quarantined_until: float | None = None
+    trainers: dict[str, str] = {}
     chain: str | None = None
     stage: SlotStage | None = None
     study: str | None = None
@@ -402,10 +405,14 @@ class Slot(Answer):
 
 
 class Replay(Answer):
-    """Every decision of a study, derived again from its log."""
+    """Every decision of a study, derived again from its log, and how it stands at the last event replayed."""
 
     study: str
     identical: bool
+    state: str = ""
+    best: Json | None = None
+    steps: Steps = Steps()
+    plan: list[Json] = []
     events: int = 0
     decisions: int = 0
     difference: Json | None = None

@@ -211,7 +211,7 @@ def test_an_answer_that_is_not_understood(server: Server, client: Client) -> Non
         client.study("s1")
 
 
-SAME = {models.StudyAnswer: schemas.Study, models.StudyListed: schemas.Listed, models.Place: schemas.Place}
+SAME = {models.StudyAnswer: schemas.Study, models.StudyListed: schemas.Listed, models.Outcome: schemas.Result}
 TYPED = [each for each in vars(models).values() if isinstance(each, type) and issubclass(each, models.Answer)]
 TYPED.remove(models.Answer)
 
