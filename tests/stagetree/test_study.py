@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -361,7 +362,10 @@ def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None
 
     def interrupt() -> None:
         begun.wait(10)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        main = threading.main_thread().ident or 0
+        while sys._current_frames()[main].f_code.co_name != "wait":  # nothing else tells that it waits by now
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
 
     with Study.create(FIELDS, url=server) as study:
         threading.Thread(target=interrupt).start()
