@@ -110,6 +110,8 @@ def preview(
     )
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    for each in found["advice"]:
+        print(f"advice          {each}")
 
 
 def up(
@@ -227,9 +229,13 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:
     """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
+    from stagetree.spec import StudySpec
+
+    written = StudySpec.from_dict(spec, limits=None)
     if service.folder is not None:
         for listed in service.client.studies():
-            if listed["state"] in ("running", "paused") and service.client.study(listed["study"])["spec"] == spec:
+            is_open = listed["state"] in ("running", "paused")
+            if is_open and written.is_written_as(service.client.study(listed["study"])["spec"]):
                 print(f"Going on with {listed['study']}, which was interrupted.", file=sys.stderr)
                 service.client.resume(listed["study"])
                 return str(listed["study"])

@@ -11,6 +11,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.scheduling.tuners.samplers import NEEDED
 from app.simulation.simulator import Simulator
+from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
@@ -46,6 +47,7 @@ def preview(
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
+        "advice": advice(spec),
     }
 
 

@@ -139,6 +139,7 @@ def test_a_preview_counts_steps() -> None:
         "critical_path_steps": 40,
         "makespan_steps": 40,
         "slots": 2,
+        "advice": [],
     }
 
 

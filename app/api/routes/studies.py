@@ -6,6 +6,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -57,6 +58,7 @@ def submit_study(request: Request, response: Response, given: StudyBody, use: Us
 
 
 def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
+    spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     version = trainer_of(spec, use.trainers).version
     args, at = dict(spec.trainer_args), use.clock()
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, trainer_args=args, seed=spec.seed)

@@ -23,6 +23,8 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
 from stagetree.limits import Limits
+from stagetree.sequences import parse
+from stagetree.space import Space
 
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
 batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
@@ -151,10 +153,15 @@ def extend_trial(row: Found, number: TrialPath, given: ExtensionBody, use: Use, 
 def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tuple[e.Event, ...]:
     """Raises `Invalid` where the hyper-parameters are not those of the study."""
     events = decide(plan, command, limits)
-    wanted = _hyper_parameters(plan.studies[command.study])
+    study = plan.studies[command.study]
+    names = _hyper_parameters(study)
     for event in events:
-        if isinstance(event, e.TrialAdded) and (wanted := wanted or set(event.hp)) != set(event.hp):
-            raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {', '.join(sorted(event.hp))}")
+        if isinstance(event, e.TrialAdded):
+            wanted = _existing(study, event.hp) or names or set(event.hp)
+            names = wanted
+            if wanted != set(event.hp):
+                got = ", ".join(sorted(event.hp))
+                raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {got}")
     return events
 
 
@@ -164,6 +171,15 @@ def _hyper_parameters(study: Study) -> set[str]:
         return set(study.trials[0].hp)
     listed = study.spec["tuner"].get("trials")
     return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
+
+
+def _existing(study: Study, hp: Json) -> set[str]:
+    """The names that belong into a configuration, in a space where that depends on it; empty in others."""
+    space = Space(study.spec["space"]) if study.spec.get("space") else None
+    if space is None or not space.is_conditional:
+        return set()
+    configuration = {name: parse(value) for name, value in hp.items()}
+    return {name for name in study.spec["space"] if space.exists(name, configuration)}
 
 
 @router.delete(

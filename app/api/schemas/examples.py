@@ -125,6 +125,7 @@ PREVIEW: Json = {
     "critical_path_steps": 40,
     "makespan_steps": 304,
     "slots": 2,
+    "advice": [],
 }
 NODE_EXAMPLE: Json = {
     "id": NODE,

@@ -145,3 +145,4 @@ class Preview(BaseModel):
     merge_rate: float
     critical_path_steps: int = Field(description="no number of slots is faster")
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

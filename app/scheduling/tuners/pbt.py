@@ -51,7 +51,7 @@ class Pbt(Tuner):
         tuner: Any = spec.tuner
         self._size, self._quantile = tuner.population_size, tuner.quantile
         self._ends = every(tuner.ready_steps, tuner.max_steps)
-        self._explorer, self._seed, self._fixed = Explorer(spec), spec.seed, tuple(tuner.fixed)
+        self._explorer, self._seed, self._fixed = Explorer(spec), spec.sampling_seed, tuple(tuner.fixed)
         self._generation = self._begun = 0
         self._members: dict[int, Member] = {}  # by trial
         self._values: dict[int, Hp] = {}  # of every trial there ever was
