@@ -87,6 +87,10 @@ class Enqueued:
         self._first = [_known(spec, number) for number in range(len(spec.first))]
         self._then = then
 
+    @property
+    def adaptive(self) -> bool:
+        return self._then.adaptive
+
     def propose(self, number: int) -> Proposal | None:
         known = len(self._first)
         return self._first[number] if number < known else self._then.propose(number - known)
