@@ -7,28 +7,34 @@ where somebody waits.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import RLock
 from typing import Any
 from uuid import uuid4
+
+from faulty import Clock, Faults, FaultyRecords, FaultyStore
+from in_process import InProcess
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, Study
+<<<<<<< HEAD
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Conflict
 from app.events.plans import Plans
+=======
+from app.events.database import Database
+>>>>>>> slot
 from app.events.records import SqlRecords
 from app.events.rows import Rows, SlotTaken
 from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
+<<<<<<< HEAD
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.object_store import LocalStore
@@ -41,191 +47,17 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
 from stagetree.runtime.state_format import read
 from stagetree.runtime.timeline import Timeline
+=======
+from app.workers.slot.slot import Limits, Slot, Surroundings
+from app.workers.slot.trainer_host import Executor
+from app.workers.tick import Ticker
+>>>>>>> slot
 from stagetree.spec import StudySpec
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
 LEASE = 60.0
 SETTLE_SECONDS = 60.0
 Json = dict[str, Any]
-
-
-class Clock:
-    """Of everybody, databases included. It goes on when somebody waits, and when a test says so."""
-
-    def __init__(self) -> None:
-        self._now, self._lock = 1_000_000.0, RLock()
-        self.waits = 0
-        self.on_wait: Callable[[int], None] = lambda waits: None
-
-    def now(self) -> float:
-        return self._now
-
-    def wait(self, seconds: float) -> None:
-        with self._lock:
-            self.waits += 1
-            self._now += seconds
-            self.on_wait(self.waits)
-
-
-class Faults:
-    """What goes wrong, and when: `before[...]` is called once, before a fact of that type is recorded."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.away_until = 0.0
-        self.before: dict[type, Callable[[], None]] = {}
-        self.lost_answers = self.lost_races = self.refusals = 0
-        self.error: Callable[[], Exception] = lambda: DatabaseUnavailable("The database is away.")
-
-    def away_for(self, seconds: float) -> None:
-        self.away_until = self.clock.now() + seconds
-
-    def check(self) -> None:
-        if self.clock.now() < self.away_until:
-            self.refusals += 1
-            raise self.error()
-
-    def announce(self, facts: Iterable[e.Event]) -> None:
-        for fact in facts:
-            if (hook := self.before.pop(type(fact), None)) is not None:
-                hook()
-
-
-class FaultyLog:
-    def __init__(self, log: Any, faults: Faults) -> None:
-        self._log, self._faults = log, faults
-
-    def append(self, stream: str, events: Any, **more: Any) -> Any:
-        self._faults.announce(events)
-        self._faults.check()
-        if self._faults.lost_races:
-            self._faults.lost_races -= 1
-            raise Conflict("The transaction lost against another one.")
-        recorded = self._log.append(stream, events, **more)
-        if self._faults.lost_answers:
-            self._faults.lost_answers -= 1
-            raise DatabaseUnavailable("The connection was lost while the commit was under way.")
-        return recorded
-
-    def __getattr__(self, name: str) -> Any:
-        self._faults.check()
-        return getattr(self._log, name)
-
-
-class FaultyRecords:
-    """As a slot sees the database."""
-
-    def __init__(self, records: SqlRecords, faults: Faults) -> None:
-        self._records, self._faults = records, faults
-        self.log = FaultyLog(records.log, faults)
-
-    def read(self) -> AbstractContextManager[Rows]:
-        self._faults.check()
-        return self._records.read()
-
-    def write(self) -> AbstractContextManager[Rows]:
-        self._faults.check()
-        return self._records.write()
-
-    def close(self) -> None:
-        self._records.close()
-
-
-class FaultyStore(LocalStore):
-    """hooks: called before each read or write, with the key; what they raise is what the store's client raises."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.before_write: Callable[[str], None] = lambda key: None
-        self.before_read: Callable[[str], None] = lambda key: None
-        self.writes, self.reads = list[str](), list[str]()
-
-    def write(self, key: str, parts: Iterable[memoryview]) -> None:
-        self.before_write(key)
-        super().write(key, parts)
-        self.writes.append(key)
-
-    def read(self, key: str) -> Iterator[bytes]:
-        self.before_read(key)
-        self.reads.append(key)
-        yield from super().read(key)
-
-
-class InProcess:
-    """What a trainer's process does, in this one. `script` holds what a test wants to happen.
-
-    It is called with what is done and the step at which; what it raises is what the process raises.
-    """
-
-    def __init__(self, script: Callable[[InProcess, str, int], None]) -> None:
-        self._script, self._model, self.file = script, None, ""
-        self.is_broken = self.is_closed = False
-        self.logs: list[Path] = []
-
-    def log(self, path: Path) -> None:
-        self.logs.append(path)
-
-    def build(self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Any) -> None:
-        assert self.file in ("", file), "a process serves one file"
-        self.file = file
-        self._model = None
-        self._do("build")
-        with user_code():
-            kind = load_trainer(file, name)
-        self._model = Model.build(kind, args, seed, "cpu")
-
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> None:
-        self._do("load")
-        assert self._model is not None
-        self._model.load(read(state.fd), Timeline(hp), step)
-
-    def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
-        assert self._model is not None
-        timeline = Timeline(hp)
-        while self._model.step < until:
-            self._do("train")
-            self._advance(timeline)
-            until = on_progress(self._model.step)
-        return TrainedTo(self._model.step, 0.0)
-
-    def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
-        self._do("evaluate")
-        assert self._model is not None
-        try:
-            return self._model.evaluate()
-        except TrainerFailed as failed:
-            raise self._at_step(failed) from None
-
-    def save(self, *, deadline: Any) -> State:
-        self._do("save")
-        assert self._model is not None
-        return State(*self._model.save())
-
-    def kill(self) -> None:
-        self.is_broken = True
-
-    def close(self, patience: float = 0.0) -> None:
-        self.is_closed = True
-
-    def _advance(self, timeline: Timeline) -> None:
-        assert self._model is not None
-        try:
-            self._model.advance(timeline)
-        except TrainerFailed as failed:
-            raise self._at_step(failed) from None
-
-    def _at_step(self, failed: TrainerFailed) -> TrainerFailed:
-        return TrainerFailed(failed.kind, failed.error, self.step, failed.signature)
-
-    @property
-    def step(self) -> int:
-        return self._model.step if self._model else 0
-
-    def _do(self, what: str) -> None:
-        assert not self.is_closed
-        if self.is_broken:
-            raise TrainerKilled("killed")
-        self._script(self, what, self.step)
 
 
 class SlotOwner:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster import LEASE, Cluster, InProcess
+from cluster import LEASE, Cluster
+from in_process import InProcess
 from studies import ALONE, BRANCHES, spec
 
 from app.domain import events as e

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster import TOY, Cluster, InProcess
+from cluster import TOY, Cluster
+from in_process import InProcess
 from sqlalchemy import text
 from studies import ALONE, BRANCHES, spec
 from toys import switch
