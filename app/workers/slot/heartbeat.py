@@ -146,7 +146,8 @@ class Heartbeat:
             if not me.take(rows, self._device):
                 return
             self._said = None
-        if said != self._said:
+        row = rows.slots.get(me.slot)
+        if said != self._said or (row is not None and dict(row.trainers) != dict(said.trainers)):
             rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
         self._said = said
 
