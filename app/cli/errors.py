@@ -46,7 +46,7 @@ def _sentence(error: Exception) -> str:
 def _code(error: Exception) -> int | None:
     """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
     from app.api.errors import Invalid
-    from app.api.health import WrongSchema
+    from app.api.health import NotReady
     from app.domain.errors import Refused, Unknown
     from app.embedded import StackFailed
     from app.events.database import DatabaseUnavailable
@@ -63,7 +63,7 @@ def _code(error: Exception) -> int | None:
         (Unknown, NOT_FOUND),
         (Refused, USAGE),
         (StackFailed, FAILED),
-        (WrongSchema, FAILED),
+        (NotReady, FAILED),
         (DatabaseUnavailable, FAILED),
         (client.NotFound, NOT_FOUND),
         (client.Conflict, CONFLICT),
