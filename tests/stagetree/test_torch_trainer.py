@@ -22,7 +22,7 @@ class Tiny(TorchTrainer):
 
     name = "tiny"
 
-    def __init__(self, *, seed: int, device: str, batches_per_step: int | None = None, in_memory: bool = True) -> None:
+    def __init__(self, *, seed: int, device: str, in_memory: bool = True, **how: Any) -> None:
         numbers = torch.arange(23.0).unsqueeze(1)
         data: Any = TensorDataset(numbers, numbers / 10)
         if not in_memory:
@@ -33,7 +33,7 @@ class Tiny(TorchTrainer):
             model=nn.Sequential(nn.Linear(1, 8), nn.LayerNorm(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)),
             train_data=data,
             valid_data=data,
-            batches_per_step=batches_per_step,
+            **how,
         )
         self.seen: list[list[int]] = []
         self.noise: dict[tuple[int, int], float] = {}
