@@ -180,7 +180,7 @@ class TorchTrainer(DataTrainer):
         """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
         with self.autocast():
             loss = self.loss(batch)
-        self._scaler.scale(loss if share == 1.0 else loss * share).backward()
+        self._scaler.scale(loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         """Change the parameters by the gradient that is there."""

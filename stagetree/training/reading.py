@@ -181,3 +181,8 @@ def _generators_kept() -> Iterator[None]:
         yield
     finally:
         generators.restore(kept, "cpu")
+
+
+def is_ours(loader: DataLoader[Any]) -> bool:
+    """Whether it is a loader of `TorchTrainer`, whose workers may live as long as they like."""
+    return isinstance(loader.dataset, _Fetched)
