@@ -53,6 +53,7 @@ class ChainAssignment:
     resume: ResumePoint | None
     intermediate_bytes: int = 0
     runtime_args: Mapping[str, Any] = field(default_factory=dict)
+    determinism: str = "strict"
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import state_format, suspects
+from stagetree.runtime import inexact, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
@@ -131,7 +131,7 @@ class _Ways:
         metrics = model.evaluate()
         found = {
             "metrics": metrics,
-            "not_exact": sorted({str(each.message) for each in caught if "deterministic" in str(each.message)}),
+            "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
             "evaluate_seconds": time.monotonic() - begun_at,
