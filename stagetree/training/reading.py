@@ -106,7 +106,7 @@ class Ahead:
         self._spans = _Spans()
 
     def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
-        there, batch = next(self._batches, (None, None)) if self._batches else (None, None)
+        there, batch = (None, None) if self._batches is None else next(self._batches, (None, None))
         if there != span:  # the first one, another batch size, or another place
             there, batch = next(self._from(following))
         if there != span:
@@ -119,7 +119,8 @@ class Ahead:
 
     def _from(self, following: Callable[[], Iterator[Span]]) -> Iterator[tuple[Span, Any]]:
         self._spans.following = following
-        self._loader = self._loader or self._started()
+        if self._loader is None:  # a loader of endless data has no truth value
+            self._loader = self._started()
         self._batches = iter(self._loader)
         return self._batches
 
