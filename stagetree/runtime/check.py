@@ -27,13 +27,6 @@ from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
 
-WAYS = {
-    "again": "trained once more in the same way",
-    "split": "gone on with in a fresh process",
-    "used": "gone on with in an object that was elsewhere",
-    "watched": "evaluated and saved after each step",
-}
-
 
 @dataclass(frozen=True)
 class Job:
@@ -53,7 +46,8 @@ class Job:
 
 @dataclass
 class Report:
-    """What was found. differences: per way of `WAYS`, the first leaf that differs, of how many, and the likely cause.
+    """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
+    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
     first_step_seconds: with what happens once, such as compiling. write_seconds: for `checkpoint_bytes`.
