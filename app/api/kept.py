@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.api import views
+from app.domain import results
 from app.domain.errors import Unknown
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, Trial
 
@@ -25,17 +25,17 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     Raises `Unknown`, which says which steps there are.
     """
     if trial is None:
-        found = views.best(plan, study)
+        found = results.best(plan, study)
         if found is None:
             raise Unknown(f"no trial of {study.id} has a result yet: name one")
-        trial = int(found["trial"])
+        trial = found[0].number
     if not 0 <= trial < len(study.trials):
         raise Unknown(f"{study.id} has no trial {trial}: its trials are 0 to {len(study.trials) - 1}")
     of = study.trials[trial]
     there = _kept(plan, of)
     if step is None:
-        result = views.result(plan, of)
-        step = result[0] if result else max(there, default=0)
+        result = results.result(plan, study, of)
+        step = result.step if result else max(there, default=0)
     if step not in there:
         steps = ", ".join(map(str, there)) or "none"
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
+from app.cli.options import Output, StudyFile, Trainers
 from app.cli.output import Format, print_json
 
 Json = dict[str, Any]
@@ -21,14 +22,8 @@ WAYS = {
     "used": "gone on in a used object ",
     "watched": "evaluated after each step",
 }
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
-Trainers = Annotated[
-    list[str] | None,
-    typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
-]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="How many steps to train, in each way.")]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0.")]
-Output = Annotated[Format, typer.Option("-o", "--output", help="Print a table, or one JSON document.")]
 
 
 def check(

@@ -7,52 +7,65 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.errors import NOT_FOUND, fail
+from app.cli.options import Store, StudyId
+from app.cli.store import DATABASE, DEFAULT, is_store
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
 Step = Annotated[int | None, typer.Option("--step", metavar="S", min=1, help="By default where it was measured last.")]
 Into = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
-Folder = Annotated[
-    Path | None,
-    typer.Option("--dir", metavar="FOLDER", help="The folder of an embedded stack; else STAGETREE_DATABASE_URL's."),
-]
 
 
-def weights(id: Id, trial: TrialNumber = None, step: Step = None, output: Into = Path(), dir: Folder = None) -> None:
+def weights(
+    id: StudyId, trial: TrialNumber = None, step: Step = None, output: Into = Path(), dir: Store = None
+) -> None:
     """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server.
 
     \b
-    Example:  stagetree weights digits-3f9a1c --dir .stagetree -o best
+    Example:  stagetree weights last -o best
     """
     from app.api.kept import kept_state
+    from app.domain import ids
     from app.domain.errors import Unknown
-    from app.domain.ids import StudyId
     from app.events.database import Database
     from app.events.records import SqlRecords
     from app.events.transact import Plans
-    from app.workers.checkpoints import CheckpointLost, Checkpoints
+    from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
+    from app.workers.slot.object_store import open_store
     from stagetree.weights import export_weights
 
-    database, root = _places(dir)
+    folder = dir or (DEFAULT if is_store(DEFAULT) else None)
+    name, (database, root) = _study(id, folder), _places(folder)
     records = SqlRecords(Database(database))
     try:
         with records.read() as rows:
-            row = rows.studies.find(id)
+            row = rows.studies.find(name)
         if row is None:
-            raise Unknown(f"there is no study {id}")
+            raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
-            found = kept_state(plan, plan.studies[StudyId(id)], trial, step)
-        image = Checkpoints(root).read(found.checkpoint.key, found.checkpoint.sha256)
-    except (Unknown, CheckpointLost) as problem:
+            found = kept_state(plan, plan.studies[ids.StudyId(name)], trial, step)
+        state = CheckpointStore(open_store(root)).read(found.checkpoint.key, found.checkpoint.sha256)
+    except (Unknown, CheckpointUnreadable) as problem:
         fail(str(problem), NOT_FOUND)
     finally:
         records.close()
-    path = output / f"{id}-trial-{found.trial}-step-{found.step}.safetensors"
+    path = output / f"{name}-trial-{found.trial}-step-{found.step}.safetensors"
     output.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(export_weights(image))
+    path.write_bytes(export_weights(bytes(state.view())))
+    state.close()
     measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
     print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
+
+
+def _study(meant: str, folder: Path | None) -> str:
+    """The id of the study that is meant; without a folder, it is the id."""
+    from app.cli.finding import study_id
+    from app.cli.store import Store
+
+    if folder is None:
+        return meant
+    with Store(folder) as store:
+        return study_id(store, meant)
 
 
 def _places(folder: Path | None) -> tuple[str, str]:
@@ -61,6 +74,4 @@ def _places(folder: Path | None) -> tuple[str, str]:
 
     if folder is None:
         return settings().database_url, settings().checkpoints
-    if not (file := folder.resolve() / "stagetree.db").exists():
-        fail(f"{folder} holds no stagetree.db: is it the folder of an embedded stack?", USAGE)
-    return f"sqlite:///{file}", str(folder.resolve() / "checkpoints")
+    return f"sqlite:///{folder.resolve() / DATABASE}", str(folder.resolve() / "checkpoints")
