@@ -26,8 +26,8 @@ class HFTrainer(TorchTrainer):
                 super().__init__(seed=seed, device=device, model=model, train_data=train, valid_data=valid)
 
     The optimizer is AdamW without weight decay on biases and norms; override `make_optimizer` for another. With
-    `trainable_only`, a checkpoint holds the parameters that are trained and no others, which must then be built the same
-    each time: from the seed, or from files.
+    `trainable_only`, a checkpoint holds the parameters that are trained and no others, which must then be built the
+    same each time: from the seed, or from files.
     """
 
     def __init__(

@@ -37,9 +37,7 @@ class LightningTrainer(TorchTrainer):
             made = made["optimizer"]
         while isinstance(made, list | tuple):
             if len(made) == 0 or (isinstance(made[0], Optimizer) and len([*_optimizers(made)]) > 1):
-                raise ValueError(
-                    "configure_optimizers must give one optimizer: for several, write a trainer of your own"
-                )
+                raise ValueError("configure_optimizers must give one optimizer: for several, write your own trainer")
             made = made[0]
         if not isinstance(made, Optimizer):
             raise ValueError(f"configure_optimizers must give an optimizer, not {type(made).__name__}")

@@ -66,12 +66,10 @@ class Lora(HFTrainer):
     name = "lora"
 
     def __init__(self, *, seed: int, device: str, **how: Any) -> None:
-        from stagetree.vision import import_torchvision
-
-        import_torchvision()  # Transformers imports it
         from peft import LoraConfig, get_peft_model
         from transformers import LlamaConfig, LlamaForCausalLM
 
+        torch.manual_seed(seed)  # what is frozen is in no checkpoint
         sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
         model = LlamaForCausalLM(LlamaConfig(vocab_size=50, num_key_value_heads=2, **sizes))
         adapted = get_peft_model(model, LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"]))
