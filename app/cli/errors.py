@@ -52,11 +52,11 @@ CODES = {
     "app.domain.errors.Refused": USAGE,
     "app.embedded.StackFailed": FAILED,
     "app.events.database.DatabaseUnavailable": FAILED,
-    "stagetree.client.NotFound": NOT_FOUND,
-    "stagetree.client.Conflict": CONFLICT,
-    "stagetree.client.Invalid": USAGE,
-    "stagetree.client.Unreachable": UNREACHABLE,
-    "stagetree.client.StagetreeError": FAILED,
+    "stagetree.errors.NotFound": NOT_FOUND,
+    "stagetree.errors.Conflict": CONFLICT,
+    "stagetree.errors.Invalid": USAGE,
+    "stagetree.errors.Unreachable": UNREACHABLE,
+    "stagetree.errors.StagetreeError": FAILED,
 }
 """By name: an error whose module was never imported cannot be there, and that module may not be installed."""
 

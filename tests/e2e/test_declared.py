@@ -46,7 +46,7 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["--help"], ["preview", "examples/charlm/study.yaml"], ["studies"]])
 def test_without_extras_there_are_the_client_and_the_command_line(tmp_path: Path, command: list[str]) -> None:
     missing = undeclared()
-    assert {"torch", "celery", "fastapi", "sqlmodel", "redis"} <= missing
+    assert {"torch", "celery", "fastapi", "redis"} <= missing
     (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=missing))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "STAGETREE_URL": "http://127.0.0.1:9"}
     run = [sys.executable, "-m", "app.cli", *command]
