@@ -43,7 +43,7 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
     assert "completed" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["--help"], ["preview", "examples/charlm/study.yaml"], ["studies"]])
+@pytest.mark.parametrize("command", [["--help"], ["studies"]])
 def test_without_extras_there_are_the_client_and_the_command_line(tmp_path: Path, command: list[str]) -> None:
     missing = undeclared()
     assert {"torch", "celery", "fastapi", "redis"} <= missing
