@@ -28,8 +28,8 @@ def weights(
     from app.domain import ids
     from app.domain.errors import Unknown
     from app.events.database import Database
+    from app.events.plans import Plans
     from app.events.records import SqlRecords
-    from app.events.transact import Plans
     from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
     from app.workers.slot.object_store import open_store
     from stagetree.weights import export_weights
