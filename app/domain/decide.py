@@ -61,7 +61,7 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             final = _study(plan, command.study).is_final
             return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
         case c.CheckFailures():
-            return tuple(_check_failures(_study(plan, command.study), command.at))
+            return tuple(_check_failures(plan, _study(plan, command.study), command.at))
         case c.AssignChain():
             return tuple(_assign(plan, command))
         case c.LoseChain():
@@ -165,7 +165,7 @@ def _close(study: Study, at: float) -> Iterator[e.Event]:
         yield e.StudyCompleted(study=study.id, at=at)
 
 
-def _check_failures(study: Study, at: float) -> Iterator[e.Event]:
+def _check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
     """A metric that is not reported will not be for the other trials either; and a study may bear only so many."""
     if study.is_final or not study.failed:
         return
@@ -173,7 +173,7 @@ def _check_failures(study: Study, at: float) -> Iterator[e.Event]:
     without_metric = next(
         (trial.error for trial in failed if (trial.error or {}).get("kind") == FailureKind.METRIC), None
     )
-    if without_metric is not None and not study.answered:
+    if without_metric is not None and study.id in plan.unheard:
         yield e.StudyFailed(study=study.id, error=without_metric["error"], at=at)
     elif study.max_failures is not None and len(failed) > study.max_failures:
         text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_last_line(failed[-1])}"
