@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, assert_never
+from collections.abc import Iterable
+from typing import assert_never
 
+from app.domain import awaiting
 from app.domain import events as e
-from app.domain.ids import NodeId, StudyId, TrialKey, node_id
+from app.domain.ids import NodeId, StudyId, node_id
 from app.domain.schedule import segments
 from app.domain.search_plan import Chain, Checkpoint, Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, FailureKind, StudyState, TrialEventKind, TrialState
@@ -41,9 +42,9 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             plan.studies[event.study].history.append(line)
             _ask(plan, plan.trial((event.study, event.trial)), event.steps)
         case e.TrialStopped():
-            _end(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
+            awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
         case e.TrialCancelled():
-            _end(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
+            awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.StudyPaused():
             _set_state(plan, event.study, StudyState.PAUSED)
         case e.StudyResumed():
@@ -90,19 +91,19 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
 
 def _ask(plan: SearchPlan, trial: Trial, steps: int) -> None:
     """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
-    study = plan.studies[trial.study]
-    study.requested += steps - (trial.asked[-1] if trial.asked else 0)
+    study, before = plan.studies[trial.study], trial.asked[-1] if trial.asked else 0
+    study.requested += steps - before
     trial.asked.append(steps)
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _lengthen(plan, study, trial, steps)
     _count_unique(plan, study, trial)
+    awaiting.await_evaluations(plan, study, trial, before)
     node = plan.nodes[trial.path[-1]]
     if steps in node.metrics:
-        _answer(plan, trial, steps)
+        awaiting.answer(plan, trial, steps)
     else:
-        node.waiting.setdefault(steps, set()).add(trial.key)
-        plan.touched.add(node.id)
+        awaiting.wait(plan, node, steps, trial)
 
 
 def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int) -> None:
@@ -126,70 +127,11 @@ def _grow(plan: SearchPlan, node: Node) -> None:
 
 
 def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
-    ends = [*(plan.nodes[name].start for name in trial.path[1:]), trial.steps]
-    for name, end in zip(trial.path, ends, strict=True):
+    for name, end in plan.ends(trial):
         before = study.deepest.get(name, plan.nodes[name].start)
         if end > before:
             study.deepest[name] = end
             study.unique += end - before
-
-
-def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """The result that the trial waited for at `step` is there."""
-    study = plan.studies[trial.study]
-    if (problem := _problem(study, plan.metrics(trial, step) or {}, step)) is not None:
-        _end(plan, trial, TrialState.FAILED, problem)
-        return
-    study.answered += 1
-    study.history.append(TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {}))
-    if trial.state == TrialState.ACTIVE and all(plan.metrics(trial, asked) is not None for asked in trial.asked):
-        trial.state, study.active = TrialState.COMPLETED, study.active - 1
-
-
-def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
-    """Why these metrics are no result for the study, if they are not."""
-    name = study.spec.get("metric", "")
-    if name not in metrics:
-        reported = ", ".join(sorted(metrics)) or "nothing"
-        text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
-        return {"kind": FailureKind.METRIC, "step": step, "error": text}
-    if metrics[name] is None:
-        return {"kind": FailureKind.NAN, "step": step, "error": f"{name} is not a finite number after step {step}"}
-    return None
-
-
-_EVENT_OF = {
-    TrialState.STOPPED: TrialEventKind.STOP,
-    TrialState.FAILED: TrialEventKind.FAIL,
-    TrialState.CANCELLED: TrialEventKind.CANCEL,
-}
-
-
-def _end(
-    plan: SearchPlan,
-    trial: Trial,
-    state: TrialState,
-    error: dict[str, Any] | None = None,
-    reason: Mapping[str, Any] | None = None,
-) -> None:
-    """The trial is over before it has what it was asked for."""
-    trial.error = error
-    line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
-    plan.studies[trial.study].history.append(line)
-    if trial.state == TrialState.ACTIVE:
-        plan.studies[trial.study].active -= 1
-    trial.state = state
-    for step in trial.asked:
-        node = plan.node_of(trial, step)
-        if trial.key in node.waiting.get(step, ()):
-            _forget(plan, node, step, trial.key)
-
-
-def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
-    node.waiting[step].discard(key)
-    if not node.waiting[step]:
-        del node.waiting[step]
-    plan.touched.add(node.id)
 
 
 def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
@@ -199,8 +141,10 @@ def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> None:
     for trial in plan.studies[study].trials:
+        for step in sorted(trial.unevaluated):
+            awaiting.leave_unevaluated_by(plan, trial, step)
         if trial.state == TrialState.ACTIVE:
-            _end(plan, trial, TrialState.CANCELLED)
+            awaiting.end_trial(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
 
@@ -263,6 +207,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
             plan.touched.add(node.id)
         if node.saving.get(stage.end) == chain.id:
             del node.saving[stage.end]
+            awaiting.leave_unevaluated(plan, node, stage.end)
             plan.touched.add(node.id)
     del plan.chains[chain.id]
 
@@ -279,9 +224,9 @@ def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
     error = {"kind": event.kind, "step": event.step, "error": event.error}
     tries = _restarts_used(node, event, chain.slot)
-    for key in list(plan.waiting_beyond(node, event.step)):
+    for key, step in list(plan.waits_beyond(node, event.step)):
         if tries is None or tries > plan.studies[key[0]].max_restarts:
-            _end(plan, plan.trial(key), TrialState.FAILED, error)
+            awaiting.fail_trial(plan, plan.trial(key), step, error)
     _release(plan, chain)
 
 
@@ -298,19 +243,13 @@ def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
 def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
     node = plan.nodes[event.node]
     node.metrics[event.step] = event.metrics
-    for key in sorted(node.waiting.pop(event.step, ())):
-        _answer(plan, plan.trial(key), event.step)
-    if None in event.metrics.values():
-        _give_up(plan, node, event)
+    for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
+        if event.step in trial.unevaluated:
+            trial.unevaluated.discard(event.step)
+            awaiting.settle(plan, trial)
+        else:
+            awaiting.answer(plan, trial, event.step)
     plan.touched.add(node.id)
-
-
-def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:
-    """A metric is no finite number: the trials whose metric it is, and which would train on from there, have failed."""
-    for key in list(plan.waiting_beyond(node, event.step - 1)):
-        study = plan.studies[key[0]]
-        if event.metrics.get(study.spec["metric"], 0) is None:
-            _end(plan, plan.trial(key), TrialState.FAILED, _problem(study, event.metrics, event.step))
 
 
 def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
@@ -319,6 +258,7 @@ def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.spare)
     plan.intermediate_bytes += event.size * event.spare
     node.saving.pop(event.step, None)
+    awaiting.await_evaluation(plan, node, event.step)
     plan.touched.add(node.id)
 
 
@@ -327,6 +267,7 @@ def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _remove_checkpoint(plan, node, event.step)
+        awaiting.leave_unevaluated(plan, node, event.step)
     if not event.key:
         _unsaved(plan, node, event)
     plan.touched.add(node.id)
@@ -341,9 +282,10 @@ def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
 def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
     """A checkpoint could not be written. Workers wait for their storage now: only logs of older versions say so."""
     node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
+    awaiting.leave_unevaluated(plan, node, event.step)
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
     if node.unsaved[event.step] >= MAX_UNSAVED:
         error = {"kind": FailureKind.STORAGE, "step": event.step, "error": event.reason}
         branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
-        for key in [key for branch in branches for key in plan.waiting_beyond(branch, event.step)]:
-            _end(plan, plan.trial(key), TrialState.FAILED, error)
+        for key, step in [each for branch in branches for each in plan.waits_beyond(branch, event.step)]:
+            awaiting.fail_trial(plan, plan.trial(key), step, error)

@@ -34,7 +34,7 @@ class Checkpoint:
 class Node:
     """One set of sequences from `segment.start` on, under a parent; it has no end of its own.
 
-    waiting: at each step, the trials that asked for a result there and have none yet.
+    waiting: at each step, the trials that asked for a result there and have none yet, or are to be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
@@ -85,7 +85,11 @@ class TrialEvent:
 
 @dataclass(slots=True)
 class Trial:
-    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands."""
+    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
+
+    unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
+    `eval_every`. They are no results: nothing depends on them but the end of the trial.
+    """
 
     study: StudyId
     number: int
@@ -93,6 +97,7 @@ class Trial:
     reason: dict[str, Any]
     path: list[NodeId] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    unevaluated: set[int] = field(default_factory=set)
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
 
@@ -196,15 +201,18 @@ class SearchPlan:
         starts = [self.nodes[node].start for node in trial.path]
         return self.nodes[trial.path[bisect_right(starts, step - 1) - 1]]
 
+    def ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
+        """The nodes on the trial's path, each with the last step that the trial takes there."""
+        ends = [*(self.nodes[name].start for name in trial.path[1:]), trial.steps]
+        return zip(trial.path, ends, strict=True)
+
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
         """What is known of the trial after `step` steps."""
         return self.node_of(trial, step).metrics.get(step)
 
     def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
         """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
-        for number, name in enumerate(trial.path):
-            last = number + 1 == len(trial.path)
-            end = trial.steps if last else self.nodes[trial.path[number + 1]].start
+        for name, end in self.ends(trial):
             found = self.nodes[name].metrics
             yield from ((step, found[step]) for step in sorted(found) if step <= end)
 
@@ -217,10 +225,14 @@ class SearchPlan:
 
     def waiting_beyond(self, node: Node, step: int) -> Iterator[TrialKey]:
         """The trials that wait for a result which takes training `node` past `step`."""
-        for found in self.beyond(node, step):
-            for at, keys in found.waiting.items():
+        return (key for key, _ in self.waits_beyond(node, step))
+
+    def waits_beyond(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
+        """As `waiting_beyond`, each with the step that it waits for."""
+        for below in self.beyond(node, step):
+            for at, keys in below.waiting.items():
                 if at > step:
-                    yield from keys
+                    yield from ((key, at) for key in sorted(keys))
 
     def beyond(self, node: Node, step: int) -> Iterator[Node]:
         """The node and, each before its own children, all nodes below it that begin after `step`, however deep."""

@@ -22,6 +22,7 @@ from app.domain.ids import NodeId
 from app.domain.search_plan import Chain, Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
+from app.scheduling.evaluations import evaluations
 from app.scheduling.ranking import Ranking, Urgency
 
 NOTHING = NodeId("")
@@ -131,17 +132,18 @@ class Frontier:
     def marks(self, chain: Chain) -> list[int]:
         """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
 
-        It should evaluate and keep its state there.
+        It should evaluate and keep its state there. Where a study that came later only wants to have them evaluated,
+        the state is kept for nothing; that is the price of one list for both.
         """
-        found: list[int] = []
+        found: set[int] = set()
         ahead = chain.stages[chain.index :]
         needed = {name: self._unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
         for stage in ahead:
             steps = needed[stage.node]
-            found += steps[bisect_right(steps, stage.start) : bisect_left(steps, stage.end)]
-            if stage.end in self.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
-                found.append(stage.end)
-        return found
+            found.update(steps[bisect_right(steps, stage.start) : bisect_left(steps, stage.end)])
+            late = evaluations(self.plan, self.plan.nodes[stage.node], stage.start, stage.end)
+            found.update(step for step in late if step not in stage.evaluate)
+        return sorted(found)
 
     def _unkept(self, node: Node) -> list[int]:
         return sorted(self._wanted(node, lambda step: step not in node.checkpoints))
