@@ -81,7 +81,7 @@ def print_replay(found: Json) -> None:
         print(f"identical: {found['decisions']} decisions derived again from {found['events']} events")
     else:
         difference = found["difference"]
-        print(f"DIFFERENT at event {difference['event']}:")
+        print(f"DIFFERENT: {difference['problem']}")
         print(f"  recorded {difference['recorded']}")
         print(f"  derived  {difference['derived']}")
 

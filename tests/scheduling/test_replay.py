@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -75,6 +76,60 @@ def test_a_changed_result_is_found(world: Simulator) -> None:
         return replace(event, metrics={**event.metrics, "loss": 99.0}) if hit else event
 
     assert not replay(enumerate(map(worse, world.events), 1), STUDY).identical
+
+
+def test_what_users_ask_for_is_what_it_is() -> None:
+    """The tuner of docs/sdk.md, after HyperDrive's Figure 5.3: the same trial is asked for more, by its user."""
+    world = simulator(spec({"kind": "external"}))
+    world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=5))
+    world.run()
+    world.give(c.Ask(study=STUDY, actions=(c.Extend(trial=0, steps=10),)))
+    world.run()
+    found = replay(enumerate(world.events, 1), STUDY)
+    assert found.identical and found.decisions == 0
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "sobol", "halton"])
+def test_draws_are_derived_again(sampler: str) -> None:
+    space = {"lr": [0.1, 0.2, 0.3, 0.4], "bs": [32, 64]}
+    world = simulator(spec({**ASHA, "num_trials": 8, "sampler": sampler}, space=space))
+    world.run()
+    found = replay(enumerate(world.events, 1), STUDY)
+    assert found.identical
+    number = next(n for n, event in enumerate(world.events) if isinstance(event, e.TrialAdded) and event.trial == 5)
+    tampered = [*world.events]
+    tampered[number] = replace(tampered[number], hp={**tampered[number].hp, "lr": 0.25})
+    difference = replay(enumerate(tampered, 1), STUDY).difference
+    assert difference and difference["event"] == number + 1
+    assert "0.25" in difference["problem"] and difference["recorded"]["hp"] != difference["derived"]["hp"]
+
+
+def test_draws_with_another_seed_are_no_replay(world: Simulator) -> None:
+    def seeded(event: e.Event) -> e.Event:
+        return replace(event, spec={**event.spec, "seed": 5}) if isinstance(event, e.StudySubmitted) else event
+
+    assert not replay(enumerate(map(seeded, world.events), 1), STUDY).identical
+
+
+def test_a_log_that_was_cut_is_a_difference_in_a_sentence(world: Simulator) -> None:
+    """Wherever an event is missing, the log can be read as far as it goes, and says so, or goes on to the end."""
+    for gone in range(len(world.events)):
+        cut = [(number, event) for number, event in enumerate(world.events, 1) if number != gone + 1]
+        found = replay(cut, STUDY)
+        json.dumps(found.to_json())
+        if isinstance(world.events[gone], e.TrialAdded | e.TrialExtended | e.ChainAssigned | e.StudySubmitted):
+            assert found.difference and "\n" not in found.difference["problem"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_that_was_edited_is_never_a_traceback(world: Simulator, seed: int) -> None:
+    rng = Random(seed)
+    edited = [*world.events]
+    for _ in range(3):
+        number = rng.randrange(len(edited))
+        name = rng.choice([field.name for field in fields(edited[number])])
+        edited[number] = replace(edited[number], **{name: rng.choice(["nobody", 10**6, None, {}, -1])})
+    json.dumps(replay(enumerate(edited, 1), STUDY).to_json())
 
 
 def test_it_stops_where_it_is_told_to(world: Simulator) -> None:
