@@ -225,7 +225,7 @@ def _what_if(id: str, at: int | None, changes: list[str], log: Path | None, serv
         with stacks.server(server) as service:
             text = service.client.log(id)
     known = replaying.from_log(text, id, at, str(log or "the log"))
-    return what_if(known.plan, StudyId(id), replaying.changes_of(changes))
+    return what_if(known.log, StudyId(id), replaying.changes_of(changes))
 
 
 @app.command()

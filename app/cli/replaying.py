@@ -63,6 +63,7 @@ def print_what_if(found: Json) -> None:
     print(f"steps      {found['requested']} asked for, {found['unique']} different")
     print(f"saved      {found['saved']} of the steps that the study had")
     print(f"needed     {found['needed']} steps that nobody has trained")
+    print(f"not known  {found['not_known']} results")
     if best := found["best"]:
         print(
             f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, as far as is known"

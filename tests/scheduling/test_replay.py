@@ -12,13 +12,14 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.errors import Conflict, Refused
+from app.domain.ids import StudyId
 from app.events.export import NotALog, lines, parse
 from app.events.log import MemoryLog
 from app.scheduling.replay import replay
 from app.scheduling.simulator import Simulator
 from app.scheduling.what_if import changed, what_if
 from stagetree.spec import SpecError
-from tests.tuners.worlds import STUDY, mishaps, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, mishaps, simulator, spec, stragglers, submit
 
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
 
@@ -157,28 +158,64 @@ def test_what_is_not_a_log_is_refused_by_line(line: str) -> None:
         list(parse(["\n", line]))
 
 
-def test_what_if_nothing_changes_saves_and_needs_nothing() -> None:
-    calm = simulator(spec(ASHA), slots=1)
-    calm.run()
-    found = what_if(calm.plan, STUDY, {})
-    assert (found["saved"], found["needed"]) == (0, 0)
-    assert found["unique"] == calm.plan.studies[STUDY].unique
+def calm(tuner: dict[str, Any] = ASHA, **options: Any) -> Simulator:
+    found = simulator(spec(tuner), **options)
+    found.run()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_if_nothing_changes_makes_no_difference(seed: int) -> None:
+    """However many slots there were, and however long each stage took."""
+    world = calm(slots=8, seconds=stragglers(seed), mishap=mishaps(seed, fail=0.03, lose=0.05))
+    found = what_if(world.events, STUDY, {})
+    study = world.plan.studies[STUDY]
+    assert (found["saved"], found["needed"], found["not_known"]) == (0, 0, 0)
+    assert (found["unique"], found["trials"]) == (study.unique, len(study.trials))
 
 
 def test_what_if_fewer_go_on() -> None:
-    calm = simulator(spec(ASHA), slots=1)
-    calm.run()
-    strict, loose = (what_if(calm.plan, STUDY, {"tuner.reduction_factor": eta}) for eta in (9, 2))
+    world = calm(slots=1)
+    strict, loose = (what_if(world.events, STUDY, {"tuner.reduction_factor": eta}) for eta in (9, 2))
     assert strict["saved"] > 0 and strict["needed"] == 0
     assert loose["needed"] > 0
-    assert strict["unique"] < calm.plan.studies[STUDY].unique < loose["unique"]
+    assert strict["unique"] < world.plan.studies[STUDY].unique < loose["unique"]
+
+
+def test_what_if_it_goes_where_nobody_has_been() -> None:
+    """A grid of 5 steps, in which a sequence changes at step 6, is imagined longer: what is not known fails nothing."""
+    late = {"family": "values", "values": [0.1, 0.01], "milestones": [6]}
+    world = simulator(spec({"kind": "grid", "max_steps": 5}, space={"lr": [late, 0.1, 0.2]}))
+    world.run()
+    found = what_if(world.events, STUDY, {"tuner.max_steps": 8})
+    assert (found["trials"], found["needed"], found["not_known"]) == (3, 3 + 3 + 2, 3)
+    assert found["best"] is None, "no trial has a result at step 8"
+
+
+def test_what_if_there_were_more_trials() -> None:
+    world = calm(slots=4)
+    found = what_if(world.events, STUDY, {"tuner.num_trials": 50})
+    assert found["trials"] == 50 and found["saved"] == 0 and found["needed"] > 0
+    assert found["best"] is not None
+
+
+def test_what_if_another_tuner_needs_no_other_change_than_its_own_fields() -> None:
+    world = calm({**ASHA, "early_stopping_rate": 0}, slots=4)
+    found = what_if(world.events, STUDY, {"tuner.kind": "median", "tuner.interval": 3})
+    assert found["trials"] == 40
+
+
+def test_what_if_others_train_on_the_same_plan() -> None:
+    world = simulator(spec(ASHA), slots=3, seconds=stragglers(4))
+    submit(world, spec({**ASHA, "num_trials": 20}), StudyId("other"))
+    world.run()
+    assert what_if(world.events, STUDY, {})["saved"] == 0
+    assert what_if(world.events, STUDY, {"tuner.reduction_factor": 9})["saved"] > 0
 
 
 def test_what_if_the_study_file_would_be_wrong() -> None:
-    calm = simulator(spec(ASHA), slots=1)
-    calm.run()
     with pytest.raises(SpecError, match=r"tuner\.reduction_factor"):
-        what_if(calm.plan, STUDY, {"tuner.reduction_factor": 1})
+        what_if(calm(slots=1).events, STUDY, {"tuner.reduction_factor": 1})
 
 
 def test_changes_go_by_path() -> None:
