@@ -88,7 +88,10 @@ class ResumeStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReopenStudy:
-    """Go on with a completed study, with `trials` trials in all: wider rungs, the old promotions kept."""
+    """Go on with a completed study, with `trials` trials in all: wider rungs, the old promotions kept.
+
+    Of Hyperband it is the number of loops, of population based training the number of populations.
+    """
 
     study: StudyId
     trials: int

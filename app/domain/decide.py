@@ -35,7 +35,7 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
         case c.Ask():
             return tuple(_ask(_open_study(plan, command.study), command.actions))
         case c.CancelTrial():
-            return tuple(_cancel_trial(_trial(plan, command.study, command.trial)))
+            return tuple(_cancel_trial(_study(plan, command.study), _trial(plan, command.study, command.trial)))
         case c.PauseStudy():
             study = _open_study(plan, command.study)
             return (e.StudyPaused(study=study.id),) if study.state == StudyState.RUNNING else ()
@@ -151,26 +151,36 @@ def _complete(study: Study, at: float) -> Iterator[e.Event]:
     yield from _close(study, at)
 
 
-def _cancel_trial(trial: Trial) -> Iterator[e.Event]:
-    if trial.state == TrialState.ACTIVE:
+def _cancel_trial(study: Study, trial: Trial) -> Iterator[e.Event]:
+    """A trial can be removed as long as its tuner may ask for more of it."""
+    if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != TrialState.CANCELLED:
-        raise Conflict(f"trial {trial.number} of study {trial.study} is {trial.state} and cannot be cancelled")
+        standing = f"{trial.state} in a study that is {study.state}" if study.is_final else trial.state
+        raise Conflict(f"trial {trial.number} of study {trial.study} is {standing} and cannot be cancelled")
 
 
-CAN_GROW = ("random", "asha", "async_hyperband", "median", "bandit")
-"""The tuners that may start more trials than they were first asked for: none of their decisions would have differed."""
+GROWS_BY = {
+    "random": "num_trials",
+    "asha": "num_trials",
+    "async_hyperband": "num_trials",
+    "median": "num_trials",
+    "bandit": "num_trials",
+    "hyperband": "loops",
+    "pbt": "populations",
+}
+"""The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
 
 
-def _reopen(study: Study, trials: int) -> e.StudyReopened:
+def _reopen(study: Study, more: int) -> e.StudyReopened:
     tuner = study.spec["tuner"]
     if study.state != StudyState.COMPLETED:
         raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
-    if tuner["kind"] not in CAN_GROW:
-        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(CAN_GROW)}")
-    if trials <= tuner["num_trials"]:
-        raise Refused(f"num_trials: must be more than the {tuner['num_trials']} that the study had, got {trials}")
-    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, "num_trials": trials}})
+    if (field := GROWS_BY.get(tuner["kind"])) is None:
+        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
+    if more <= (had := tuner.get(field, 1)):
+        raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
+    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, field: more}})
 
 
 def _close(study: Study, at: float) -> Iterator[e.Event]:
