@@ -137,6 +137,7 @@ _OTHER_NAMES = {
     "interval": ("evaluation_interval",),
     "epsilon": ("slack_factor",),
     "min_trials": ("min_samples_required",),
+    "sampling_seed": ("seed",),
 }
 
 
@@ -147,6 +148,12 @@ def common(name: str, description: str, **options: Any) -> Any:
 
 def _max_steps() -> Any:
     return common("max_steps", "the number of steps to train each trial for, at least 1")
+
+
+def _sampling_seed() -> Any:
+    return common(
+        "sampling_seed", "a whole number from 0 to 4294967295; without it, the study's seed draws", default=None
+    )
 
 
 class _Model(BaseModel):
@@ -190,13 +197,10 @@ class RandomTuner(TunerSpec):
     kind: Literal["random"] = "random"
     num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
     max_steps: Count = _max_steps()
-    seed: Seed | None = Field(
-        default=None, description="a whole number from 0 to 4294967295; without it, the study's seed draws"
-    )
+    sampling_seed: Seed | None = _sampling_seed()
 
     def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
-        seed = spec.seed if self.seed is None else self.seed
-        return (spec.search_space.sample(seed, number) for number in range(self.num_trials))
+        return (spec.search_space.sample(spec.sampling_seed, number) for number in range(self.num_trials))
 
 
 class TrialSpec(_Model):
@@ -239,6 +243,8 @@ Factor = Annotated[int, Field(ge=2)]
 class SamplingTuner(TunerSpec):
     """What tuners have in common that take configurations one by one from a sampler."""
 
+    sampling_seed: Seed | None = _sampling_seed()
+
     sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp"] = Field(
         default="random",
         description="random, grid, sobol, halton, tpe, cmaes or gp: where configurations come from",
@@ -246,7 +252,7 @@ class SamplingTuner(TunerSpec):
 
     def check(self, spec: StudySpec) -> None:
         if self.sampler != "grid":
-            spec.search_space.sample(spec.seed, 0)
+            spec.search_space.sample(spec.sampling_seed, 0)
         elif next(spec.search_space.grid(), None) is None:
             raise WhereError("must let at least one combination of the space through, got none")
         self.check_steps()
@@ -297,11 +303,18 @@ class AshaTuner(SamplingTuner):
     max_steps: Count | None = common("max_steps", "the number of steps at the top rung, at least 1", default=None)
     reduction_factor: Factor = _reduction_factor()
     early_stopping_rate: int = Field(default=0, ge=0, description="a whole number, 0 or more: s in the ASHA paper")
+    brackets: Count = Field(
+        default=1, description="how many brackets, at least 1: with more than one it is asynchronous Hyperband"
+    )
 
     def check_steps(self) -> None:
         super().check_steps()
         if self.type == "stopping" and self.max_steps is None:
             raise FieldError("tuner.max_steps", "is missing: stopping needs the number of steps at the top rung")
+        if self.brackets > 1 and self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: brackets need the number of steps at the top rung")
+        if self.brackets > 1 and self.type == "stopping":
+            raise FieldError("tuner.brackets", f"must be 1 for the type stopping, got {self.brackets}")
 
 
 class HyperbandTuner(SamplingTuner):
@@ -314,6 +327,7 @@ class HyperbandTuner(SamplingTuner):
         "reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=3
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
+    loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
 
 
 class AsyncHyperbandTuner(SamplingTuner):
@@ -375,6 +389,14 @@ class PbtTuner(SamplingTuner):
     resample_probability: float = Field(default=0.25, ge=0, le=1, description="a number from 0 to 1")
     factors: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
         default=[1.2, 0.8], description="a list of at least one number above 0: by what numbers are perturbed"
+    )
+    populations: Count = Field(
+        default=1, description="how many populations at most, at least 1: another begins where slots would be idle"
+    )
+    chance: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="a number: what guessing reaches; configurations are drawn until half of them do better",
     )
     fixed: list[str] = Field(
         default=[], description="a list of hyper-parameters that never change in the middle, as those of architecture"
@@ -503,6 +525,12 @@ class StudySpec(_Model):
     def search_space(self) -> Space:
         """The space with its `where`."""
         return Space(self.space or {}, self.where)
+
+    @property
+    def sampling_seed(self) -> int:
+        """What draws configurations: the tuner's own seed, or else the study's."""
+        own = getattr(self.tuner, "sampling_seed", None)
+        return self.seed if own is None else int(own)
 
     def configurations(self) -> Iterator[dict[str, Sequence]]:
         """The configurations the tuner begins with, in the order of their trials."""

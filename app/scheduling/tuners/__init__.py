@@ -10,7 +10,7 @@ from app.scheduling.tuners.base import Tuner
 from app.scheduling.tuners.driver import TunerDriver
 from app.scheduling.tuners.external import External
 from app.scheduling.tuners.fixed import Fixed
-from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
+from app.scheduling.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.scheduling.tuners.pbt import Pbt
 from app.scheduling.tuners.samplers import SAMPLERS, Sampler
 from app.scheduling.tuners.sha import Sha
@@ -36,6 +36,8 @@ def tuner_of(spec: StudySpec) -> Tuner:
     """The tuner that a study file asks for."""
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
         return AshaStopping(spec)
+    if isinstance(spec.tuner, AshaTuner) and spec.tuner.brackets > 1:
+        return AshaInBrackets(spec)
     return TUNERS[spec.tuner.kind](spec)
 
 

@@ -53,7 +53,7 @@ class Random(NonAdaptive):
     """Independent draws from the space: configuration n of a seed is always the same."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self._space, self._seed = spec.search_space, spec.seed
+        self._space, self._seed = spec.search_space, spec.sampling_seed
 
     def propose(self, number: int) -> Proposal | None:
         return Proposal(to_json(self._space.sample(self._seed, number)))
