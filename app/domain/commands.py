@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.domain.events import Json, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import Progresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,16 @@ class Stop:
     reason: Json = field(default_factory=dict)
 
 
-TunerAction = Start | Extend | Stop
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prioritize:
+    """What the trial waits for comes before that of trials of a lower priority in the same study."""
+
+    trial: int
+    priority: float
+    reason: Json = field(default_factory=dict)
+
+
+TunerAction = Start | Extend | Stop | Prioritize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +138,13 @@ class FailStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignChain:
+    """`progress`: what is known of the chains under way. The steps that they have passed may be trained once more."""
+
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
+    progress: Progresses = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

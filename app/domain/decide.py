@@ -6,6 +6,7 @@ Deciding twice does no harm: what is true already yields no event.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import assert_never
 
 from app.domain import commands as c
@@ -93,10 +94,20 @@ def _tune(study: Study, actions: tuple[c.TunerAction, ...]) -> Iterator[e.Event]
                 yield e.TrialExtended(study=study.id, trial=action.trial, steps=action.steps, reason=action.reason)
             case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
+            case c.Prioritize() if _may_prioritize(study.trials[action.trial], action.priority):
+                yield e.TrialPrioritized(
+                    study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
+                )
 
 
 def _may_extend(trial: Trial, steps: int) -> bool:
     return trial.state in EXTENDABLE and steps > trial.steps
+
+
+def _may_prioritize(trial: Trial, priority: float) -> bool:
+    if not isfinite(priority):
+        raise Refused(f"priority: must be a finite number, got {priority} for trial {trial.number}")
+    return trial.state in EXTENDABLE and trial.priority != priority
 
 
 def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
@@ -202,8 +213,9 @@ def _assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
     first = command.stages[0]
     for stage in command.stages:
         node = plan.nodes[stage.node]
-        for start, end in node.running.values():
-            if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (start, end):
+        for (chain, _), (begin, end) in node.running.items():
+            start = max(begin, command.progress[chain].step) if chain in command.progress else begin
+            if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (begin, end):
                 raise Conflict(f"steps {start} to {end} of node {node.id} are being trained already")
         for step in (*node.checkpoints, *node.saving):
             if stage.start < step <= stage.end:

@@ -43,6 +43,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             _ask(plan, plan.trial((event.study, event.trial)), event.steps)
         case e.TrialStopped():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
+        case e.TrialPrioritized():
+            _prioritize(plan, event)
         case e.TrialCancelled():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.StudyPaused():
@@ -104,6 +106,16 @@ def _ask(plan: SearchPlan, trial: Trial, steps: int) -> None:
         awaiting.answer(plan, trial, steps)
     else:
         awaiting.wait(plan, node, steps, trial)
+
+
+def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
+    trial = plan.trial((event.study, event.trial))
+    trial.priority = event.priority
+    line = TrialEvent(
+        TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
+    )
+    plan.studies[event.study].history.append(line)
+    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.asked, *trial.unevaluated})
 
 
 def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int) -> None:

@@ -30,6 +30,21 @@ class Checkpoint:
     intermediate: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
+
+    saving: steps that it passed and evaluates or keeps, of which the log does not know yet.
+    """
+
+    step: int
+    saving: frozenset[int] = frozenset()
+
+
+Progresses = Mapping[ChainId, Progress]
+NO_PROGRESS: Progresses = {}
+
+
 @dataclass(slots=True)
 class Node:
     """One set of sequences from `segment.start` on, under a parent; it has no end of its own.
@@ -61,9 +76,30 @@ class Node:
     def start(self) -> int:
         return self.segment.start
 
-    def covers(self, step: int) -> bool:
-        """True when a stage under way will pass `step` here, or evaluates what is kept there."""
-        return any(start < step <= end or start == step == end for start, end in self.running.values())
+    def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
+        """True when a stage under way will pass `step` here, or evaluates what is kept there.
+
+        What it has passed, it will not pass again; but its end is kept in any case.
+        """
+        return any(
+            _is_covered(step, start, end, progress.get(chain)) for (chain, _), (start, end) in self.running.items()
+        )
+
+    def coming(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
+        """The steps at which its state will be kept, once the stages under way are over and everything is saved."""
+        yield from self.saving
+        for (chain, _), (start, end) in self.running.items():
+            yield end
+            if chain in progress:
+                yield from (step for step in progress[chain].saving if start < step < end)
+
+
+def _is_covered(step: int, start: int, end: int, progress: Progress | None) -> bool:
+    if step == end:
+        return True
+    if progress is not None and step in progress.saving:
+        return start < step < end
+    return max(start, progress.step if progress else start) < step < end
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +107,8 @@ class TrialEvent:
     """One line of a study's history, which is all that a tuner is told.
 
     kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
-    more of it is wanted), `RESULT` (its `metrics` after `steps`), `FAIL` or `CANCEL` (no result will come). `hp`: of a
-    start, the configuration.
+    more of it is wanted), `PRIORITIZE` (it has this `priority` now), `RESULT` (its `metrics` after `steps`), `FAIL` or
+    `CANCEL` (no result will come). `hp`: of a start, the configuration.
     """
 
     kind: TrialEventKind
@@ -81,6 +117,7 @@ class TrialEvent:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     reason: Mapping[str, Any] = field(default_factory=dict)
     hp: Mapping[str, Any] = field(default_factory=dict)
+    priority: float = 0.0
 
 
 @dataclass(slots=True)
@@ -88,7 +125,8 @@ class Trial:
     """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
 
     unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
-    `eval_every`. They are no results: nothing depends on them but the end of the trial.
+    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority: how urgent it is
+    among the trials of its study.
     """
 
     study: StudyId
@@ -97,6 +135,7 @@ class Trial:
     reason: dict[str, Any]
     path: list[NodeId] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    priority: float = 0.0
     unevaluated: set[int] = field(default_factory=set)
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from app.scheduling.frontier import Span
 
 def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
     """The stages of a chain, charged to the study of its lead trial."""
-    study = lead_trial(plan, spans[-1])[0]
+    study, _ = lead_trial(plan, spans[-1])
     return tuple(
         Stage(
             node=span.node,
@@ -29,9 +29,11 @@ def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
 def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     """The trial on whose behalf a chain that ends with `span` runs: of the most important study, the first.
 
-    Every trial that shares the chain's stages has the same values there, so its values serve them all.
+    Every trial that shares the chain's stages has the same values there, so its values serve them all. Where the span
+    was chosen for a study, it is one of that study's.
     """
-    waiting = _waiting_below(plan, plan.nodes[span.node], span.end)
+    waiting = list(_waiting_below(plan, plan.nodes[span.node], span.end))
+    waiting = [key for key in waiting if key[0] == span.study] or waiting
     return min(waiting, key=lambda key: (-float(plan.studies[key[0]].spec.get("priority", 1)), key))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.commands import Extend, Start, Stop
+from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.evolve import evolve
 from app.domain.ids import NodeId, StudyId, canonical_json
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
@@ -24,7 +24,7 @@ from app.scheduling.tuners.samplers.base import NonAdaptive, Sampler
 from stagetree.spec import StudySpec
 
 Numbered = tuple[int, e.Event]
-Decision = e.TrialAdded | e.TrialExtended | e.TrialStopped
+Decision = e.TrialAdded | e.TrialExtended | e.TrialStopped | e.TrialPrioritized
 Json = dict[str, Any]
 
 RUNG = ("rung", "bracket")
@@ -125,6 +125,8 @@ class _Judge:
                 }
             case Stop():
                 return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
+            case Prioritize():
+                return _prioritized(action)
         return {"kind": "complete"} if study.active == 0 else None
 
     def _drawn(self, study: Study) -> Json | None:
@@ -204,7 +206,7 @@ def _is_decision(event: e.Event, study: StudyId) -> bool:
         return event.study == study and event.reason.get("by") == "tuner"
     if isinstance(event, e.TrialExtended):
         return event.study == study and event.reason.get("by") != "user"
-    return isinstance(event, e.TrialStopped) and event.study == study
+    return isinstance(event, e.TrialStopped | e.TrialPrioritized) and event.study == study
 
 
 def _compare(found: Replay, judge: _Judge, number: int, event: e.Event) -> None:
@@ -230,7 +232,13 @@ def _recorded(event: e.Event, with_hp: bool) -> Json:
             return {"kind": "promote", "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}
         case e.TrialStopped():
             return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
+        case e.TrialPrioritized():
+            return _prioritized(event)
     return {"kind": "complete"}
+
+
+def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
+    return {"kind": "prioritize", "trial": what.trial, "priority": what.priority, "reason": dict(what.reason)}
 
 
 def _named(decision: Json | None) -> str:
@@ -244,6 +252,8 @@ def _named(decision: Json | None) -> str:
             return f"the promotion of trial {trial} to {steps} steps"
         case {"kind": "stop", "trial": trial}:
             return f"the end of trial {trial}"
+        case {"kind": "prioritize", "trial": trial, "priority": priority}:
+            return f"priority {priority:g} for trial {trial}"
     return "the end of the study"
 
 

@@ -128,7 +128,7 @@ class _Follower:
                 return bool(by == "tuner")
             case e.TrialExtended():
                 return bool(by != "user")
-        return isinstance(event, e.TrialStopped | e.StudyCompleted)
+        return isinstance(event, e.TrialStopped | e.TrialPrioritized | e.StudyCompleted)
 
     def _agrees(self, event: e.Event) -> bool:
         assert self._driver is not None
@@ -147,6 +147,8 @@ def _is_same(event: e.Event, action: Next | None, study: Study) -> bool:
             return (event.trial, event.steps) == (action.trial, action.steps)
         case e.TrialStopped(), c.Stop():
             return event.trial == action.trial
+        case e.TrialPrioritized(), c.Prioritize():
+            return (event.trial, event.priority) == (action.trial, action.priority)
         case e.StudyCompleted(), None:
             return study.active == 0
     return False

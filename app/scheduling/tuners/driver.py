@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from app.domain.commands import Extend, Start, Stop, TunerAction
+from app.domain.commands import Extend, Prioritize, Start, Stop, TunerAction
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
@@ -99,7 +99,7 @@ class TunerDriver:
     def _catch_up(self, study: Study) -> None:
         """Read what is new in the history; from the start, if what was taken for granted did not happen."""
         for event in study.history[self._read :]:
-            if self._granted and event.kind in ("start", "promote", "stop"):
+            if self._granted and event.kind in ("start", "promote", "stop", "prioritize"):
                 if not (_is_ours(study, event) and _same(event, self._granted[0])):
                     return self._start_over(study)
                 self._granted.popleft()
@@ -122,11 +122,14 @@ def _entry(action: TunerAction, number: int) -> TrialEvent:
             return TrialEvent(TrialEventKind.PROMOTE, action.trial, action.steps, reason=action.reason)
         case Stop():
             return TrialEvent(TrialEventKind.STOP, action.trial, 0, reason=action.reason)
+        case Prioritize():
+            kind, priority = TrialEventKind.PRIORITIZE, action.priority
+            return TrialEvent(kind, action.trial, 0, reason=action.reason, priority=priority)
 
 
 def _same(event: TrialEvent, granted: TrialEvent) -> bool:
     return (event.kind, event.trial) == (granted.kind, granted.trial) and (
-        event.kind == TrialEventKind.STOP or event.steps == granted.steps
+        event.kind in (TrialEventKind.STOP, TrialEventKind.PRIORITIZE) or event.steps == granted.steps
     )
 
 
