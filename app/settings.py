@@ -20,8 +20,8 @@ class Settings(BaseSettings):
     broker_url: str = Field(default="redis://127.0.0.1:6379/0", description="the Celery broker")
     checkpoints: str = Field(default="checkpoints", description="a folder, or s3://BUCKET/PREFIX")
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
-    policy: Literal["critical_path", "breadth_first", "most_children_first"] = Field(
-        default="critical_path", description="which outstanding stages a free slot takes"
+    policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
+        default="fair_share", description="which outstanding stages a free slot takes"
     )
     threads: int = Field(
         default=1, ge=1, description="CPU threads of a slot without a GPU; another number may round otherwise"

@@ -468,6 +468,13 @@ class StudySpec(_Model):
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    weight: float = Field(
+        default=1,
+        gt=0,
+        allow_inf_nan=False,
+        description="a number above 0: its share of the slots beside other studies",
+    )
+    max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
     where: Annotated[str | Where | None, PlainValidator(_where, json_schema_input_type=str | None)] = Field(

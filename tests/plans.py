@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchP
 from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
-from app.scheduling.frontier import Frontier
+from app.scheduling.frontier import Frontier, Span
 from app.scheduling.policies import POLICIES
 from app.scheduling.ranking import Urgency
 from stagetree.spec import StudySpec
@@ -95,12 +95,13 @@ class Story:
     def take(self, frontier: Frontier, policy: str = "critical_path") -> Chain | None:
         """Give a slot what the policy says, if there is anything to do."""
         choice = POLICIES[policy]([frontier])
-        if choice is None:
-            return None
-        chain = ChainId(f"chain-{next(self._numbers)}")
-        stages = stages_of(self.plan, choice[1])
-        progress = dict(frontier.progress)
-        assert self.give(c.AssignChain(chain=chain, slot="gpu0", stages=stages, at=0.0, progress=progress))
+        return choice and self.assign_spans(choice[1], dict(frontier.progress))
+
+    def assign_spans(self, spans: Sequence[Span], progress: Progresses = NO_PROGRESS) -> Chain:
+        """Give a slot these spans."""
+        number = next(self._numbers)
+        chain, stages = ChainId(f"chain-{number}"), stages_of(self.plan, spans)
+        assert self.give(c.AssignChain(chain=chain, slot="gpu0", stages=stages, at=float(number), progress=progress))
         return self.plan.chains[chain]
 
     def evaluate(self, node: NodeId, step: int, value: float | None = 0.5) -> None:
