@@ -18,17 +18,20 @@ from app.events.transact import Plans
 from app.registry import describe
 from app.settings import Settings
 from app.settings import settings as read_settings
+from app.tuner_files import register
 from app.workers.celery_app import nudge
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application on the database, broker and trainers of `settings`, by default those of the environment.
 
-    Raises `TrainerFileError`. It does not touch the schema: `stagetree up`, or the migrations, must have made it.
+    Raises `TrainerFileError` and `TunerFileError`. It does not touch the schema: `stagetree up`, or the migrations,
+    must have made it.
     """
     settings = settings or read_settings()
     database = Database(settings.database_url)
     records = SqlRecords(database)
+    register(settings.tuner_files)
     services = Services(
         records=records,
         plans=Plans(records.log),

@@ -20,6 +20,7 @@ class Settings(BaseSettings):
     broker_url: str = Field(default="redis://127.0.0.1:6379/0", description="the Celery broker")
     checkpoints: str = Field(default="checkpoints", description="a folder, or s3://BUCKET/PREFIX")
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
+    tuners: str = Field(default="", description="Python files with tuners of your own, separated by commas")
     policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"
     )
@@ -49,7 +50,15 @@ class Settings(BaseSettings):
 
     @property
     def trainer_files(self) -> list[str]:
-        return [path.strip() for path in self.trainers.split(",") if path.strip()]
+        return _files(self.trainers)
+
+    @property
+    def tuner_files(self) -> list[str]:
+        return _files(self.tuners)
+
+
+def _files(names: str) -> list[str]:
+    return [path.strip() for path in names.split(",") if path.strip()]
 
 
 @lru_cache(maxsize=1)

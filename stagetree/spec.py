@@ -416,6 +416,15 @@ class PbtTuner(SamplingTuner):
                 )
 
 
+class CustomTuner(SamplingTuner):
+    """A tuner that the server's operator registered from a file; a submitted study records its version."""
+
+    kind: Literal["custom"] = "custom"
+    name: Text = Field(description="the name of a tuner that is registered on the server")
+    version: Text | None = Field(default=None, description="the version of the tuner, set by the server")
+    args: dict[str, Json] = Field(default={}, description="an object of JSON values, the tuner's own fields")
+
+
 class ExternalTuner(TunerSpec):
     """Wants nothing itself: trials come over the API, and the study ends when it is told to."""
 
@@ -440,6 +449,7 @@ Tuner = Annotated[
     | MedianTuner
     | BanditTuner
     | PbtTuner
+    | CustomTuner
     | ExternalTuner,
     Field(discriminator="kind"),
 ]

@@ -82,6 +82,20 @@ def preview(
     print(f"makespan        {found['makespan_steps']} steps of time on {slots} slot{'s' * (slots > 1)}")
 
 
+@app.command("check-tuner")
+def check_tuner(
+    file: Annotated[Path, typer.Argument(help="A Python file with tuners.")],
+    study: Annotated[
+        Path | None, typer.Option("--study", help="A study file that asks for the tuner, with its args and its space.")
+    ] = None,
+) -> None:
+    """Try tuners of your own on virtual slots: whether they do what any tuner must."""
+    from app.cli.tuners import check
+
+    if not check(file, study):
+        raise typer.Exit(FAILED)
+
+
 @app.command()
 def up(
     slots: Slots = None,

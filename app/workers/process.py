@@ -18,9 +18,11 @@ from app.workers.celery_app import nudge, publish
 from app.workers.collector import set_old_aside
 
 if TYPE_CHECKING:
+    from app.tuner_files import register
     from app.workers.slot import Slot
     from app.workers.tick import Ticker
 
+    register(settings().tuner_files)
 SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
 

@@ -30,7 +30,7 @@ def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]
 
 def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
     spec = workers.plan(study).studies[study].spec
-    assert spec == STUDY | {"seed": 0, "priority": 1.0, "merge": True}
+    assert spec == STUDY | {"seed": 0, "priority": 1.0, "weight": 1.0, "merge": True}
 
 
 @pytest.mark.parametrize(

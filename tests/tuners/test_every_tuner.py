@@ -85,7 +85,7 @@ def most_trials(tuner: dict[str, Any]) -> int:
 
 
 def test_every_tuner_is_in_the_suite() -> None:
-    assert {tuner["kind"] for tuner in KINDS.values()} | {"trials", "external"} == set(TUNERS)
+    assert {tuner["kind"] for tuner in KINDS.values()} | {"trials", "external", "custom"} == set(TUNERS)
 
 
 @EVERY
