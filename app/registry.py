@@ -1,103 +1,164 @@
 """The trainers that this installation offers: read from Python files named by the operator, never by a client.
 
-`describe` looks at the files without running them, so that the API process needs neither torch nor the user's code;
-`load` runs them, in a worker. Both give a class the same version: the literal `version` it declares, or the SHA-256 of
-its file, so that changed code is another plan and never goes on from an old checkpoint.
+Files are looked at without running them, so that the API process needs neither torch nor the user's code. A trainer's
+version is the literal `version` it declares, or that of its code (`stagetree.versions`): changed code is another plan
+and never goes on from an old checkpoint.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import importlib.util
-import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
+
+from stagetree.trainer_source import classes
+from stagetree.versions import SourceError, candidates, import_exactly, module_files, version_of
 
 if TYPE_CHECKING:
     from stagetree import Trainer
+
+SETTLED_SECONDS = 2.0
+"""A file that was written to within so long may be written to again without its times telling."""
+
+Stamps = dict[Path, tuple[int, int, int] | None]
+"""When each file was changed last, and its size; None for one that is not there."""
 
 
 class TrainerFileError(Exception):
     """A trainer file that cannot be used; the message says which and why."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerSource:
+    """Where a trainer is, and which code it is."""
+
+    path: str
+    version: str
+
+
+@dataclass(slots=True)
+class _File:
+    """What a file held when it was looked at. `names`: of its trainers, the last time it could be read."""
+
+    stamps: Stamps
+    is_settled: bool
+    versions: dict[str, str]
+    names: frozenset[str]
+    problem: str = ""
+
+
+class Catalogue:
+    """The trainers in some files, as the files are now. Asking again costs little as long as nothing was changed."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = tuple(files)
+        self._known: dict[str, _File] = {}
+        self._lock = Lock()
+
+    def describe(self) -> dict[str, TrainerSource]:
+        """Each trainer by its name; of several with one name the first. Files that cannot be used have none."""
+        found: dict[str, TrainerSource] = {}
+        for path, file in self._look():
+            for name, version in file.versions.items():
+                found.setdefault(name, TrainerSource(path, version))
+        return found
+
+    def problems(self) -> dict[str, str]:
+        """What is wrong with files, in a sentence, by path."""
+        found: dict[str, str] = {}
+        owners: dict[str, str] = {}
+        for path, file in self._look():
+            if file.problem:
+                found[path] = file.problem
+            for name in file.versions:
+                if owners.setdefault(name, path) != path:
+                    found[path] = f"{path}: there is another trainer named {name!r}; names must differ"
+        return found
+
+    def find(self, name: str) -> TrainerSource | None:
+        """The trainer of that name. Raises `TrainerFileError` where its file cannot be used any more."""
+        described = self.describe()
+        if name in described:
+            return described[name]
+        for _, file in self._look():
+            if name in file.names:
+                raise TrainerFileError(file.problem)
+        return None
+
+    def check(self) -> None:
+        """Raises `TrainerFileError` for the first file that cannot be used."""
+        for problem in self.problems().values():
+            raise TrainerFileError(problem)
+
+    def _look(self) -> list[tuple[str, _File]]:
+        with self._lock:
+            for path in self._files:
+                known = self._known.get(path)
+                if known is None or not known.is_settled or _stamps(known.stamps) != known.stamps:
+                    self._known[path] = _read(path, known.names if known else frozenset())
+            return [(path, self._known[path]) for path in self._files]
+
+
 def describe(files: Iterable[str]) -> dict[str, str]:
     """The version of each trainer by its name. Raises `TrainerFileError`."""
-    found: dict[str, str] = {}
-    for path in files:
-        for name, version in _classes(path):
-            if name in found:
-                raise TrainerFileError(f"{path}: there is another trainer named {name!r}; names must differ")
-            found[name] = version
-    return found
+    catalogue = Catalogue(files)
+    catalogue.check()
+    return {name: source.version for name, source in catalogue.describe().items()}
 
 
 def load(files: Iterable[str], name: str) -> type[Trainer] | None:
-    """The trainer of that name, if a file has it; other files are not run, so that a broken one harms nobody else.
+    """The class of a trainer, in a process that runs its file; None where no file has it.
 
-    Raises `TrainerFileError`; whatever the file raises when it is run comes through.
+    Other files are not run, so that a broken one harms nobody else. Raises `TrainerFileError`; whatever the file raises
+    when it is run comes through.
     """
     from stagetree.trainer import Trainer
 
-    for path in files:
-        if name in dict(_classes(path)):
-            for value in vars(_run(Path(path))).values():
-                if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
-                    return value
-    return None
+    source = Catalogue(files).find(name)
+    if source is None:
+        return None
+    module = import_exactly(source.path, module_files(source.path)).module()
+    own = (value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Trainer))
+    return next((value for value in own if value.__dict__.get("name") == name), None)
 
 
-def _classes(path: str) -> Iterator[tuple[str, str]]:
-    """(name, version) of each class in a file that has bases and a literal `name`."""
-    source = _read(path)
+def _read(path: str, names: frozenset[str]) -> _File:
+    """What a file holds now. Its times are taken first: what is changed while it is read is seen the next time."""
+    watched: Iterable[Path] = [Path(path)]
     try:
-        tree = ast.parse(source, filename=path)
-    except SyntaxError as error:
-        raise TrainerFileError(f"{path}, line {error.lineno}: {error.msg}") from None
-    literals = [_literals(node) for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
-    named = [(found["name"], found.get("version", _digest(source))) for found in literals if "name" in found]
+        files = module_files(path)
+        watched = [Path(path), *candidates(path, files)]
+        stamps, again = _stamps(watched), module_files(path)
+        versions = _versions(path, again)
+        is_settled = _is_settled(stamps) and again == files
+        return _File(stamps, is_settled, versions, frozenset(versions))
+    except (SourceError, TrainerFileError) as error:
+        return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))
+
+
+def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
+    named = dict(classes(path, files))
     if not named:
         raise TrainerFileError(f'{path} holds no trainer: a subclass of Trainer with name = "..." in its body')
-    yield from named
+    whole = version_of(files)
+    return {name: declared or whole for name, declared in named.items()}
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not a Python file"
-        raise TrainerFileError(f"{path}: {reason}") from None
-
-
-def _literals(node: ast.ClassDef) -> dict[str, str]:
-    """The string attributes that a class body sets."""
-    found: dict[str, str] = {}
-    for statement in node.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        value = getattr(statement, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[target.id] = value.value
+def _stamps(files: Iterable[Path]) -> Stamps:
+    found: Stamps = {}
+    for file in files:
+        try:
+            at = file.stat()
+        except OSError:
+            found[file] = None
+        else:
+            found[file] = (at.st_mtime_ns, at.st_ctime_ns, at.st_size)
     return found
 
 
-def _digest(source: str) -> str:
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
-
-
-def _run(path: Path) -> object:
-    """The module of a file, run once; its folder can be imported from, as for a script."""
-    name = f"stagetree_trainers_{_digest(str(path.resolve()))}"
-    if name not in sys.modules:
-        sys.path.append(str(path.resolve().parent))
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
+def _is_settled(stamps: Stamps) -> bool:
+    newest = max((max(stamp[:2]) for stamp in stamps.values() if stamp), default=0)
+    return abs(time.time_ns() - newest) > SETTLED_SECONDS * 10**9

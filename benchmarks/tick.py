@@ -25,7 +25,7 @@ from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import critical_path
-from app.workers.collector import look_at_new, set_old_aside
+from app.workers.gc_tuning import collect_young, freeze_survivors
 
 STUDY = StudyId("study")
 Trial = tuple[dict[str, Any], int]
@@ -97,7 +97,7 @@ def measure(trials: Iterator[Trial], slots: int, stages: int) -> tuple[list[floa
     for number in range(stages):
         costs.fitted, before = False, time.thread_time()
         happen(plan, slots, number, frontier)
-        look_at_new()
+        collect_young()
         took[costs.fitted].append((time.thread_time() - before) * 1e3)
     return took
 
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=8)
     arguments = parser.parse_args()
-    set_old_aside()
+    freeze_survivors()
     print(f"{'ms for one thing that happened':<32} trials   median      p99      max   longest refit")
     for shape in SHAPES:
         for trials in arguments.trials:

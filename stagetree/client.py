@@ -176,6 +176,10 @@ class Client:
         """One trial."""
         return self._get(f"{path_of(study)}/trials/{number}")
 
+    def trial_log(self, study: str, number: int) -> str:
+        """What a trial printed while it was trained."""
+        return self._send("GET", f"{API}{path_of(study)}/trials/{number}/log").text
+
     def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> Json:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
         from stagetree.space import plain
@@ -251,6 +255,10 @@ class Client:
     def slots(self) -> list[Json]:
         """The slots, and what they do."""
         return list(self._pages("/slots", 1000))
+
+    def trainers(self) -> list[Json]:
+        """The trainers that studies may name, each with its version."""
+        return list(self._pages("/trainers", 1000))
 
     def health(self) -> Json:
         """Whether the server is there."""

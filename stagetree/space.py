@@ -17,7 +17,9 @@ True
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, product
 from random import Random
@@ -30,6 +32,11 @@ __all__ = ["DISTRIBUTIONS", "Choice", "Distribution", "LogUniform", "RandInt", "
 
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
+
+_END = object()
+
+_LISTED = 1_000_000
+"""The most ways to choose inside one entry that a grid makes a list of."""
 
 _CHECKED = 10_000
 """How many of the ways to choose inside one entry are looked at before a study starts."""
@@ -123,7 +130,7 @@ def _read_bounds(value: Any, path: str) -> tuple[Any, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _read_uniform(value: Any, path: str) -> Uniform:
@@ -187,12 +194,42 @@ def _unfold(pattern: Any) -> Iterator[Any]:
         case Choice(options=options):
             yield from chain.from_iterable(map(_unfold, options))
         case dict():
-            for items in product(*map(_unfold, pattern.values())):
+            for items in _crossed(list(pattern.values())):
                 yield dict(zip(pattern, items, strict=True))
         case list():
-            yield from map(list, product(*map(_unfold, pattern)))
+            yield from _crossed(pattern)
         case _:
             yield pattern
+
+
+def _crossed(patterns: list[Any]) -> Iterator[list[Any]]:
+    """Every way to choose in all of them, made one by one: there may be more than could be kept."""
+    ways = [_unfold(pattern) for pattern in patterns]
+    chosen = [next(way) for way in ways]
+    while True:
+        yield list(chosen)
+        for place in reversed(range(len(ways))):
+            following = next(ways[place], _END)
+            if following is not _END:
+                chosen[place] = following
+                break
+            ways[place] = _unfold(patterns[place])
+            chosen[place] = next(ways[place])
+        else:
+            return
+
+
+def _count(pattern: Any) -> int:
+    """How many ways `_unfold` gives."""
+    match pattern:
+        case Choice(options=options):
+            return sum(map(_count, options))
+        case dict():
+            return math.prod(map(_count, pattern.values()))
+        case list():
+            return math.prod(map(_count, pattern))
+        case _:
+            return 1
 
 
 def _unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -246,8 +283,10 @@ def _label(name: str) -> str:
 
 
 def _random_parts(pattern: Any) -> Iterator[str]:
-    """The names of the distributions that are left in an unfolded pattern."""
+    """The names of the distributions in a pattern that have no list of values."""
     match pattern:
+        case Choice(options=options):
+            yield from chain.from_iterable(map(_random_parts, options))
         case Uniform() | LogUniform() | RandInt():
             yield type(pattern).__name__.lower()
         case dict():
@@ -299,7 +338,7 @@ class Space:
 
         Lists and `choice` are crossed, at any depth. Raises `SpaceError` for other distributions.
         """
-        options = [list(_grid_entry(name, pattern)) for name, pattern in self._patterns.items()]
+        options = [_grid_options(name, pattern) for name, pattern in self._patterns.items()]
         for chosen in product(*options):
             configuration = dict(zip(self._patterns, chosen, strict=True))
             if self._where(configuration):
@@ -327,12 +366,19 @@ class Space:
 
     def size(self) -> int | None:
         """How many configurations the grid has, after `where`; None when it is endless, with a distribution in it."""
-        unfolded = {name: [item for _, item in _unfold_entry(p, name)] for name, p in self._patterns.items()}
-        if any(map(_is_random, chain.from_iterable(unfolded.values()))):
+        if any(map(_is_random, self._patterns.values())):
             return None
-        if self._is_filtered:
-            return sum(1 for _ in self.grid())
-        return math.prod(map(len, unfolded.values()))
+        return sum(1 for _ in self.grid()) if self._is_filtered else self.combinations()
+
+    def combinations(self) -> int:
+        """How many ways there are to choose among lists and `choice`, before `where`. Counted, not made."""
+        return math.prod(map(_count, self._patterns.values()))
+
+    def examples(self, name: str) -> Iterator[Sequence]:
+        """For each way to choose inside the entry of a hyper-parameter, one by one, a sequence that it can become."""
+        for place, pattern in _unfold_entry(self._patterns[name], name):
+            with suppress(SequenceError):  # a draw that is none; others are
+                yield parse(_fill(pattern, place, drawing(Random(place))), name)
 
     def parameters(self) -> dict[str, Distribution]:
         """What is free in the space, by name: each distribution that leaves a choice, wherever it stands.
@@ -393,6 +439,12 @@ def _check(unfolded: Any, path: str) -> None:
 
 def _is_random(unfolded: Any) -> bool:
     return any(True for _ in _random_parts(unfolded))
+
+
+def _grid_options(name: str, pattern: Any) -> list[Sequence]:
+    if (ways := _count(pattern)) > _LISTED:
+        raise SpaceError(name, f"must have at most {_LISTED:,} ways to be chosen in a grid, got {ways:.1e}")
+    return list(_grid_entry(name, pattern))
 
 
 def _grid_entry(name: str, pattern: Any) -> Iterator[Sequence]:

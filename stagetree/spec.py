@@ -33,6 +33,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
 from stagetree.space import Space, plain, read_entry
 from stagetree.where import Where, WhereError
@@ -163,9 +164,15 @@ class _Model(BaseModel):
 # -------------------------------------------------------------------------------------------------------------- tuners
 
 
+def _kind_is_required(schema: dict[str, Any]) -> None:
+    """In Python a tuner knows its own kind; a study file must say it."""
+    schema["required"] = ["kind", *schema.get("required", ())]
+
+
 class TunerSpec(_Model):
     """What all tuners have in common. A new kind is a subclass with its own `kind`, added to `Tuner` below."""
 
+    model_config = ConfigDict(json_schema_extra=_kind_is_required)
     needs_space: ClassVar[bool] = True
 
     def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
@@ -238,6 +245,7 @@ def _reduction_factor() -> Any:
 
 
 Factor = Annotated[int, Field(ge=2)]
+Rate = Annotated[int, Field(ge=0, le=64)]
 
 
 class SamplingTuner(TunerSpec):
@@ -276,7 +284,7 @@ class ShaTuner(SamplingTuner):
     min_steps: Count = _min_steps()
     max_steps: Count = _max_steps()
     reduction_factor: Factor = _reduction_factor()
-    early_stopping_rate: int = Field(default=0, ge=0, description="a whole number, 0 or more: s in the ASHA paper")
+    early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
 
     def check_steps(self) -> None:
         """As the ASHA paper asserts, Algorithm 1: at least one configuration must be allocated `max_steps`."""
@@ -302,7 +310,7 @@ class AshaTuner(SamplingTuner):
     min_steps: Count = _min_steps()
     max_steps: Count | None = common("max_steps", "the number of steps at the top rung, at least 1", default=None)
     reduction_factor: Factor = _reduction_factor()
-    early_stopping_rate: int = Field(default=0, ge=0, description="a whole number, 0 or more: s in the ASHA paper")
+    early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
     brackets: Count = Field(
         default=1, description="how many brackets, at least 1: with more than one it is asynchronous Hyperband"
     )
@@ -328,6 +336,14 @@ class HyperbandTuner(SamplingTuner):
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
     loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
+
+    def widths(self) -> list[int]:
+        """How many configurations each bracket begins with, the most aggressive first (Hyperband, Algorithm 1)."""
+        s_max, eta = 0, self.reduction_factor
+        while self.min_steps * eta ** (s_max + 1) <= self.max_steps:
+            s_max += 1
+        brackets = range(min(self.brackets or s_max + 1, s_max + 1))
+        return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in brackets]
 
 
 class AsyncHyperbandTuner(SamplingTuner):
@@ -372,6 +388,10 @@ class BanditTuner(SamplingTuner):
     max_steps: Count = _max_steps()
     interval: Count = common("interval", "the number of steps between decisions, at least 1", default=10)
     epsilon: float = common("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
+
+
+MOST_DRAWS = 10
+"""After so many times its size, a population begins with what was drawn, whatever chance would do."""
 
 
 class PbtTuner(SamplingTuner):
@@ -473,9 +493,16 @@ class StudySpec(_Model):
     name: Text = Field(description="a name for the study, of at most 200 characters")
     trainer: Text = Field(description="the name of a trainer that is registered on the server")
     trainer_args: dict[str, Json] = Field(default={}, description="an object of JSON values, the trainer's arguments")
+    runtime_args: dict[str, Json] = Field(
+        default={},
+        description="an object of JSON values, arguments of the trainer that change no result: paths, loader workers",
+    )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    value: Literal["last", "best"] = Field(
+        default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
+    )
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
     weight: float = Field(
@@ -501,6 +528,17 @@ class StudySpec(_Model):
             raise SpecError([Problem("", "must not be nested this deeply")]) from None
 
     @model_validator(mode="after")
+    def _check_arguments(self) -> StudySpec:
+        for field in ("trainer_args", "runtime_args"):
+            for name in ("seed", "device"):
+                if name in getattr(self, field):
+                    raise FieldError(f"{field}.{name}", "must be left out: the trainer is given it by the worker")
+        for name in self.runtime_args:
+            if name in self.trainer_args:
+                raise FieldError(f"runtime_args.{name}", "must be in one of trainer_args and runtime_args, not in both")
+        return self
+
+    @model_validator(mode="after")
     def _check_space(self) -> StudySpec:
         if self.tuner.needs_space and self.space is None:
             raise SequenceError("space", "is missing: an object from hyper-parameter to values")
@@ -516,27 +554,40 @@ class StudySpec(_Model):
         return self
 
     @classmethod
-    def from_dict(cls, values: Any) -> StudySpec:
-        """The study that a JSON object writes."""
+    def from_dict(cls, values: Any, limits: Limits | None = LIMITS) -> StudySpec:
+        """The study that a JSON object writes. Without `limits`, it may ask for any amount: it was checked before."""
+        from stagetree.spec_limits import check_limits
+
         if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
             raise SpecError([Problem("", f"must be an object with the fields of a study, got {shown(values)}")])
-        return cls(**values)
+        if limits is None:
+            return cls(**values)
+        try:
+            check_size(values, limits)
+        except SequenceError as error:
+            raise SpecError([Problem(error.field, error.problem)]) from None
+        spec = cls(**values)
+        check_limits(spec, limits)
+        return spec
 
     @classmethod
-    def from_file(cls, path: str | Path) -> StudySpec:
+    def from_file(cls, path: str | Path, limits: Limits | None = LIMITS) -> StudySpec:
         """The study in a YAML file, or in a JSON file if its name ends in `.json`."""
         from stagetree.study_file import read
 
         values = read(Path(path))
         try:
-            return cls.from_dict(values)
+            return cls.from_dict(values, limits)
         except SpecError as error:
             raise SpecError(error.problems, str(path)) from None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self._listed() if callable(self.where) else self
-        return spec.model_dump(mode="json", exclude_none=True)
+        values = spec.model_dump(mode="json", exclude_none=True)
+        return (
+            values if self.runtime_args else {name: value for name, value in values.items() if name != "runtime_args"}
+        )
 
     @cached_property
     def search_space(self) -> Space:

@@ -98,7 +98,7 @@ def _check(node: ast.AST, place: ast.expr, names: list[str], text: str, depth: i
 def _truth(node: ast.expr, hp: Mapping[str, Sequence]) -> bool:
     value = _scalar(node, hp)
     if not isinstance(value, bool):
-        raise WhereError(f"must be true or false, got {value!r}", node)
+        raise WhereError(f"must be true or false, got {_shown(value)}", node)
     return value
 
 
@@ -169,4 +169,11 @@ def _computed(node: ast.expr, function: Callable[..., Any], *values: Any) -> Any
 
 
 def _shown(value: Any) -> str:
-    return f"a {value.family}" if isinstance(value, Sequence) else repr(value)
+    """A value in a sentence, cut to a length that can be read."""
+    if isinstance(value, Sequence):
+        return f"a {value.family}"
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of too many digits"
+    return text if len(text) <= 80 else text[:77] + "..."

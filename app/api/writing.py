@@ -8,8 +8,8 @@ from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, Header, Request
 
-from app.api.bodies import Raw
 from app.api.services import Use
+from app.api.strict import Raw
 from app.events.log import Recorded
 from app.events.transact import Decide, transact
 
@@ -27,7 +27,8 @@ Write = Callable[[str, Decide], list[Recorded]]
 
 def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, key: Key = None) -> Write:
     """How this request writes to a stream. Raises what `transact` raises."""
-    fingerprint = sha256(b"\n".join([request.method.encode(), request.url.path.encode(), raw])).hexdigest()
+    asked = [request.method, request.url.path, request.url.query]
+    fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[Recorded]:
         at, keyed = use.clock(), {"key": key, "fingerprint": fingerprint}

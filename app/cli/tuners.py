@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from app.cli.errors import USAGE, fail
+import typer
+
+from app.cli.errors import FAILED, USAGE, fail
 
 
-def check(file: Path, study: Path | None) -> bool:
+def check_tuner(
+    file: Annotated[Path, typer.Argument(help="A Python file with tuners.")],
+    study: Annotated[
+        Path | None, typer.Option("--study", help="A study file that asks for the tuner, with its args and its space.")
+    ] = None,
+) -> None:
+    """Try tuners of your own on virtual slots: whether they do what any tuner must.
+
+    For example: stagetree check-tuner mine.py
+    """
+    if not _check(file, study):
+        raise typer.Exit(FAILED)
+
+
+def _check(file: Path, study: Path | None) -> bool:
     """Try each tuner of a file and print what it passed; whether that was all of it."""
     from app import tuner_suite
     from app.tuner_files import TunerFileError, load

@@ -11,11 +11,12 @@ from typing import assert_never
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.asking import Trials, refusing
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import ChainOutcome, FailureKind, StudyState, TrialState
-from stagetree.sequences import SequenceError, parse
+from stagetree.limits import LIMITS, Limits, check_size
 
 EXTENDABLE = (TrialState.ACTIVE, TrialState.COMPLETED)
 """A trial that may be trained longer."""
@@ -24,17 +25,20 @@ MAX_LOST = 3
 """A stage that lost its worker this often is taken to kill its worker, and fails."""
 
 
-def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
+def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
         case c.SubmitStudy():
-            return tuple(_submit(plan, command))
+            return tuple(_submit(plan, command, limits))
         case c.ApplyTunerActions():
-            return tuple(_tune(_study(plan, command.study), command.actions))
+            study = _study(plan, command.study)
+            return tuple(_tune(study, command.actions, Trials(plan, study, limits)))
         case c.AddTrial():
-            return (_add_trial(_open_study(plan, command.study), command),)
+            study = _open_study(plan, command.study)
+            return (Trials(plan, study, limits).add(command.hp, command.steps, {"by": "user"}),)
         case c.Ask():
-            return tuple(_ask(_open_study(plan, command.study), command.actions))
+            study = _open_study(plan, command.study)
+            return tuple(_ask(study, command.actions, Trials(plan, study, limits)))
         case c.CancelTrial():
             return tuple(_cancel_trial(_study(plan, command.study), _trial(plan, command.study, command.trial)))
         case c.PauseStudy():
@@ -44,7 +48,7 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
             study = _open_study(plan, command.study)
             return (e.StudyResumed(study=study.id),) if study.state == StudyState.PAUSED else ()
         case c.ReopenStudy():
-            return (_reopen(_study(plan, command.study), command.trials),)
+            return (_reopen(_study(plan, command.study), command.trials, limits),)
         case c.CancelStudy():
             study = _study(plan, command.study)
             if study.state == StudyState.CANCELLED:
@@ -65,7 +69,9 @@ def decide(plan: SearchPlan, command: c.Command) -> tuple[e.Event, ...]:
             assert_never(command)
 
 
-def _submit(plan: SearchPlan, command: c.SubmitStudy) -> Iterator[e.Event]:
+def _submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator[e.Event]:
+    with refusing("the study"):
+        check_size(command.spec, limits)
     if plan.opened is None:
         yield command.plan
     elif plan.opened != command.plan:
@@ -75,23 +81,15 @@ def _submit(plan: SearchPlan, command: c.SubmitStudy) -> Iterator[e.Event]:
     yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)
 
 
-def _tune(study: Study, actions: tuple[c.TunerAction, ...]) -> Iterator[e.Event]:
+def _tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> Iterator[e.Event]:
     if study.state != StudyState.RUNNING:
         return
-    number = len(study.trials)
     for action in actions:
         match action:
             case c.Start():
-                yield e.TrialAdded(
-                    study=study.id,
-                    trial=number,
-                    hp=action.hp,
-                    steps=action.steps,
-                    reason={"by": "tuner", **action.reason},
-                )
-                number += 1
+                yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
             case c.Extend() if _may_extend(study.trials[action.trial], action.steps):
-                yield e.TrialExtended(study=study.id, trial=action.trial, steps=action.steps, reason=action.reason)
+                yield trials.extend(action.trial, action.steps, action.reason)
             case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
             case c.Prioritize() if _may_prioritize(study.trials[action.trial], action.priority):
@@ -110,33 +108,12 @@ def _may_prioritize(trial: Trial, priority: float) -> bool:
     return trial.state in EXTENDABLE and trial.priority != priority
 
 
-def _add_trial(study: Study, command: c.AddTrial) -> e.TrialAdded:
-    if command.steps < 1:
-        raise Refused(f"steps: must be at least 1, got {command.steps}")
-    if not command.hp:
-        raise Refused("hp: must name at least one hyper-parameter")
-    try:
-        for name, sequence in command.hp.items():
-            parse(sequence, name)
-    except SequenceError as error:
-        raise Refused(f"hp.{error}") from None
-    return e.TrialAdded(
-        study=study.id,
-        trial=len(study.trials),
-        hp=command.hp,
-        steps=command.steps,
-        reason={"by": "user"},
-    )
-
-
-def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...]) -> Iterator[e.Event]:
-    number = len(study.trials)
+def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -> Iterator[e.Event]:
     for action in actions:
         if isinstance(action, c.Start):
-            yield e.TrialAdded(study=study.id, trial=number, hp=action.hp, steps=action.steps, reason={"by": "user"})
-            number += 1
-        elif action.steps > _users_trial(study, action.trial).steps:
-            yield e.TrialExtended(study=study.id, trial=action.trial, steps=action.steps, reason={"by": "user"})
+            yield trials.add(action.hp, action.steps, {"by": "user"})
+        elif action.steps > trials.steps(_users_trial(study, action.trial).number):
+            yield trials.extend(action.trial, action.steps, {"by": "user"})
 
 
 def _users_trial(study: Study, number: int) -> Trial:
@@ -183,7 +160,7 @@ GROWS_BY = {
 """The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
 
 
-def _reopen(study: Study, more: int) -> e.StudyReopened:
+def _reopen(study: Study, more: int, limits: Limits) -> e.StudyReopened:
     tuner = study.spec["tuner"]
     if study.state != StudyState.COMPLETED:
         raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
@@ -191,6 +168,8 @@ def _reopen(study: Study, more: int) -> e.StudyReopened:
         raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
     if more <= (had := tuner.get(field, 1)):
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
+    if more > limits.trials:
+        raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
     return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, field: more}})
 
 

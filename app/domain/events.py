@@ -53,23 +53,32 @@ class StudySubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAdded:
-    """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why."""
+    """A configuration is asked to train for `steps` steps. `reason` says who wanted it and why.
+
+    path: the nodes it passes up to there and where each begins, root first: names that were given once stand, whatever
+    a later version would call them. None where the event is older than that; then the path follows from `hp`.
+    """
 
     study: StudyId
     trial: int
     hp: Json
     steps: int
     reason: Json = field(default_factory=dict)
+    path: dict[NodeId, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialExtended:
-    """The same trial is asked to train longer, to `steps` in all: a promotion, or a user's wish."""
+    """The same trial is asked to train longer, to `steps` in all: a promotion, or a user's wish.
+
+    path: the nodes that this adds to its path.
+    """
 
     study: StudyId
     trial: int
     steps: int
     reason: Json = field(default_factory=dict)
+    path: dict[NodeId, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +146,15 @@ class StudyFailed:
 
     study: StudyId
     error: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStruck:
+    """An operator struck the study: it harms the others. No event of it is folded, earlier ones neither."""
+
+    study: StudyId
+    reason: str
     at: float
 
 
@@ -237,6 +255,7 @@ Event = (
     | StudyCancelled
     | StudyCompleted
     | StudyFailed
+    | StudyStruck
     | ChainAssigned
     | StageCompleted
     | ChainEnded

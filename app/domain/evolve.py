@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import assert_never
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, assert_never
 
-from app.domain import awaiting
+from app.domain import awaiting, schedule
 from app.domain import events as e
-from app.domain.ids import NodeId, StudyId, node_id
-from app.domain.schedule import segments
+from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Chain, Checkpoint, Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, FailureKind, StudyState, TrialEventKind, TrialState
 
@@ -20,16 +21,37 @@ MAX_UNSAVED = 3
 
 
 def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPlan:
-    """The plan after these events."""
-    plan = plan or SearchPlan()
-    for event in events:
-        evolve(plan, event)
-        plan.version += 1
+    """The plan after these events; of a study that is struck among them, nothing is in a plan that begins here."""
+    events = list(events)
+    plan = plan or SearchPlan(struck=strikes(events))
+    with collector_paused():
+        for event in events:
+            evolve(plan, event)
+            plan.version += 1
     return plan
+
+
+def strikes(events: Iterable[e.Event]) -> frozenset[StudyId]:
+    """The studies that are struck in these events."""
+    return frozenset(event.study for event in events if isinstance(event, e.StudyStruck))
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without looks for garbage inside the block: folding makes none, and looking takes most of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def evolve(plan: SearchPlan, event: e.Event) -> None:
     """Take one event into the plan, in place."""
+    if plan.struck and _is_struck(plan, event):
+        return
     match event:
         case e.PlanOpened():
             plan.opened = event
@@ -40,7 +62,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.TrialExtended():
             line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
             plan.studies[event.study].history.append(line)
-            _ask(plan, plan.trial((event.study, event.trial)), event.steps)
+            _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
         case e.TrialStopped():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
         case e.TrialPrioritized():
@@ -61,6 +83,9 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.StudyFailed():
             _finish(plan, event.study, StudyState.FAILED, event.at)
             plan.studies[event.study].error = event.error
+        case e.StudyStruck():
+            _finish(plan, event.study, StudyState.FAILED, event.at)
+            plan.studies[event.study].error = f"struck by an operator: {event.reason}"
         case e.ChainAssigned():
             _assign(plan, event)
         case e.StageCompleted():
@@ -79,6 +104,12 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             assert_never(event)
 
 
+def _is_struck(plan: SearchPlan, event: e.Event) -> bool:
+    """Whether it is an event of a study that was struck: only that there is one remains of it."""
+    kept = isinstance(event, e.StudySubmitted | e.StudyStruck)
+    return not kept and getattr(event, "study", None) in plan.struck
+
+
 # -------------------------------------------------------------------------------------------------- trials and studies
 
 
@@ -88,17 +119,17 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
     study.trials.append(trial)
     study.active += 1
     study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
-    _ask(plan, trial, event.steps)
+    _ask(plan, trial, event.steps, event.path)
 
 
-def _ask(plan: SearchPlan, trial: Trial, steps: int) -> None:
+def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
     """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
     study, before = plan.studies[trial.study], trial.asked[-1] if trial.asked else 0
     study.requested += steps - before
     trial.asked.append(steps)
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
-    _lengthen(plan, study, trial, steps)
+    _lengthen(plan, study, trial, steps, path)
     _count_unique(plan, study, trial)
     awaiting.await_evaluations(plan, study, trial, before)
     node = plan.nodes[trial.path[-1]]
@@ -118,24 +149,26 @@ def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     plan.touched.update(plan.node_of(trial, step).id for step in {*trial.asked, *trial.unevaluated})
 
 
-def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int) -> None:
-    parent, path = "" if study.merges else f"{study.id}/{trial.number}", list[NodeId]()
-    for segment in segments(trial.hp):
-        if segment.start >= steps:
-            break
-        name = node_id(parent, segment.start, {hp: form.name for hp, form in segment.forms.items()})
+def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+    if path is None:  # older than recorded paths: the whole way, by the names of then
+        trial.path, path = [], schedule.path(trial.hp, steps, study.root_of(trial.number), joined=False)
+    parent = trial.path[-1] if trial.path else None
+    for name, start in path.items():
         if name not in plan.nodes:
-            _grow(plan, Node(name, path[-1] if path else None, segment))
-        path.append(name)
+            _grow(plan, name, parent, start, trial.hp)
+        trial.path.append(name)
         parent = name
-    trial.path = path
 
 
-def _grow(plan: SearchPlan, node: Node) -> None:
-    plan.nodes[node.id] = node
-    siblings = plan.roots if node.parent is None else plan.nodes[node.parent].children
-    siblings.append(node.id)
-    plan.touched.add(node.id)
+def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp: Mapping[str, Any]) -> None:
+    node = plan.aside.pop(name, None) or Node(name, parent, start, hp)
+    node.parent, node.start, node.hp = parent, start, hp
+    plan.nodes[name] = node
+    siblings = plan.roots if parent is None else plan.nodes[parent].children
+    siblings.append(name)
+    plan.touched.add(name)
+    if node.steps_run:
+        plan.measured.append(name)
 
 
 def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
@@ -167,18 +200,18 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> N
 def _assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at)
     for index, stage in enumerate(event.stages):
-        plan.nodes[stage.node].running[event.chain, index] = (stage.start, stage.end)
+        plan.node(stage.node).running[event.chain, index] = (stage.start, stage.end)
         plan.touched.add(stage.node)
 
 
 def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     chain = plan.chains[event.chain]
     stage, chain.index = chain.stages[event.index], event.index + 1
-    node = plan.nodes[stage.node]
+    node = plan.node(stage.node)
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
-    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    _charge(plan, stage, stage.end - stage.start, event.seconds, recorded=stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)
 
@@ -189,11 +222,17 @@ def _forgive(node: Node, stage: e.Stage) -> None:
     node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
 
 
-def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
-    node, study = plan.nodes[stage.node], plan.studies[stage.study]
+def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float, recorded: int | None = None) -> None:
+    """So many steps were run, and trained up to step `recorded`; None: to the last checkpoint among them."""
+    node, study = plan.node(stage.node), plan.studies[stage.study]
+    if recorded is None:
+        recorded = max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start)
     study.executed += steps
+    if node.id in plan.nodes:
+        study.fresh += max(0, recorded - max(stage.start, node.trained))
+    node.trained = max(node.trained, recorded)
     study.gpu_seconds += seconds
-    if steps and not node.steps_run:
+    if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)
     node.steps_run += steps
     plan.stages_run += 1
@@ -206,7 +245,7 @@ def _close(plan: SearchPlan, event: e.ChainEnded) -> None:
         stage = chain.stages[chain.index]
         _charge(plan, stage, event.steps, event.seconds)
         if event.outcome == ChainOutcome.LOST:
-            lost = plan.nodes[stage.node].lost
+            lost = plan.node(stage.node).lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
     _release(plan, chain)
 
@@ -214,7 +253,7 @@ def _close(plan: SearchPlan, event: e.ChainEnded) -> None:
 def _release(plan: SearchPlan, chain: Chain) -> None:
     """Nothing more comes from this chain: what it did not train or save is outstanding again."""
     for index, stage in enumerate(chain.stages):
-        node = plan.nodes[stage.node]
+        node = plan.node(stage.node)
         if node.running.pop((chain.id, index), None):
             plan.touched.add(node.id)
         if node.saving.get(stage.end) == chain.id:
@@ -232,7 +271,7 @@ def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
     """The user's code failed: the stage is tried again, and the trials that have no restart left fail."""
     chain = plan.chains[event.chain]
     stage = chain.stages[event.index]
-    node = plan.nodes[stage.node]
+    node = plan.node(stage.node)
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
     error = {"kind": event.kind, "step": event.step, "error": event.error}
     tries = _restarts_used(node, event, chain.slot)
@@ -253,7 +292,7 @@ def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
 
 
 def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
-    node = plan.nodes[event.node]
+    node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
         if event.step in trial.unevaluated:
@@ -265,7 +304,7 @@ def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
 
 
 def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
-    node = plan.nodes[event.node]
+    node = plan.node(event.node)
     _remove_checkpoint(plan, node, event.step)
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.spare)
     plan.intermediate_bytes += event.size * event.spare
@@ -275,7 +314,7 @@ def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
 
 
 def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
-    node = plan.nodes[event.node]
+    node = plan.node(event.node)
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _remove_checkpoint(plan, node, event.step)

@@ -39,5 +39,13 @@ def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
 
     The end step is not part of it. A root's `parent` is empty, or names the trial when a study does not merge.
     """
-    text = "\x1f".join([parent, str(start), *(f"{name}\x1e{form_ids[name]}" for name in sorted(form_ids))])
+    text = "\x1f".join([parent, str(start), *(f"{_escaped(name)}\x1e{form_ids[name]}" for name in sorted(form_ids))])
     return NodeId(hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def _escaped(name: str) -> str:
+    """A hyper-parameter's name without the separators of an id; no two names become one. Ordinary names stay."""
+    return name if name.isprintable() else name.translate(_ESCAPES)
+
+
+_ESCAPES = str.maketrans({"\x10": "\x10\x10", "\x1e": "\x10e", "\x1f": "\x10f"})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, islice, takewhile
 from operator import itemgetter
+from threading import Lock
 from typing import Any
 
+from app.domain.ids import NodeId, node_id
 from stagetree.sequences import Form, Piece, Scalar, parse
 
 
@@ -26,41 +29,78 @@ class Segment:
         return {name: form.at(step) for name, form in self.forms.items()}
 
 
-def segments(hp: Mapping[str, Any]) -> Iterator[Segment]:
+def segments(hp: Mapping[str, Any], *, joined: bool = True) -> Iterator[Segment]:
     """The segments of a trial, from the JSON of its hyper-parameters, in order; endless where a sequence never settles.
 
-    Raises `stagetree.sequences.SequenceError`.
+    joined: see `Sequence.pieces`. Raises `stagetree.sequences.SequenceError`.
     """
-    changes = merge(*(_changes(name, hp[name]) for name in sorted(hp)), key=itemgetter(0))
+    changes = merge(*(_changes(name, hp[name], joined) for name in sorted(hp)), key=itemgetter(0))
     forms: dict[str, Form] = {}
     for start, group in groupby(changes, key=itemgetter(0)):
         forms = forms | {name: form for _, name, form in group}
         yield Segment(start, forms)
 
 
-def _changes(name: str, sequence: Any) -> Iterator[tuple[int, str, Form]]:
-    return ((piece.start, name, piece.form) for piece in _tape(json.dumps(sequence)))
+def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, joined: bool = True) -> dict[NodeId, int]:
+    """The nodes of a trial that begin before step `steps`, each with its start; only those from step `after` on.
+
+    parent: of the first of them. Raises `stagetree.sequences.SequenceError`.
+    """
+    nodes: dict[NodeId, int] = {}
+    for segment in segments(hp, joined=joined):
+        if segment.start >= steps:
+            break
+        if segment.start >= after:
+            parent = node_id(parent, segment.start, {name: form.name for name, form in segment.forms.items()})
+            nodes[NodeId(parent)] = segment.start
+    return nodes
+
+
+def segment_at(hp: Mapping[str, Any], step: int) -> Segment:
+    """What is in force at a step, as a segment that begins there. Raises `stagetree.sequences.SequenceError`."""
+    return Segment(step, {name: _form_at(hp[name], step) for name in sorted(hp)})
+
+
+def _form_at(sequence: Any, step: int) -> Form:
+    pieces = takewhile(lambda piece: piece.start <= step, _tape(json.dumps(sequence), True))
+    return deque(pieces, maxlen=1)[0].form
+
+
+def _changes(name: str, sequence: Any, joined: bool) -> Iterator[tuple[int, str, Form]]:
+    return ((piece.start, name, piece.form) for piece in _tape(json.dumps(sequence), joined))
 
 
 class _Tape:
-    """The pieces of a sequence, computed once however often they are read: spaces repeat few sequences many times."""
+    """The pieces of a sequence, computed once however often they are read: spaces repeat few sequences many times.
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
-        self._pieces, self._read = pieces, list[Piece]()
+    Only the first `KEPT` are remembered, so that few long sequences cannot fill the memory. Safe between threads.
+    """
+
+    def __init__(self, text: str, joined: bool) -> None:
+        self._text, self._joined, self._lock = text, joined, Lock()
+        self._kept, self._rest = list[Piece](), self._pieces()
 
     def __iter__(self) -> Iterator[Piece]:
-        number = 0
-        while number < len(self._read) or self._advance():
-            yield self._read[number]
-            number += 1
+        for number in range(KEPT):
+            if number == len(self._kept) and not self._keep(number):
+                return
+            yield self._kept[number]
+        yield from islice(self._pieces(), KEPT, None)
 
-    def _advance(self) -> bool:
-        piece = next(self._pieces, None)
-        if piece is not None:
-            self._read.append(piece)
-        return piece is not None
+    def _keep(self, number: int) -> bool:
+        """Whether there is a piece of that number; it is kept then."""
+        with self._lock:
+            if number == len(self._kept):
+                self._kept += islice(self._rest, 1)
+            return number < len(self._kept)
+
+    def _pieces(self) -> Iterator[Piece]:
+        return parse(json.loads(self._text)).pieces(joined=self._joined)
+
+
+KEPT = 64
 
 
 @lru_cache(maxsize=65536)
-def _tape(text: str) -> _Tape:
-    return _Tape(parse(json.loads(text)).pieces())
+def _tape(text: str, joined: bool) -> _Tape:
+    return _Tape(text, joined)

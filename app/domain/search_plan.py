@@ -13,7 +13,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
-from app.domain.schedule import Segment
+from app.domain.schedule import Segment, segment_at
 from app.domain.states import FINAL_STATES, StudyState, TrialEventKind, TrialState
 
 MAX_RESTARTS = 2
@@ -47,19 +47,22 @@ NO_PROGRESS: Progresses = {}
 
 @dataclass(slots=True)
 class Node:
-    """One set of sequences from `segment.start` on, under a parent; it has no end of its own.
+    """One set of sequences from step `start` on, under a parent; it has no end of its own.
 
+    hp: of the first trial that came here; from `start` on, all who do have the same.
     waiting: at each step, the trials that asked for a result there and have none yet, or are to be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
+    trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
     failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
     """
 
     id: NodeId
     parent: NodeId | None
-    segment: Segment
+    start: int
+    hp: Mapping[str, Any]
     children: list[NodeId] = field(default_factory=list)
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     metrics: dict[int, e.Metrics] = field(default_factory=dict)
@@ -71,10 +74,18 @@ class Node:
     failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
+    trained: int = 0
+    _segment: Segment | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.trained = max(self.trained, self.start)
 
     @property
-    def start(self) -> int:
-        return self.segment.start
+    def segment(self) -> Segment:
+        """What is in force from its start on. Raises `stagetree.sequences.SequenceError`."""
+        if self._segment is None:
+            self._segment = segment_at(self.hp, self.start)
+        return self._segment
 
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
         """True when a stage under way will pass `step` here, or evaluates what is kept there.
@@ -156,6 +167,7 @@ class Study:
 
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log.
+    executed: the steps that were run for it; fresh: those of them that nobody had trained before.
     """
 
     id: StudyId
@@ -172,11 +184,16 @@ class Study:
     requested: int = 0
     unique: int = 0
     executed: int = 0
+    fresh: int = 0
     gpu_seconds: float = 0.0
 
     @property
     def merges(self) -> bool:
         return bool(self.spec.get("merge", True))
+
+    def root_of(self, trial: int) -> str:
+        """What its first node is named after: nothing, or the trial itself where the study does not merge."""
+        return "" if self.merges else f"{self.id}/{trial}"
 
     @property
     def max_restarts(self) -> int:
@@ -212,7 +229,8 @@ class SearchPlan:
     """All trials of all studies on one trainer, version, arguments and seed.
 
     measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
-    folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it.
+    folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
+    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree.
     """
 
     opened: e.PlanOpened | None = None
@@ -225,6 +243,14 @@ class SearchPlan:
     intermediate_bytes: int = 0
     version: int = 0
     touched: set[NodeId] = field(default_factory=set)
+    struck: frozenset[StudyId] = frozenset()
+    aside: dict[NodeId, Node] = field(default_factory=dict)
+
+    def node(self, name: NodeId) -> Node:
+        """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
+        if name in self.nodes or not self.struck:
+            return self.nodes[name]
+        return self.aside.setdefault(name, Node(name, None, 0, {}))
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import RLock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import Row, Select, select, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.domain.events import Event
+from app.away import LostRace
+from app.domain.events import Event, StudyStruck
+from app.domain.evolve import strikes
+from app.domain.ids import StudyId
 from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
-from app.events.database import Database, DatabaseUnavailable, insert, is_retryable
+from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.projections import project
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, STREAMS
@@ -39,7 +41,7 @@ class Recorded:
     at: float
 
 
-class Conflict(Exception):
+class Conflict(LostRace):
     """The stream is not at the expected version, or the transaction lost against another: decide again."""
 
 
@@ -83,6 +85,9 @@ class EventLog(Protocol):
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """The events of all streams after a position, in order. Raises `Gap`."""
 
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        """The studies of the stream that were struck: whoever folds it must know them beforehand."""
+
     def version(self, stream: str) -> int:
         """How many events the stream has."""
 
@@ -93,7 +98,8 @@ class EventLog(Protocol):
         """The names of all streams, sorted."""
 
 
-class _Used(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Used:
     """What an idempotency key stands for."""
 
     fingerprint: str
@@ -159,6 +165,9 @@ class MemoryLog:
         with self._lock:
             return self._all[after : None if limit is None else after + limit]
 
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        return strikes(each.event for each in self.read(stream))
+
     def version(self, stream: str) -> int:
         with self._lock:
             return len(self._streams.get(stream, ()))
@@ -199,10 +208,10 @@ class SqlLog:
                 recorded = _append(session, stream, events, expected, at, key)
                 project(Rows(session), stream, events)
                 return recorded
-        except OperationalError as error:
-            if is_retryable(error):
-                raise Conflict(f"Appending to stream {stream} lost against another transaction.") from error
+        except Conflict:
             raise
+        except LostRace as error:
+            raise Conflict(f"Appending to stream {stream} lost against another transaction.") from error
         except DatabaseUnavailable:  # perhaps from the commit itself: then only the key can tell whether it was done
             if key is None or (known := self.recall(key, fingerprint)) is None:
                 raise
@@ -222,6 +231,11 @@ class SqlLog:
             recorded = _fetch(session, query)
         _check_no_gap((r.position for r in recorded), after, "The log")
         return recorded
+
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
+        with self._database.read() as session:
+            return strikes(each.event for each in _fetch(session, query))
 
     def version(self, stream: str) -> int:
         with self._database.read() as session:
@@ -268,7 +282,7 @@ def _as_read(type: str, schema_version: int, data: str) -> Event:
 
 def _take_key(session: Session, key: str, used: _Used, at: float) -> bool:
     """Whether the key is new. Whoever comes second waits here until the first has committed or given up."""
-    row = insert(session, KEYS).values(key=key, at=at, **used._asdict())
+    row = insert(session, KEYS).values(key=key, at=at, **asdict(used))
     return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
 
 
@@ -294,8 +308,8 @@ def _fetch(session: Session, query: Select[Any]) -> list[Recorded]:
 
 
 def _recorded(row: Row[Any]) -> Recorded:
-    position, stream, version, type, schema_version, data, at = row
-    return Recorded(position, stream, version, decode(type, schema_version, data), at)
+    event = decode(row.type, row.schema_version, row.data)
+    return Recorded(row.position, row.stream, row.version, event, row.at)
 
 
 def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:

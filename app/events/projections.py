@@ -15,6 +15,7 @@ STATE_AFTER: dict[type[e.Event], StudyState] = {
     e.StudyCancelled: StudyState.CANCELLED,
     e.StudyCompleted: StudyState.COMPLETED,
     e.StudyFailed: StudyState.FAILED,
+    e.StudyStruck: StudyState.FAILED,
 }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, RLock
 
 from app.domain.events import Event
-from app.domain.evolve import evolve
+from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
 from app.events.log import Alongside, Conflict, EventLog, Recorded
 
@@ -57,18 +57,23 @@ class Plans:
                 _fold(held, recorded)
 
     def _catch_up(self, stream: str, held: _Held) -> SearchPlan:
-        if held.plan is None:
-            held.plan = SearchPlan()
-        while batch := self._log.read(stream, after=held.plan.version, limit=BATCH):
-            _fold(held, batch)
-            if len(batch) < BATCH:
-                break
+        with collector_paused():
+            if held.plan is None:
+                held.plan = SearchPlan(struck=self._log.struck(stream))
+            while batch := self._log.read(stream, after=held.plan.version, limit=BATCH):
+                _fold(held, batch)
+                if held.plan is None:  # a study was struck: begin anew, without it
+                    held.plan = SearchPlan(struck=self._log.struck(stream))
+                elif len(batch) < BATCH:
+                    break
         return held.plan
 
 
-def _fold(held: _Held, recorded: Iterable[Recorded]) -> None:
-    """Into the plan in place. A plan that broke half-way is dropped, to be folded anew."""
+def _fold(held: _Held, recorded: Sequence[Recorded]) -> None:
+    """Into the plan in place. A plan that broke half-way, or lost a study, is dropped, to be folded anew."""
     plan, held.plan = held.plan, None
+    if plan is None or not strikes(each.event for each in recorded) <= plan.struck:
+        return
     for each in recorded:
         evolve(plan, each.event)
         plan.version = each.version

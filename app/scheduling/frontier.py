@@ -78,7 +78,7 @@ class Frontier:
         known = self.plan.chains.get(chain)
         if known is None or known.is_trained or self.progress.get(chain) == progress:
             return
-        before, node = self.progress.get(chain), self.plan.nodes[known.stages[known.index].node]
+        before, node = self.progress.get(chain), self.plan.node(known.stages[known.index].node)
         self.progress[chain] = progress
         since = before.step if before and before.saving == progress.saving else node.start
         if any(since < step <= progress.step for step in (*node.waiting, *self._branches[node.id])):
@@ -98,7 +98,8 @@ class Frontier:
             self._update(self.plan.nodes[self._nodes[self._outdated]])
 
     def _take_in_events(self) -> None:
-        self._pending |= self.plan.touched
+        touched = self._pending | self.plan.touched
+        self._pending = {name for name in touched if name in self.plan.nodes}  # the others were set aside
         self.plan.touched.clear()
         queue = [(-self.plan.nodes[name].start, name) for name in self._pending]
         heapq.heapify(queue)  # children begin after their parents, so each node is looked at once

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.errors import Refused
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.simulator import Simulator
 from app.scheduling.tuners.samplers import NEEDED
+from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
+MOST_EVENTS = 2_000_000
 
-def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
-    """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps."""
+
+class PreviewTooLong(Exception):
+    """The study is too large to be run through; the message is one sentence."""
+
+
+def preview(
+    spec: StudySpec, *, slots: int, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
+
+    is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
+    """
     plan, study = SearchPlan(), StudyId("preview")
-    simulator = Simulator(plan, slots=slots, measure=_measuring(spec.metric))
+    simulator = Simulator(plan, slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
     )
-    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=_unguided(spec.to_json()), at=0.0))
-    makespan = simulator.run()
+    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=unguided(spec.to_json()), at=0.0))
+    try:
+        makespan = simulator.run()
+    except Refused as refused:
+        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {refused}") from None
     found = plan.studies[study]
     return {
         "trials": len(found.trials),
@@ -34,7 +51,7 @@ def preview(spec: StudySpec, *, slots: int) -> dict[str, Any]:
     }
 
 
-def _unguided(spec: dict[str, Any]) -> dict[str, Any]:
+def unguided(spec: dict[str, Any]) -> dict[str, Any]:
     """The study with random draws for a sampler that learns from results: here there are none to learn from."""
     tuner = spec["tuner"]
     return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
@@ -45,3 +62,11 @@ def _measuring(metric: str) -> Any:
         return {metric: 0.0}
 
     return measure
+
+
+def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
+    def watch(events: int) -> None:
+        if events > MOST_EVENTS or is_over():
+            raise PreviewTooLong("must be smaller to be previewed: running it through takes too long, try fewer trials")
+
+    return watch

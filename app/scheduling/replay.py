@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
+from app.domain import results
 from app.domain.commands import Extend, Prioritize, Start, Stop
-from app.domain.evolve import evolve
+from app.domain.evolve import evolve, strikes
 from app.domain.ids import NodeId, StudyId, canonical_json
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
+from app.domain.standing import Rung, standing
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners import sampler_of
 from app.scheduling.tuners.base import NewTrial
@@ -59,7 +61,8 @@ class Replay:
         found: Json = {"study": self.study, "identical": self.identical, "events": self.events}
         if self.difference is not None:
             found["difference"] = self.difference
-        standing = self._standing() if self.study in self.plan.studies else {}
+        is_whole = self.difference is None or "type" not in self.difference["recorded"]
+        standing = self._standing() if is_whole and self.study in self.plan.studies else {}
         return {**found, "decisions": self.decisions, **standing, "history": self.history}
 
     def _standing(self) -> Json:
@@ -77,26 +80,24 @@ class Replay:
         return {"node": name, "parent": node.parent, "start": node.start, "asked": asked, **standing}
 
     def _best(self, study: Study) -> Json | None:
-        last = {line["trial"]: line for line in self.history if line["kind"] == "result" and line["value"] is not None}
-        sign = -1 if study.spec.get("mode") == "max" else 1
-        best = min(last.values(), key=lambda line: (sign * line["value"], line["trial"]), default=None)
-        return best and {name: best[name] for name in ("trial", "value", "steps")}
+        found = results.best(self.plan, study)
+        return found and {"trial": found[0].number, "value": found[1].value, "steps": found[1].step}
 
     def rungs(self) -> list[Json]:
         """The rungs as they stand at the last event replayed: each with its results, best first."""
-        found: dict[tuple[int, int], list[Json]] = {}
-        sign = -1 if self.plan.studies[self.study].spec.get("mode") == "max" else 1
-        gone = {
-            (line["trial"], line["rung"] - 1) for line in self.history if line["kind"] == "promote" and "rung" in line
-        }
-        for line in self.history:
-            if line["kind"] == "result" and "rung" in line:
-                arrival = {"trial": line["trial"], "value": line["value"], "steps": line["steps"]}
-                arrival["promoted"] = (line["trial"], line["rung"]) in gone
-                found.setdefault((line.get("bracket", 0), line["rung"]), []).append(arrival)
-        for arrivals in found.values():
-            arrivals.sort(key=lambda arrival: (sign * arrival["value"], arrival["trial"]))
-        return [{"bracket": bracket, "rung": rung, "trials": found[bracket, rung]} for bracket, rung in sorted(found)]
+        study = self.plan.studies[self.study]
+        ladder = [rung for rung in standing(study).ladder() if rung.values]
+        return [_rung(rung, results.sign(study)) for rung in ladder]
+
+
+def _rung(rung: Rung, sign: int) -> Json:
+    """A rung with its results, best first."""
+    trials = [
+        {"trial": trial, "value": rung.values[trial], "steps": rung.steps, "promoted": trial in rung.promoted}
+        for trial in rung.best_first(sign)
+        if trial in rung.values
+    ]
+    return {"bracket": rung.bracket, "rung": rung.number, "trials": trials}
 
 
 class _Judge:
@@ -137,12 +138,15 @@ class _Judge:
 
 
 def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
-    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged."""
+    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged.
+
+    Of a study that was struck there is nothing to derive.
+    """
     found = Replay(study)
     judge: _Judge | None = None
-    for number, event in log:
-        if at is not None and number > at:
-            break
+    events = [(number, event) for number, event in log if at is None or number <= at]
+    found.plan.struck = strikes(event for _, event in events)
+    for number, event in events:
         try:
             judge = _follow(found, judge, number, event)
         except Exception as error:  # whatever is in a file that somebody edited: it is only read
@@ -168,12 +172,24 @@ def _follow(found: Replay, judge: _Judge | None, number: int, event: e.Event) ->
     return judge
 
 
+TYPES: dict[str, type] = {
+    **dict.fromkeys(("study", "node", "chain", "slot", "key", "error"), str),
+    **dict.fromkeys(("trial", "step", "steps", "index", "size"), int),
+    **dict.fromkeys(("hp", "spec", "metrics", "trainer_args"), dict),
+    "stages": tuple,
+}
+"""Of the fields of events, whatever the event."""
+
+
 class _DoesNotFollow(Exception):
     """An event cannot come after those before it; the message says why."""
 
 
 def _check(plan: SearchPlan, event: e.Event) -> None:
-    """Where an event that is missing, or was moved, would not be noticed by folding. Raises `_DoesNotFollow`."""
+    """Where an event that is missing, was moved or changed would not be noticed by folding. Raises `_DoesNotFollow`."""
+    for name, kind in TYPES.items():
+        if not isinstance(value := getattr(event, name, kind()), kind):
+            raise _DoesNotFollow(f"its {name} is {value!r}")
     match event:
         case e.PlanOpened() if plan.opened is not None:
             raise _DoesNotFollow("the plan was opened before")
@@ -183,8 +199,14 @@ def _check(plan: SearchPlan, event: e.Event) -> None:
             raise _DoesNotFollow(f"it adds trial {event.trial} of study {event.study}, and trial {due} would be next")
         case e.TrialExtended() if event.steps <= (steps := plan.trial((event.study, event.trial)).steps):
             raise _DoesNotFollow(f"trial {event.trial} of study {event.study} was asked for {steps} steps before")
+        case e.Evaluated() if not _are_metrics(event.metrics):
+            raise _DoesNotFollow(f"its metrics are {event.metrics!r}")
         case e.StageCompleted() | e.StageFailed() if event.index != (at := plan.chains[event.chain].index):
             raise _DoesNotFollow(f"it is about stage {event.index} of chain {event.chain}, which is at stage {at}")
+
+
+def _are_metrics(metrics: e.Metrics) -> bool:
+    return all(isinstance(value, int | float | None) for value in metrics.values())
 
 
 def _broken(number: int, event: e.Event, error: Exception) -> Json:

@@ -22,6 +22,7 @@ from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import POLICIES, Policy
 from app.scheduling.tuners import TunerDriver
+from stagetree.limits import LIMITS, Limits
 
 Measure = Callable[[Node, int], e.Metrics]
 
@@ -54,6 +55,7 @@ class Simulator:
     """Virtual slots that train a plan. `now` is in seconds; `events` is everything that was decided or happened.
 
     spare_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
+    watch: told how many events there are by now; what it raises ends the simulation.
     """
 
     def __init__(
@@ -66,12 +68,15 @@ class Simulator:
         seconds: Seconds = one_second_a_step,
         mishap: Mishap = no_mishap,
         spare_every: int | None = None,
+        limits: Limits = LIMITS,
+        watch: Callable[[int], None] = lambda events: None,
     ) -> None:
         self.plan, self.now, self.events = plan, 0.0, list[e.Event]()
         self._frontier = Frontier(plan, Unit())
         self._measure, self._policy, self._seconds, self._mishap = measure, policy, seconds, mishap
         self._free = [f"gpu{number}" for number in reversed(range(slots))]
         self._spare_every = spare_every
+        self._limits, self._watch = limits, watch
         self._due: list[tuple[float, int, ChainId, float]] = []
         self._begun = count()
         self._drivers: dict[StudyId, TunerDriver] = {}
@@ -80,7 +85,7 @@ class Simulator:
 
     def give(self, command: c.Command) -> tuple[e.Event, ...]:
         """Decide a command and take in what follows."""
-        events = decide(self.plan, command)
+        events = decide(self.plan, command, self._limits)
         self.take(events)
         return events
 
@@ -89,6 +94,7 @@ class Simulator:
         for event in events:
             evolve(self.plan, event)
             self.events.append(event)
+        self._watch(len(self.events))
 
     def run(self) -> float:
         """Until nothing is left to do; the virtual time that it took."""

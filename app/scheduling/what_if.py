@@ -25,7 +25,7 @@ from app.scheduling.simulator import Simulator
 from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.base import NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
-from stagetree.spec import KINDS, StudySpec
+from stagetree.spec import KINDS, Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
 
@@ -60,8 +60,8 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     }
 
 
-def changed(spec: Json, changes: Mapping[str, Any]) -> Json:
-    """The study file with the value at each dotted path replaced; None takes a field out.
+def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
+    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`.
 
     With another kind of tuner, the fields go that only the one before it had.
     """
@@ -73,7 +73,9 @@ def changed(spec: Json, changes: Mapping[str, Any]) -> Json:
         *owners, last = path.split(".")
         owner = found
         for part in owners:
-            owner = owner.setdefault(part, {})
+            owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
+        if not isinstance(owner, dict):
+            raise SpecError([Problem(path, "cannot be set: what it would be a field of is not an object")])
         owner[last] = value
         if value is None:
             del owner[last]

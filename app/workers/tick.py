@@ -23,10 +23,12 @@ from app.events.records import Records
 from app.events.rows import Fenced, Rows, SlotTaken
 from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Plans, transact
+from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.scheduling.chains import lead_trial, stages_of
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import Choice, Policy
 from app.scheduling.tuners import TunerDriver
+from stagetree.limits import LIMITS, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +49,12 @@ class Ticker:
         new_id: Callable[[], str],
         lease_seconds: float,
         spare_bytes: int,
+        limits: Limits = LIMITS,
         clock: Callable[[], float] = time,
     ) -> None:
         self._records, self._log, self._plans = records, records.log, plans
         self._policy, self._publish, self._new_id, self._clock = policy, publish, new_id, clock
-        self._lease_seconds, self._spare_bytes = lease_seconds, spare_bytes
+        self._lease_seconds, self._spare_bytes, self._limits = lease_seconds, spare_bytes, limits
         self._frontiers: dict[str, Frontier] = {}
         self._room = 1  # how many trials can be trained at once
         self._drivers: dict[StudyId, TunerDriver] = {}
@@ -130,7 +133,7 @@ class Ticker:
     def _tune_study(self, stream: str, name: StudyId, room: int) -> None:
         """Grant the study's actions one after the other, each on what the one before led to."""
         driver = self._driver(stream, name)
-        while self._transact(stream, lambda plan: _tuned(plan, name, driver, room)):
+        while self._transact(stream, lambda plan: _tuned(plan, name, driver, room, self._limits)):
             pass
         with self._plans.holding(stream) as plan:
             done = driver.is_done(plan.studies[name])
@@ -203,14 +206,17 @@ class Ticker:
     ) -> dict[str, Any]:
         """What a worker must know; it reads nothing else."""
         assert plan.opened is not None
-        return {
-            "plan": stream,
+        work = ChainAssignment(
+            plan=stream,
             **asdict(plan.opened),
-            "hp": plan.trial(lead).hp,
-            "stages": [asdict(stage) for stage in stages],
-            "resume": resume,
-            "spare_bytes": max(0, self._spare_bytes - plan.intermediate_bytes) // sharers,
-        }
+            study=lead[0],
+            trial=lead[1],
+            hp=plan.trial(lead).hp,
+            stages=stages,
+            resume=None if resume is None else ResumePoint(**resume),
+            intermediate_bytes=max(0, self._spare_bytes - plan.intermediate_bytes) // sharers,
+        )
+        return work.to_json()
 
     def _send(self, chain: str, stages: int, slot: str) -> None:
         try:
@@ -232,11 +238,11 @@ class Ticker:
         return bool(recorded)
 
 
-def _tuned(plan: SearchPlan, name: StudyId, driver: TunerDriver, room: int) -> Sequence[e.Event]:
+def _tuned(plan: SearchPlan, name: StudyId, driver: TunerDriver, room: int, limits: Limits) -> Sequence[e.Event]:
     study = plan.studies[name]
     if not study.is_running:
         return ()
-    return decide(plan, c.ApplyTunerActions(study=name, actions=driver.actions(study, room)))
+    return decide(plan, c.ApplyTunerActions(study=name, actions=driver.actions(study, room)), limits)
 
 
 def _resume(plan: SearchPlan, name: NodeId, step: int) -> dict[str, Any] | None:

@@ -14,13 +14,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from stagetree.runtime import machine, state_format
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
@@ -106,7 +107,8 @@ class Child:
         with user_code():
             kind = load_trainer(self._file, message["name"])
         self._model = Model.build(kind, message["args"], message["seed"], self._device)
-        return {}
+        code = imports_of(Path(self._file).resolve())
+        return {"version": code.version, "beyond": code.beyond()}
 
     def _load(self, message: Message, fds: list[int]) -> Message:
         try:

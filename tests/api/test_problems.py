@@ -12,6 +12,8 @@ from fastapi.testclient import TestClient
 
 from app.api.services import Services
 from app.events.log import Conflict
+from app.registry import Catalogue
+from stagetree.limits import Limits
 from tests.api.world import API, STUDY, MakeApp, changed
 
 JSON = {"Content-Type": "application/json"}
@@ -68,13 +70,32 @@ def test_no_such_trial(http: TestClient, tuned: str, method: str, number: int) -
 def test_no_such_route(http: TestClient) -> None:
     check(http.get("/nowhere"), 404, f"There is nothing at {API}/nowhere.")
     check(http.post("/studies/x:explode"), 405, f"POST is not possible at {API}/studies/x:explode.")
-    check(http.get("http://test/"), 404, "There is nothing at /.")
+    check(http.get("http://test/index.php"), 404, "There is nothing at /index.php.")
 
 
 def test_no_such_method(http: TestClient) -> None:
     answer = http.patch("/studies")
     check(answer, 405, f"PATCH is not possible at {API}/studies.")
-    assert answer.headers["Allow"]
+    assert answer.headers["Allow"] == "GET, POST"
+
+
+@pytest.mark.parametrize("path", ["trials/3:extend", "trials/3:explode"])
+def test_a_command_is_not_read(http: TestClient, study: str, path: str) -> None:
+    answer = http.get(f"/studies/{study}/{path}")
+    check(answer, 405, f"GET is not possible at {API}/studies/{study}/{path}.")
+    assert answer.headers["Allow"] == ("POST" if path.endswith("extend") else "")
+
+
+@pytest.mark.parametrize("path", ["/studies?state=running&page=2", "/slots?sort=name", "http://test/healthz?x="])
+def test_a_parameter_that_nobody_reads(http: TestClient, path: str) -> None:
+    answer = http.get(path)
+    assert answer.status_code == 422
+    assert "is not a parameter here" in answer.json()["errors"][0]["problem"]
+
+
+def test_a_parameter_that_is_misspelt(http: TestClient) -> None:
+    problem = http.get("/studies?limt=3").json()["errors"][0]
+    assert problem["field"] == "limt" and problem["problem"].endswith("did you mean limit?")
 
 
 # -------------------------------------------------------------------------------------------------------------- bodies
@@ -104,7 +125,7 @@ def test_a_trainer_that_is_not_registered(http: TestClient, path: str) -> None:
 
 
 def test_no_trainer_is_registered(http: TestClient, use: Services, app: FastAPI) -> None:
-    app.state.services = replace(use, trainers={})
+    app.state.services = replace(use, trainers=Catalogue([]))
     problem = "must be registered on this server, which has no trainers, got 'digits'"
     check(http.post("/studies", json=STUDY), 422, trainer=problem)
 
@@ -121,8 +142,8 @@ def test_no_trainer_is_registered(http: TestClient, use: Services, app: FastAPI)
         ('{"seed": NaN}', 422, "Numbers must be finite, and the body holds NaN."),
         ('{"seed": -Infinity}', 422, "Numbers must be finite, and the body holds -Infinity."),
         ('{"seed": 1, "seed": 2}', 422, "The key 'seed' is written twice in one object."),
-        ("[" * 70 + "]" * 70, 422, "The body must not be nested deeper than 64 levels."),
-        ("[" * 100_000, 422, "The body must not be nested deeper than 64 levels."),
+        ("[" * 70 + "]" * 70, 422, "The body must not be nested deeper than 50 levels."),
+        ("[" * 100_000, 422, "The body must not be nested deeper than 50 levels."),
     ],
 )
 @pytest.mark.parametrize("path", ["/studies", "/studies:preview"])
@@ -155,6 +176,15 @@ def test_a_number_that_is_too_large(http: TestClient) -> None:
     check(http.post("/studies", content=text, headers=JSON), 422, **{"trainer_args.a": problem})
 
 
+def test_limits_are_settings(http: TestClient, use: Services, app: FastAPI, study: str) -> None:
+    app.state.services = replace(use, limits=Limits(trials=1, steps=50))
+    problem = "must make at most 1 trials, got 2"
+    check(http.post("/studies", json=STUDY), 422, space=problem)
+    check(http.post("/studies:preview", json=STUDY), 422, space=problem)
+    answer = http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "bs": 64}, "steps": 51})
+    assert answer.status_code in (409, 422) and "must be at most 50 steps, got 51" in answer.text
+
+
 @pytest.mark.parametrize("path", ["/studies", "/studies:preview", "/studies/{study}/trials"])
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
 def test_a_body_that_another_site_could_have_a_browser_send(
@@ -167,8 +197,10 @@ def test_a_body_that_another_site_could_have_a_browser_send(
 
 @pytest.mark.parametrize("path", ["/studies", "/studies:preview", "/studies/{study}/trials", "/studies/{study}:pause"])
 def test_a_body_that_is_too_large(http: TestClient, study: str, path: str) -> None:
-    body = b'{"name": "' + b"x" * 10 * 2**20 + b'"}'
-    check(http.post(path.format(study=study), content=body, headers=JSON), 413, "The body is larger than 10 MB.")
+    body = b'{"name": "' + b"x" * 2**20 + b'"}'
+    check(
+        http.post(path.format(study=study), content=body, headers=JSON), 413, "The body is larger than 1,048,576 bytes."
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- parameters

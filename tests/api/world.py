@@ -85,6 +85,12 @@ class Workers:
         self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0), take)
         return chain
 
+    def look(self) -> None:
+        """The scheduler looks, and finds nothing to do; a slot is alive."""
+        with self.use.records.write() as rows:
+            rows.schedulers.ticked("me", "here", 1)
+            rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="here", pid=1)
+
     def beat(self, chain: str, index: int, step: int) -> None:
         with self.use.records.write() as rows:
             rows.chains.heartbeat(chain, 1, 600, step)

@@ -12,6 +12,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import ChainId, StudyId
+from app.domain.schedule import path
 from tests.plans import METRIC, OPENED, Story
 
 S = StudyId("s")
@@ -136,10 +137,11 @@ def test_wishes_are_taken_in_order_and_numbered_on(story: Story) -> None:
         c.Extend(trial=0, steps=11, reason={"rung": 2}),
         c.Start(hp={"h": 3}, steps=5),
     )
+    two, three = path({"h": 2}, 5, ""), path({"h": 3}, 5, "")
     assert decide(story.plan, c.ApplyTunerActions(study=S, actions=actions)) == (
-        e.TrialAdded(study=S, trial=2, hp={"h": 2}, steps=5, reason={"by": "tuner", "bracket": 1}),
-        e.TrialExtended(study=S, trial=0, steps=11, reason={"rung": 2}),
-        e.TrialAdded(study=S, trial=3, hp={"h": 3}, steps=5, reason={"by": "tuner"}),
+        e.TrialAdded(study=S, trial=2, hp={"h": 2}, steps=5, reason={"by": "tuner", "bracket": 1}, path=two),
+        e.TrialExtended(study=S, trial=0, steps=11, reason={"rung": 2}, path={}),
+        e.TrialAdded(study=S, trial=3, hp={"h": 3}, steps=5, reason={"by": "tuner"}, path=three),
     )
     story.give(c.PauseStudy(study=S))
     assert decide(story.plan, c.ApplyTunerActions(study=S, actions=actions)) == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from app.api import bodies
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
+from app.registry import Catalogue
 from app.scheduling.preview import preview
 from app.scheduling.tuners import sampler_of
 from app.scheduling.tuners.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, qmc, unavailable
+from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
 
@@ -252,11 +255,13 @@ def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_optuna")
 @pytest.mark.parametrize("sampler", GUIDED)
-def test_a_server_without_optuna_says_so_at_once(sampler: str) -> None:
+def test_a_server_without_optuna_says_so_at_once(sampler: str, tmp_path: Path) -> None:
     sentence = f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
     assert unavailable(spec(sampler)) == sentence
+    path = tmp_path / "trainer.py"
+    path.write_text("from stagetree import Trainer\nclass T(Trainer):\n    name = 't'\n")
     with pytest.raises(SpecError) as refused:
-        bodies.study_of(spec(sampler).to_json(), {"t": "1"})
+        bodies.study_of(spec(sampler).to_json(), Catalogue([str(path)]), LIMITS)
     assert [(problem.field, problem.problem) for problem in refused.value.problems] == [("tuner.sampler", sentence)]
     with pytest.raises(RuntimeError, match=r"pip install 'stagetree\[optuna\]'$"):
         source(sampler).propose(0)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from stagetree.sequences import (
     Constant,
+    Cosine,
+    Cyclic,
     Exponential,
     Form,
     Held,
@@ -21,6 +23,7 @@ from stagetree.sequences import (
     Warmup,
     parse,
 )
+from tests.plans import tried
 from tests.strategies import sequences
 
 STEPS = 60
@@ -251,3 +254,34 @@ def test_a_part_that_skips_goes_on_with_the_same_forms(sequence: Sequence, steps
 def test_a_part_skips_a_whole_number_of_steps() -> None:
     with pytest.raises(SequenceError, match=r"parts\[0\]\.skip: must be a whole number of steps, at least 0, got -1"):
         Piecewise([Part(Constant(1), skip=-1)])
+
+
+@given(sequences(), st.integers(0, 40), st.integers(0, 5))
+@tried(200)
+def test_a_part_that_skips_is_where_its_sequence_would_be(sequence: Sequence, skip: int, origin: int) -> None:
+    """Families with many pieces go there without counting them all."""
+    part = Piecewise([Part(sequence, skip=skip)])
+    values = sequence.take(skip + 30, start=skip)
+    assert [part.at(t) for t in range(30)] == values
+    shifted = Piecewise([Part(Constant(0), steps=origin + 1), Part(sequence, skip=skip)])
+    assert shifted.take(origin + 31, start=origin + 1) == values
+
+
+@given(sequences(), st.integers(1, 30))
+@tried(200)
+def test_parts_that_go_on_are_the_whole(sequence: Sequence, cut: int) -> None:
+    """Piece by piece, whatever the place of the cut: equal parts have equal names."""
+    parts = Piecewise([Part(sequence, steps=cut), Part(sequence, skip=cut)])
+    for whole, joined in zip(islice(sequence.pieces(), 50), parts.pieces(), strict=False):
+        assert (whole.start, whole.form.name) == (joined.start, joined.form.name)
+
+
+def test_what_is_far_along_is_found_at_once() -> None:
+    triangle, cosine = Cyclic(0, 1, 1, 2), Cosine(1, 0, 4)
+    for sequence, period in ((triangle, 3), (cosine, 4)):
+        part = Piecewise([Part(sequence, skip=period * 10**15)])
+        assert part.take(20) == sequence.take(20)
+    with pytest.raises(SequenceError, match="must pass over at most 20,000 periods"):
+        Piecewise([Part(Cosine(1, 0, 2.5), skip=10**9)])
+    with pytest.raises(SequenceError, match="at most 4503599627370496"):
+        Cyclic(0, 1, 10**400, 1)

@@ -287,7 +287,7 @@ def test_a_file_in_json(tmp_path: Path) -> None:
         (YAML + "3: 4\n", "s.yaml", ":10", "keys must be strings, got '3'"),
         ("a: !!python/object/apply:os.getcwd []", "s.yaml", ":1", "could not determine a constructor for the tag"),
         ("a: \0", "s.yaml", "", "unacceptable character #x0000"),
-        (YAML + "trainer_args: &a {a: *a}", "s.yaml", "", "must not be nested this deeply"),
+        (YAML + "trainer_args: &a {a: *a}", "s.yaml", "", "must not be nested deeper than 50 levels"),
         ("[" * 5000, "s.yaml", "", "must not be nested this deeply"),
         ("- a\n- b", "s.yaml", "", "must be an object with the fields of a study, got ['a', 'b']"),
         ("", "s.yaml", "", "must be an object with the fields of a study, got None"),
@@ -332,3 +332,35 @@ def test_every_public_name_is_there_and_importing_costs_nothing() -> None:
         _ = stagetree.Nothing  # type: ignore[attr-defined]
     code = "import sys, stagetree; print([name for name in ('torch', 'pydantic', 'httpx2') if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+RUNTIME = {
+    "name": "n",
+    "trainer": "t",
+    "metric": "m",
+    "mode": "max",
+    "space": {"a": 1},
+    "tuner": {"kind": "grid", "max_steps": 1},
+}
+
+
+def test_runtime_arguments_are_kept_beside_those_that_change_results() -> None:
+    spec = StudySpec.from_dict({**RUNTIME, "runtime_args": {"data": "/mnt/data", "workers": 4}})
+    assert StudySpec.from_dict(spec.to_json()) == spec
+    assert spec.to_json()["runtime_args"] == {"data": "/mnt/data", "workers": 4}
+    assert "runtime_args" not in StudySpec.from_dict(RUNTIME).to_json()  # as studies of before are stored
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({"trainer_args": {"a": 1}, "runtime_args": {"a": 2}}, "runtime_args.a", "must be in one of trainer_args and"),
+        ({"trainer_args": {"seed": 3}}, "trainer_args.seed", "must be left out: the trainer is given it by the worker"),
+        ({"runtime_args": {"device": "cpu"}}, "runtime_args.device", "must be left out"),
+    ],
+)
+def test_an_argument_has_one_place(fields: dict, field: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        StudySpec.from_dict({**RUNTIME, **fields})
+    [found] = caught.value.problems
+    assert (found.field, found.problem.startswith(problem)) == (field, True)

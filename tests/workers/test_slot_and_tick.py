@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.workers.checkpoints import Checkpoints
 from house import LEASE, House
 from stacks import Service
 from toys import grid, switch
@@ -14,7 +15,6 @@ from toys import grid, switch
 from app.domain import events as e
 from app.events import leases
 from app.events.database import Database
-from app.workers.checkpoints import Checkpoints
 from app.workers.slot import Slot
 from app.workers.tick import DISPATCH_AGAIN_SECONDS, Ticker
 

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 
-from app.api import paging, schemas, views
-from app.api.bodies import Body, asks_of, extension_of, trial_of
+from app.api import paging, reading, schemas, views
+from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
-from app.api.openapi import body, refusals
+from app.api.openapi import refusals
+from app.api.ordering import KEYS
 from app.api.services import Found, Services, TrialPath, Use
+from app.api.strict import StrictRoute
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
+from stagetree.limits import Limits
 
-router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"])
+router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
+batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
 Json = dict[str, Any]
+States = Annotated[Sequence[schemas.TrialState], Query(description="only trials in this state; may be repeated")]
+Sort = Annotated[
+    str,
+    Query(
+        pattern=f"^-?({'|'.join(KEYS)})$",
+        description="a field to sort by, results with the best first; -FIELD turns the order around",
+    ),
+]
 
 
 @router.get(
@@ -32,12 +45,30 @@ Json = dict[str, Any]
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
-    """In the order of their numbers."""
-    after = paging.number(cursor)
-    with use.looking_at(row) as (plan, found):
-        more = str(after + limit) if after + limit < len(found.trials) else None
-        return {"items": views.trials(plan, found, after, limit), "next_cursor": more}
+def list_trials(
+    row: Found,
+    use: Use,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = None,
+    state: States = (),
+    sort: Sort = "trial",
+) -> Json:
+    """In the order of their numbers, or of another key. What has no value there comes last.
+
+    Pages of trials in another order than their numbers' may overlap while the study goes on.
+    """
+    return reading.trials(use, row, limit, cursor, state, sort)
+
+
+@batch.get(
+    "/trials:columns",
+    summary="All trials by column",
+    response_model=schemas.Columns,
+    responses=refusals(404),
+)
+def get_columns(row: Found, use: Use) -> Json:
+    """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
+    return reading.columns(use, row)
 
 
 @router.get(
@@ -49,10 +80,18 @@ def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.
 )
 def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     """With its learning curve and, if it failed, the traceback."""
-    with use.looking_at(row) as (plan, found):
-        if not 0 <= number < len(found.trials):
-            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
-        return views.trial(plan, found.trials[number])
+    return reading.trial(use, row, number)
+
+
+@router.get(
+    "/{number}/log",
+    summary="What a trial printed",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"example": "epoch 3: loss 0.21\\n"}}}, **refusals(404)},
+)
+def get_trial_log(row: Found, number: TrialPath, use: Use) -> PlainTextResponse:
+    """A stage that several trials share is in the log of the one it was run for."""
+    return PlainTextResponse(reading.trial_log(use, row, number))
 
 
 @router.post(
@@ -63,20 +102,16 @@ def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     response_model_exclude_unset=True,
     response_description="The trial; `Location` says where to find it.",
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("TrialSpec", {"hp": schemas.HP, "steps": 40}),
 )
-def add_trial(request: Request, response: Response, row: Found, given: Body, use: Use, write: Writing) -> Json:
+def add_trial(request: Request, response: Response, row: Found, given: TrialBody, use: Use, write: Writing) -> Json:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     trial = trial_of(given)
     hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
     command = c.AddTrial(study=StudyId(row.id), hp=hp, steps=trial.steps)
-    added = write(row.stream, lambda plan: _decide_added(plan, command))[0].event
+    added = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))[0].event
     assert isinstance(added, e.TrialAdded)
     response.headers["Location"] = f"{request.url.path}/{added.trial}"
     return get_trial(row, added.trial, use)
-
-
-batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
 
 
 @batch.post(
@@ -86,17 +121,15 @@ batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
     response_model_exclude_unset=True,
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("TrialsAsked", {"trials": [{"hp": schemas.HP, "steps": 40}, {"trial": 3, "steps": 80}]}),
 )
-def ask_trials(row: Found, given: Body, use: Use, write: Writing) -> Json:
+def ask_trials(row: Found, given: AsksBody, use: Use, write: Writing) -> Json:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    asks = asks_of(given)
-    return {"items": _asked(row, asks, use, write)}
+    return {"items": _asked(row, asks_of(given), use, write)}
 
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
     command = c.Ask(study=StudyId(row.id), actions=tuple(asks))
-    recorded = write(row.stream, lambda plan: _decide_added(plan, command))
+    recorded = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]
     with use.looking_at(row) as (plan, found):
@@ -109,16 +142,15 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
     response_model=schemas.TrialDetail,
     response_model_exclude_unset=True,
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("Extension", {"steps": 80}),
 )
-def extend_trial(row: Found, number: TrialPath, given: Body, use: Use, write: Writing) -> Json:
+def extend_trial(row: Found, number: TrialPath, given: ExtensionBody, use: Use, write: Writing) -> Json:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
 
-def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask) -> tuple[e.Event, ...]:
+def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tuple[e.Event, ...]:
     """Raises `Invalid` where the hyper-parameters are not those of the study."""
-    events = decide(plan, command)
+    events = decide(plan, command, limits)
     wanted = _hyper_parameters(plan.studies[command.study])
     for event in events:
         if isinstance(event, e.TrialAdded) and (wanted := wanted or set(event.hp)) != set(event.hp):

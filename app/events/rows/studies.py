@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, text, tuple_, update
+from sqlalchemy import func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.events.tables import ACTIVE, STUDIES, StudyRow
@@ -36,6 +36,11 @@ class Studies:
             cursor = select(STUDIES.c.submitted_at, STUDIES.c.id).where(STUDIES.c.id == after).scalar_subquery()
             query = query.where(order < cursor)
         return [StudyRow(**row._mapping) for row in self._session.execute(query)]
+
+    def count_by_state(self) -> dict[str, int]:
+        """How many studies there are in each state that any is in."""
+        query = select(STUDIES.c.state, func.count()).group_by(STUDIES.c.state)
+        return {row[0]: row[1] for row in self._session.execute(query)}
 
     def active_streams(self) -> list[str]:
         """The streams that have a study which is not over."""

@@ -27,7 +27,7 @@ class TunerDriver:
         from app.scheduling.tuners import sampler_of, tuner_of
 
         self._made_of = (spec, sampler)
-        self._spec = StudySpec.from_dict(dict(spec))
+        self._spec = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
         self._sampler: Sampler | None = sampler or sampler_of(self._spec)
         self._tuner: Tuner = tuner_of(self._spec)
         if self._sampler is not None and (size := self._sampler.size()) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -48,11 +47,11 @@ class Hyperband(_Brackets):
         super().__init__(spec)
         tuner: Any = spec.tuner
         eta = tuner.reduction_factor
-        s_max = log_floor(tuner.max_steps, tuner.min_steps, eta)
-        self._in_a_loop = min(tuner.brackets or s_max + 1, s_max + 1)
-        for s in [*range(self._in_a_loop)] * tuner.loops:
-            width = math.ceil((s_max + 1) * eta ** (s_max - s) / (s_max - s + 1))
-            steps = rungs_down_from(tuner.max_steps, s_max - s + 1, eta)
+        rungs = log_floor(tuner.max_steps, tuner.min_steps, eta) + 1
+        widths = list(tuner.widths())
+        self._in_a_loop = len(widths)
+        for s, width in [*enumerate(widths)] * tuner.loops:
+            steps = rungs_down_from(tuner.max_steps, rungs - s, eta)
             self.brackets.append(SyncBracket(width, steps, eta))
 
     def set_max_trials(self, trials: int) -> None:

@@ -15,12 +15,9 @@ from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import NewTrial, Next
 from app.scheduling.tuners.explore import Explorer, spliced
 from app.scheduling.tuners.stopping import every
-from stagetree.spec import StudySpec
+from stagetree.spec import MOST_DRAWS, StudySpec
 
 Hp = Mapping[str, Any]
-
-MOST_DRAWS = 10
-"""After so many times its size, a population begins with what was drawn, whatever chance would do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""How trials are asked for: within the limits, and by the names of the nodes that they will pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from app.domain import events as e
+from app.domain.errors import Refused
+from app.domain.ids import NodeId
+from app.domain.schedule import path
+from app.domain.search_plan import SearchPlan, Study
+from stagetree.limits import Limits, check_trial
+from stagetree.sequences import SequenceError
+
+Json = dict[str, Any]
+
+
+class Trials:
+    """The trials that one command asks for in one study, each on what the ones before led to."""
+
+    def __init__(self, plan: SearchPlan, study: Study, limits: Limits) -> None:
+        self._plan, self._study, self._limits = plan, study, limits
+        self._number = len(study.trials)
+        self._asked: dict[int, tuple[int, NodeId]] = {}  # of trials extended here: the steps, and the last node
+        self._new: set[NodeId] = set()
+
+    def add(self, hp: Json, steps: int, reason: Json) -> e.TrialAdded:
+        """One more trial. Raises `Refused`."""
+        number = self._number
+        if number >= self._limits.trials:
+            raise Refused(f"a study may have {self._limits.trials:,} trials, and {self._study.id} has them")
+        if steps < 1:
+            raise Refused(f"steps: must be at least 1, got {steps}")
+        if not hp:
+            raise Refused("hp: must name at least one hyper-parameter")
+        self._check(hp, steps)
+        way = self._new_in(path(hp, steps, self._study.root_of(number)))
+        self._number += 1
+        return e.TrialAdded(study=self._study.id, trial=number, hp=hp, steps=steps, reason=reason, path=way)
+
+    def steps(self, number: int) -> int:
+        """The most steps that a trial is asked for, with what was asked here."""
+        return self._asked[number][0] if number in self._asked else self._study.trials[number].steps
+
+    def extend(self, number: int, steps: int, reason: Json) -> e.TrialExtended:
+        """More steps of a trial there is. Raises `Refused`."""
+        trial = self._study.trials[number]
+        before, last = self._asked.get(number, (trial.steps, trial.path[-1]))
+        self._check(trial.hp, steps)
+        way = self._new_in(path(trial.hp, steps, last, after=before))
+        self._asked[number] = steps, next(reversed(way), last)
+        return e.TrialExtended(study=self._study.id, trial=number, steps=steps, reason=reason, path=way)
+
+    def _check(self, hp: Json, steps: int) -> None:
+        with refusing("hp"):
+            check_trial(hp, steps, self._study.spec.get("eval_every"), self._limits)
+
+    def _new_in(self, way: dict[NodeId, int]) -> dict[NodeId, int]:
+        self._new.update(name for name in way if name not in self._plan.nodes)
+        if len(self._plan.nodes) + len(self._new) > self._limits.nodes:
+            raise Refused(
+                f"a search plan may have {self._limits.nodes:,} nodes, and this trial would make more: "
+                "give the study another seed or other trainer_args, and it has a plan of its own"
+            )
+        return way
+
+
+@contextmanager
+def refusing(field: str) -> Iterator[None]:
+    """What is wrong with a sequence, or too much, is refused; `field` says where."""
+    try:
+        yield
+    except SequenceError as error:
+        path = f"{field}.{error.field}" if error.field not in ("", "steps") else error.field or field
+        raise Refused(f"{path}: {error.problem}") from None

@@ -1,0 +1,128 @@
+"""What is learnt from curves that have ended: the weights of the nodes, and how far to trust which prediction.
+
+Empirical Bayes (Robbins 1956): the weights are those that make the ended curves likely, found by expectation and
+maximization (Dempster, Laird and Rubin 1977, §4.3, for finite mixtures), as if a few more trials had ended that spoke
+for all nodes equally. Stacking: the shares of several predictions are those that would have predicted best, each curve
+left out of what it is predicted from (Yao, Vehtari, Simpson and Gelman 2018, "Using stacking to average Bayesian
+predictive distributions", §3.1). Whatever is among them, the whole is no worse than.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from app.scheduling.curves.quadrature import NUM_NODES, Clock, Fit, design_of, fits, uniform
+
+Array = npt.NDArray[np.float64]
+
+EQUAL_WEIGHTS = 3.0
+"""How many trials the equal weights count for."""
+ROUNDS = 5
+"""Of expectation and maximization. More would fit the weights to the few curves that there are."""
+PAIRS = 1.0
+VOTES = np.array([2.2, 0.4, 1.0, 0.4])
+"""The shares that the curve alone, the drift, that of similar curves, and a surprise begin with: four trials' worth."""
+STACKING_ROUNDS = 30
+
+
+class View(NamedTuple):
+    """The part of a curve since its last bend, as the quadrature takes it.
+
+    The clock is 0 at step `begin` and 1 `length` steps later, at the horizon. Values are in units, around the middle of
+    the study, over `factor`: more than 1 for a curve that leaves the range of the study, and is in units of its own.
+    """
+
+    clock: Clock
+    values: Array
+    begin: int
+    length: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Logarithms of the nodes' weights: learnt from all ended curves, and (a row each) from all but one."""
+
+    weights: Array
+    without: Array
+
+
+def by_clock(views: Sequence[View]) -> dict[Clock, list[int]]:
+    """The numbers of the views that have the same times, which are computed together."""
+    groups: dict[Clock, list[int]] = defaultdict(list)
+    for number, view in enumerate(views):
+        groups[view.clock].append(number)
+    return groups
+
+
+def posteriors(views: Sequence[View], log_prior: Array) -> list[Fit]:
+    """The posterior of each; the prior is that of all, or has a row for each."""
+    results: dict[int, Fit] = {}
+    for clock, numbers in by_clock(views).items():
+        values = np.stack([views[number].values for number in numbers])
+        prior = log_prior if log_prior.ndim == 1 else log_prior[numbers]
+        results.update(zip(numbers, fits(clock, values, prior), strict=True))
+    return [results[number] for number in range(len(views))]
+
+
+def learn_prior(views: Sequence[View], owner: Sequence[int]) -> Prior:
+    """From the parts of ended curves, of which the owner is the number of the curve, from 0."""
+    evidence = np.empty((len(views), NUM_NODES))
+    for clock, numbers in by_clock(views).items():
+        design = design_of(clock)
+        evidence[numbers] = design.evidence(design.sums(np.stack([views[number].values for number in numbers])))
+    log_weights, equal = uniform(), EQUAL_WEIGHTS / NUM_NODES
+    for _ in range(ROUNDS):
+        weighed = evidence + log_weights
+        parts = np.exp(weighed - logsumexp(weighed, axis=1, keepdims=True))
+        log_weights = np.log((parts.sum(axis=0) + equal) / (len(views) + EQUAL_WEIGHTS))
+    own, number = np.zeros((max(owner) + 1, NUM_NODES)), np.bincount(owner)[:, None]
+    np.add.at(own, owner, parts)
+    rest = np.maximum(parts.sum(axis=0) - own, 0)
+    return Prior(log_weights, np.log((rest + equal) / (len(views) - number + EQUAL_WEIGHTS)))
+
+
+def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Array, float]:
+    """The shares, and the width of the first prediction, that make what came (a row each) most likely.
+
+    alone: log densities of the first prediction, a column for each width. others: of the other predictions. A pool of
+    predictions is wider than each of them, so that the first may have to be narrowed (the spread-adjusted linear pool
+    of Gneiting and Ranjan 2013, "Combining predictive distributions").
+    """
+    best, shares, chosen = -np.inf, np.empty(0), widths[0]
+    for width, column in zip(widths, alone.T, strict=True):
+        together = np.column_stack([column, others])
+        candidate = shares_of(together)
+        score = float(logsumexp(together + np.log(candidate), axis=1).sum())
+        if score > best:
+            best, shares, chosen = score, candidate, width
+    return shares, chosen
+
+
+def shares_of(log_densities: Array) -> Array:
+    """The shares (of each column) that make what came (a row each) most likely, with some votes given before."""
+    shares: Array = VOTES / VOTES.sum()
+    for _ in range(STACKING_ROUNDS):
+        weighed = log_densities + np.log(shares)
+        parts = np.exp(weighed - logsumexp(weighed, axis=1, keepdims=True))
+        shares = (parts.sum(axis=0) + VOTES) / (len(log_densities) + VOTES.sum())
+    return shares
+
+
+def learn_trust(parts: Array, predicted: Array, verdicts: Array, hits: Array) -> tuple[float, float]:
+    """How much of the last value's plain verdict, whether a target is reached, makes the Brier score least.
+
+    Given as what it is at the beginning, and what it grows by until the horizon; `parts` says which part of the way
+    there each prediction was made. By least squares (Breiman 1996, "Stacked regressions"), as if PAIRS more pairs had
+    said that there is nothing to add.
+    """
+    apart = (verdicts - predicted)[:, None] * np.column_stack([np.ones(len(parts)), parts])
+    begin, growth = np.linalg.solve(apart.T @ apart + PAIRS * np.eye(2), apart.T @ (hits - predicted))
+    return float(begin), float(growth)

@@ -1,0 +1,155 @@
+"""What a study's curves will come to: a prior learnt from the trials that ended, stacked with the study's drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from app.scheduling.curves.curve import Curve, Piece, values_of
+from app.scheduling.curves.drift import Drift, Row
+from app.scheduling.curves.learning import View, learn_pool, learn_prior, learn_trust, posteriors
+from app.scheduling.curves.posterior import Posterior
+from app.scheduling.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt
+from app.scheduling.curves.quadrature import Fit
+from app.scheduling.curves.scale import Bounds, Mode, Scale, by_row, curve_scale, study_scale
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+MOST_FITTED = 100
+"""The most ended curves that are learnt from, taken evenly from all of them."""
+CUTS = (0.1, 0.2, 0.4, 0.6, 0.8)
+"""Where ended curves are cut, as parts of the horizon, to see what would have predicted the rest best."""
+RANGE = 2.0
+"""A curve that goes more than this many units away from the middle is in larger units of its own."""
+TARGETS = (0.6, 0.7, 0.8, 0.9, 0.95)
+"""Which of the values that ended curves came to are the targets to learn from."""
+MOST_REMEMBERED = 4096
+
+_Look = tuple[Batch, int]
+"""Ended curves as they once were, and a later step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A curve that is under way, with its posterior."""
+
+    scale: Scale
+    row: Row
+    view: View
+    fit: Fit
+
+
+class CurveModel:
+    """Predicts the curves of one study. Deterministic: equal curves get equal answers, in whatever company they come.
+
+    mode: "min" or "max", which is better. horizon: the step at which trials end. bounds: the least and the greatest
+    value that the metric can have, None for what is not known. Before any trial has ended, the bounds are
+    all that says what a large difference is; without them, it is the range of the curve itself.
+    """
+
+    def __init__(self, mode: Mode, horizon: int, bounds: Bounds = (None, None)) -> None:
+        if mode not in ("min", "max"):
+            raise ValueError(f'the mode is "min" or "max", not {mode!r}')
+        if horizon < 1:
+            raise ValueError(f"the horizon is a step from 1 on, not {horizon}")
+        least, greatest = bounds
+        if least is not None and greatest is not None and not least < greatest:
+            raise ValueError(f"the first bound is less than the second, unlike {least} and {greatest}")
+        self.mode, self.horizon, self.bounds = mode, horizon, bounds
+        self._learnt, self._begun = Learnt(), dict[Curve, _Begun]()
+
+    def fit(self, ended: Iterable[Curve]) -> None:
+        """Learn from the trials that have ended, at the horizon or before it, instead of those of an earlier call."""
+        curves = [curve for curve in ended if curve.steps]
+        curves = curves[:: 1 + len(curves) // (MOST_FITTED + 1)]
+        self._learnt, self._begun = Learnt(), {}
+        if curves:
+            scale = study_scale(self.mode, self.bounds, values_of(curves))
+            drift = Drift(curves, scale)
+            middle = float(np.median([row.units[0] for row in drift.rows]))
+            self._learnt = Learnt(scale, drift, middle)
+            self._learn_from(drift)
+
+    def predict(self, curves: Sequence[Curve]) -> Posterior:
+        """What these will come to. Only what was not asked about before, since the last `fit`, is computed."""
+        if not curves:
+            raise ValueError("there is no curve to predict")
+        if new := [curve for curve in dict.fromkeys(curves) if curve not in self._begun]:
+            self._begin(new)
+        chosen = [self._begun[curve] for curve in curves]
+        for oldest in list(self._begun)[: len(self._begun) - MOST_REMEMBERED]:
+            del self._begun[oldest]
+        rows, views, fits = [one.row for one in chosen], [one.view for one in chosen], [one.fit for one in chosen]
+        batch = Batch(self._learnt, self.horizon, rows, views, fits)
+        return Posterior(curves, by_row([one.scale for one in chosen]), batch.at, batch.trust)
+
+    def _begin(self, curves: Sequence[Curve]) -> None:
+        scales = [self._learnt.scale or curve_scale(self.mode, self.bounds, curve.values) for curve in curves]
+        rows = [Row(curve, scale.to_units(np.array(curve.values))) for curve, scale in zip(curves, scales, strict=True)]
+        views = [self._view(row) for row in rows]
+        fits = posteriors(views, self._learnt.log_prior)
+        for parts in zip(scales, rows, views, fits, strict=True):
+            self._begun[parts[1].curve] = _Begun(*parts)
+
+    def _view(self, row: Row, piece: Piece | None = None) -> View:
+        """A piece of a curve, the last one if none is named, as the quadrature takes it."""
+        begin, first, end = piece or row.curve.pieces()[-1]
+        length = max(self.horizon - begin, 1)
+        steps = np.maximum(row.curve.steps[first:end], begin)
+        values = row.units[first:end] - self._learnt.middle
+        factor = max(1.0, float(np.abs(values).max(initial=0.0)) / RANGE)
+        return View(tuple((steps - begin) / length), values / factor, begin, length, factor)
+
+    def _learn_from(self, drift: Drift) -> None:
+        pieces = [(row, piece) for row in drift.rows for piece in row.curve.pieces()]
+        prior = learn_prior([self._view(*one) for one in pieces], [row.itself for row, _ in pieces])
+        looks = [look for cut in CUTS for look in self._look_back(drift, cut * self.horizon, prior.without)]
+        alone, others = (
+            np.concatenate(logs) for logs in zip(*(self._judge(drift, *look) for look in looks), strict=True)
+        )
+        shares, width = learn_pool(alone, others, WIDTHS)
+        self._learnt = replace(self._learnt, log_prior=prior.weights, shares=shares, width=width)
+        trust = self._learn_trust(drift, [(batch.with_learnt(self._learnt), step) for batch, step in looks])
+        self._learnt = replace(self._learnt, trust=trust)
+
+    def _look_back(self, drift: Drift, now: float, log_priors: Array) -> list[_Look]:
+        """Ended curves as they were after a step, each with a prior that does not know how it went on.
+
+        They are to be predicted half-way to the horizon, and there.
+        """
+        rows = [begun for row in drift.rows if (begun := row.until(now)).curve.steps] or drift.rows
+        views = [self._view(row) for row in rows]
+        fits = posteriors(views, log_priors[[row.itself for row in rows]])
+        batch = Batch(self._learnt, self.horizon, rows, views, fits)
+        return [(batch, step) for step in (round((now + self.horizon) / 2), self.horizon)]
+
+    def _came(self, drift: Drift, batch: Batch, step: int) -> tuple[Array, Flags]:
+        """What the curves came to, and which of them are to be judged: those that got there, without a bend."""
+        whole = [drift.rows[row.itself] for row in batch.rows]
+        there = np.array([row.curve.last_step >= step for row in whole]) & (batch.last_step < step)
+        return np.array([row.value(step) for row in whole]), there & ~batch.bend_before(step)
+
+    def _judge(self, drift: Drift, batch: Batch, step: int) -> tuple[Array, Array]:
+        """The log density of what came, of the curves that have enough peers: by the curve alone, and by the others."""
+        came, usable = self._came(drift, batch, step)
+        alone, kernels = batch.alone(step), drift.at(batch.rows, step)
+        usable &= kernels.peers >= ENOUGH
+        widths = [alone.spread_by(width) for width in WIDTHS]
+        others = [kernels.plain, kernels.similar, batch.surprise()]
+        first, second = (np.stack([one.log_density(came) for one in each], axis=1)[usable] for each in (widths, others))
+        return first, second
+
+    def _learn_trust(self, drift: Drift, looks: Sequence[_Look]) -> tuple[float, float]:
+        """How far to trust the last value about a target: see `learning.learn_trust`."""
+        columns = [np.empty((4, 0))]
+        for batch, step in looks:
+            came, usable = self._came(drift, batch, step)
+            mixtures, part = batch.at(step), batch.last_step / self.horizon
+            for target in np.quantile(came[usable], TARGETS) if usable.any() else ():
+                predicted = 1 - mixtures.below(np.full(len(came), target))
+                columns.append(np.stack([part, predicted, batch.last >= target, came >= target])[:, usable])
+        return learn_trust(*np.concatenate(columns, axis=1))

@@ -1,0 +1,73 @@
+"""Hyper-parameters as functions of the training step: one class a family, each a list of pieces.
+
+A sequence is defined on steps t = 0, 1, 2, ... . Every family describes itself as *pieces*: from some step on, one
+elementary function (a `Form`) holds. Values are computed from the pieces and from nothing else, so two families that
+write the same piece give the same numbers bit for bit, and what is equal can be recognised by name.
+
+>>> lr = MultiStep(0.1, [20, 30], 0.1)
+>>> lr.at(0), lr.at(20)
+(0.1, 0.010000000000000002)
+>>> [(piece.start, piece.form) for piece in lr.pieces()][0] == (0, Held(0.1))
+True
+"""
+
+from __future__ import annotations
+
+from stagetree.sequences.base import Sequence, SequenceError, with_ends
+from stagetree.sequences.composed import Part, Piecewise, Warmup, Wsd
+from stagetree.sequences.families import (
+    Constant,
+    Cosine,
+    Cyclic,
+    Exponential,
+    Linear,
+    MultiStep,
+    Polynomial,
+    Values,
+)
+from stagetree.sequences.forms import CURVES, Curve, Form, Held, Piece, Scalar
+from stagetree.sequences.parsing import FAMILIES, did_you_mean, parse
+
+__all__ = [
+    "CURVES",
+    "FAMILIES",
+    "Constant",
+    "Cosine",
+    "Curve",
+    "Cyclic",
+    "Exponential",
+    "Form",
+    "Held",
+    "Linear",
+    "MultiStep",
+    "Part",
+    "Piece",
+    "Piecewise",
+    "Polynomial",
+    "Scalar",
+    "Sequence",
+    "SequenceError",
+    "Values",
+    "Warmup",
+    "Wsd",
+    "did_you_mean",
+    "parse",
+    "with_ends",
+]
+
+FAMILIES.update(
+    (cls.family, cls)
+    for cls in (
+        Constant,
+        Values,
+        MultiStep,
+        Linear,
+        Exponential,
+        Cosine,
+        Cyclic,
+        Polynomial,
+        Warmup,
+        Wsd,
+        Piecewise,
+    )
+)

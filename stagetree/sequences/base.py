@@ -1,0 +1,109 @@
+"""What a sequence is: pieces, and the canonical form in which what is equal has one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from typing import Any, ClassVar
+
+from stagetree.sequences.forms import Held, Piece, Scalar
+
+
+class SequenceError(ValueError):
+    """A sequence that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field, self.problem = field, problem
+
+
+class Sequence:
+    """A hyper-parameter as a function of the step. Subclasses are the families; all are immutable and comparable."""
+
+    family: ClassVar[str]
+    __slots__ = ()
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        """The pieces in order when step `origin` is its own t = 0. May be infinite, never without change."""
+        raise NotImplementedError
+
+    def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
+        """Those in force from step `since` on. A family with many pieces goes there without counting them all."""
+        return in_force_from(since, self._pieces(origin))
+
+    def pieces(self, origin: int = 0, *, joined: bool = True) -> Iterator[Piece]:
+        """The canonical pieces: no two neighbours are the same, and what does not move is `Held`.
+
+        The first step of a moving form is a value like any other, so it stands as a `Held` of its own: a decay that
+        begins at the value held so far shares that step with whoever goes on holding it. A form that goes on where one
+        part of a sequence meets the next is one piece; not `joined`, as it was named before, it begins anew there.
+        """
+        last, raw = "", self._pieces(origin)
+        for piece, end in with_ends(_joined(raw) if joined else raw):
+            for part in _canonical(piece, end):
+                if part.form.name != last:
+                    yield part
+                    last = part.form.name
+
+    def at(self, t: int) -> Scalar:
+        """The value at step `t` >= 0."""
+        if t < 0:
+            raise ValueError(f"steps count from 0, got {t}")
+        return self.take(t + 1, start=t)[0]
+
+    def take(self, steps: int, *, start: int = 0) -> list[Scalar]:
+        """The values at steps `start`, ..., `steps` - 1."""
+        found: list[Scalar] = []
+        for piece, end in with_ends(self.pieces()):
+            until = steps if end is None else min(end, steps)
+            found += map(piece.form.at, range(max(piece.start, start), until))
+            if until == steps:
+                break
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that `parse` reads back."""
+        return {"family": self.family, **{field.name: _plain(getattr(self, field.name)) for field in _fields(self)}}
+
+
+def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
+    """Each piece with the start of the next, None for the last."""
+    before = next(pieces)
+    for piece in pieces:
+        yield before, piece.start
+        before = piece
+    yield before, None
+
+
+def in_force_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The pieces from step `start` on; the one in force there begins there."""
+    for piece, end in with_ends(pieces):
+        if end is None or end > start:
+            yield Piece(max(piece.start, start), piece.form)
+
+
+def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The pieces that last, and of neighbours with the same form only the first."""
+    last = ""
+    for piece, end in with_ends(pieces):
+        if (end is None or end > piece.start) and (name := piece.form.name) != last:
+            yield piece
+            last = name
+
+
+def _canonical(piece: Piece, end: int | None) -> Iterator[Piece]:
+    if end is not None and end <= piece.start:
+        return
+    yield Piece(piece.start, Held(piece.form.at(piece.start)))
+    if not piece.form.is_held and (end is None or end > piece.start + 1):
+        yield Piece(piece.start + 1, piece.form)
+
+
+def _fields(sequence: Any) -> tuple[Field[Any], ...]:
+    return fields(sequence)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,152 @@
+"""The families that are made of phases or of other sequences: warm-up, warm-up-stable-decay, piecewise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, ClassVar
+
+from stagetree.sequences.base import Sequence, SequenceError, in_force_from
+from stagetree.sequences.checks import check_count, check_list, check_number, set_field
+from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
+from stagetree.sequences.parsing import parse
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup(Sequence):
+    """For t < steps: `start + (then(0) - start) * (t + 1) / steps`; after that `then`, with its own t from 0."""
+
+    family: ClassVar[str] = "warmup"
+    steps: int
+    then: Sequence
+    start: float = 0
+
+    def __post_init__(self) -> None:
+        set_field(self, "then", parse(self.then, "then"))
+        check_count("steps", self.steps, least=0)
+        check_number("start", self.start)
+        check_number("then", self.then.at(0))
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        if self.steps:
+            yield Piece(origin, Ramp(origin, self.start, self.then.at(0), self.steps))  # type: ignore[arg-type]
+        yield from self.then._pieces(origin + self.steps)
+
+    def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
+        if since >= origin + self.steps:
+            return self.then._pieces_since(origin + self.steps, since)
+        return in_force_from(since, self._pieces(origin))
+
+
+_DECAYS: dict[str, Callable[[float, float, float, int], Form]] = {
+    "linear": Slide,
+    "cosine": HalfCosine,
+    "sqrt": OneMinusSqrt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wsd(Sequence):
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): up to `peak`, held until `stable_until`, down to `final`.
+
+    The decay takes `decay` steps and is "linear", "cosine" (half a period) or "sqrt" (1 - sqrt, Hägele et al. 2024).
+    """
+
+    family: ClassVar[str] = "wsd"
+    peak: float
+    warmup: int
+    stable_until: int
+    decay: int
+    final: float = 0
+    shape: str = "linear"
+
+    def __post_init__(self) -> None:
+        check_number("peak", self.peak)
+        check_count("warmup", self.warmup, least=0)
+        check_count("stable_until", self.stable_until, least=0)
+        check_count("decay", self.decay)
+        check_number("final", self.final)
+        if self.stable_until < self.warmup:
+            raise SequenceError("stable_until", f"must not be before the end of the warm-up at {self.warmup}")
+        if self.shape not in _DECAYS:
+            raise SequenceError("shape", f"must be one of {', '.join(_DECAYS)}, got {self.shape!r}")
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        decays = origin + self.stable_until
+        yield Piece(origin, Ramp(origin, 0, self.peak, self.warmup) if self.warmup else Held(self.peak))
+        yield Piece(origin + self.warmup, Held(self.peak))
+        yield Piece(decays, _DECAYS[self.shape](decays, self.peak, self.final, self.decay))
+        yield Piece(decays + self.decay, Held(self.final))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a `Piecewise`: `sequence` for `steps` steps, or for ever, from its own t = `skip` on."""
+
+    sequence: Sequence
+    steps: int | None = None
+    skip: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return {**steps, **({"skip": self.skip} if self.skip else {}), "sequence": self.sequence.to_json()}
+
+    def pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
+        """The pieces from step `since` on, when the part begins at step `origin`."""
+        before = origin - self.skip
+        return self.sequence._pieces_since(before, since) if since > before else self.sequence._pieces(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise(Sequence):
+    """Parts one after the other, each with its own t, from 0 or from `skip`; all but the last say how long they last.
+
+    With `skip`, a part goes on where its sequence would be by then: a schedule changes and keeps its pace.
+    """
+
+    family: ClassVar[str] = "piecewise"
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        parts = check_list("parts", self.parts)
+        if not parts:
+            raise SequenceError("parts", "must hold at least one part")
+        last = len(parts) - 1
+        set_field(self, "parts", tuple(_part(part, f"parts[{n}]", is_last=n == last) for n, part in enumerate(parts)))
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        return self._pieces_since(origin, origin)
+
+    def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
+        for part in self.parts:
+            end = math.inf if part.steps is None else origin + part.steps
+            if end > since:
+                pieces = part.pieces_since(origin, max(origin, since))
+                yield from takewhile(lambda piece, end=end: piece.start < end, pieces)  # type: ignore[misc]
+            origin += part.steps or 0
+
+
+def _part(value: Any, path: str, *, is_last: bool) -> Part:
+    if isinstance(value, Part):
+        part = value
+    else:
+        if not isinstance(value, Mapping) or "sequence" not in value or value.keys() - {"steps", "sequence", "skip"}:
+            raise SequenceError(path, f'must be {{"steps": n, "sequence": s}}, the last without steps, got {value!r}')
+        part = Part(parse(value["sequence"], f"{path}.sequence"), value.get("steps"), value.get("skip", 0))
+    check_count(f"{path}.skip", part.skip, least=0)
+    _check_skip(part, path)
+    if is_last and part.steps is not None:
+        raise SequenceError(f"{path}.steps", "must be left out of the last part: it lasts for ever")
+    if not is_last:
+        check_count(f"{path}.steps", part.steps)
+    return part
+
+
+def _check_skip(part: Part, path: str) -> None:
+    """Raise `SequenceError` where the step that the part begins at cannot be found in reasonable time."""
+    try:
+        next(part.pieces_since(0, 0))
+    except SequenceError as error:
+        raise SequenceError(f"{path}.{error.field}", error.problem) from None

@@ -1,0 +1,219 @@
+"""The families whose sequences hold no others, one class each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import ClassVar
+
+from stagetree.sequences.base import Sequence, SequenceError, in_force_from
+from stagetree.sequences.checks import check_count, check_list, check_milestones, check_number, check_scalar, set_field
+from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialDecay, Power, Scalar, Slide, power
+
+_FURTHEST = 2.0**53
+"""Behind this step floats lie more than a step apart, and a period might not move on."""
+
+_MOST_PASSED = 20_000
+"""How many periods may be added up to find the one that a part begins in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Sequence):
+    """`value` at every step. The value is any JSON scalar."""
+
+    family: ClassVar[str] = "constant"
+    value: Scalar
+
+    def __post_init__(self) -> None:
+        check_scalar("value", self.value)
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        yield Piece(origin, Held(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Sequence):
+    """`values[number of milestones <= t]`: one value more than there are milestones."""
+
+    family: ClassVar[str] = "values"
+    values: tuple[Scalar, ...]
+    milestones: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        set_field(self, "values", check_list("values", self.values))
+        set_field(self, "milestones", check_milestones(self.milestones))
+        for number, value in enumerate(self.values):
+            check_scalar(f"values[{number}]", value)
+        if len(self.values) != len(self.milestones) + 1:
+            raise SequenceError(
+                "values", f"must be one more than the {len(self.milestones)} milestones, got {len(self.values)}"
+            )
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        for start, value in zip((0, *self.milestones), self.values, strict=True):
+            yield Piece(origin + start, Held(value))
+
+
+@dataclass(frozen=True, slots=True)
+class MultiStep(Sequence):
+    """`init * gamma ** (number of milestones <= t)`."""
+
+    family: ClassVar[str] = "multistep"
+    init: float
+    milestones: tuple[int, ...]
+    gamma: float
+
+    def __post_init__(self) -> None:
+        check_number("init", self.init)
+        set_field(self, "milestones", check_milestones(self.milestones))
+        check_number("gamma", self.gamma)
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        for passed, start in enumerate((0, *self.milestones)):
+            yield Piece(origin + start, Held(self.init * power(self.gamma, passed)))
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Sequence):
+    """`init + slope * t`."""
+
+    family: ClassVar[str] = "linear"
+    init: float
+    slope: float
+
+    def __post_init__(self) -> None:
+        check_number("init", self.init)
+        check_number("slope", self.slope)
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        yield Piece(origin, Line(origin, self.init, self.slope))
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential(Sequence):
+    """`init * gamma ** t`."""
+
+    family: ClassVar[str] = "exponential"
+    init: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        check_number("init", self.init)
+        check_number("gamma", self.gamma)
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        yield Piece(origin, Power(origin, self.init, self.gamma))
+        if self.gamma == 0:
+            yield Piece(origin + 1, Held(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine(Sequence):
+    """Cosine annealing with warm restarts (Loshchilov and Hutter 2017, equation 5).
+
+    A period of length P starts at `init` and is `min + (init - min) * (1 + cos(pi * u / P)) / 2` at offset u from its
+    start; the first P is `period` steps, each other is the one before times `gamma`.
+    """
+
+    family: ClassVar[str] = "cosine"
+    init: float
+    min: float
+    period: float
+    gamma: float = 1
+
+    def __post_init__(self) -> None:
+        for name in ("init", "min", "period", "gamma"):
+            check_number(name, getattr(self, name))
+        if self.period < 2:
+            raise SequenceError(
+                "period", f"must be at least 2 steps, the first and one that differs, got {self.period!r}"
+            )
+        if self.gamma < 1:
+            raise SequenceError(
+                "gamma", f"must be at least 1, so that no period is shorter than the first, got {self.gamma!r}"
+            )
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        if self.init == self.min:
+            yield Piece(origin, Held(self.init))
+            return
+        yield from self._periods(float(origin), float(self.period))
+
+    def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
+        if self.init == self.min:
+            return self._pieces(since)
+        start, period = self._begun(float(origin), since)
+        return in_force_from(since, self._periods(start, period))
+
+    def _begun(self, start: float, since: int) -> tuple[float, float]:
+        """The start and the length of the period in force at step `since`, added up as `_periods` does."""
+        period = float(self.period)
+        if self.gamma == 1 and period.is_integer():  # sums of whole numbers are exact: no need to add one by one
+            return start + (since - start) // period * period, period
+        for _ in range(_MOST_PASSED):
+            if start + period > since:
+                return start, period
+            start, period = start + period, period * self.gamma
+        raise SequenceError("skip", f"must pass over at most {_MOST_PASSED:,} periods of a cosine")
+
+    def _periods(self, start: float, period: float) -> Iterator[Piece]:
+        while True:
+            yield Piece(math.ceil(start), HalfCosine(start, self.init, self.min, period))
+            start, period = start + period, period * self.gamma
+            if start > _FURTHEST:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Cyclic(Sequence):
+    """A triangle wave (Smith 2017): rises from `init` to `max` in `up` steps, falls back in `down`, and repeats."""
+
+    family: ClassVar[str] = "cyclic"
+    init: float
+    max: float
+    up: int
+    down: int
+
+    def __post_init__(self) -> None:
+        check_number("init", self.init)
+        check_number("max", self.max)
+        check_count("up", self.up)
+        check_count("down", self.down)
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        if self.init == self.max:
+            yield Piece(origin, Held(self.init))
+            return
+        for start in count(origin, self.up + self.down):
+            yield Piece(start, Slide(start, self.init, self.max, self.up))
+            yield Piece(start + self.up, Slide(start + self.up, self.max, self.init, self.down))
+
+    def _pieces_since(self, origin: int, since: int) -> Iterator[Piece]:
+        passed = (since - origin) // (self.up + self.down)
+        return in_force_from(since, self._pieces(origin + passed * (self.up + self.down)))
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial(Sequence):
+    """`final + (init - final) * (1 - min(t, steps) / steps) ** power`."""
+
+    family: ClassVar[str] = "polynomial"
+    init: float
+    final: float
+    steps: int
+    power: float
+
+    def __post_init__(self) -> None:
+        check_number("init", self.init)
+        check_number("final", self.final)
+        check_count("steps", self.steps)
+        check_number("power", self.power)
+        if self.power < 0:
+            raise SequenceError("power", f"must not be negative, got {self.power!r}")
+
+    def _pieces(self, origin: int) -> Iterator[Piece]:
+        form = PolynomialDecay(origin, self.init, self.final, self.steps, self.power)
+        yield Piece(origin, form)
+        yield Piece(origin + self.steps, Held(form.at(origin + self.steps)))

@@ -1,0 +1,139 @@
+"""What a study file would ask for, counted before anything of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from stagetree.limits import Limits, check_names, check_steps, check_trial
+from stagetree.sequences import Sequence, SequenceError
+from stagetree.spec import (
+    MOST_DRAWS,
+    GridTuner,
+    HyperbandTuner,
+    PbtTuner,
+    Problem,
+    SamplingTuner,
+    SpecError,
+    StudySpec,
+    TrialsTuner,
+)
+
+_COUNTED = 200_000
+"""How many pieces of sequences are counted here; what lies behind is counted when the trial is asked for."""
+
+_OPTIONS = 1000
+"""How many of the ways to choose inside an entry are looked at."""
+
+
+def check_limits(spec: StudySpec, limits: Limits) -> None:
+    """Raises `SpecError` with all that is too much."""
+    if problems := list(_problems(spec, limits)):
+        raise SpecError(problems)
+
+
+def _problems(spec: StudySpec, limits: Limits) -> Iterator[Problem]:
+    for check in (_check_steps, _check_trials, _check_parameters, _check_space):
+        try:
+            check(spec, limits)
+        except SequenceError as error:
+            yield Problem(error.field, error.problem)
+            return
+
+
+def _check_steps(spec: StudySpec, limits: Limits) -> None:
+    tuner = spec.tuner
+    for name in ("max_steps", "min_steps"):
+        if (steps := getattr(tuner, name, None)) is not None:
+            check_steps(f"tuner.{name}", steps, spec.eval_every, limits)
+    most = getattr(tuner, "max_steps", None)
+    for name in ("interval", "ready_steps"):
+        if most is not None and (every := getattr(tuner, name, None)) is not None:
+            check_steps(f"tuner.{name}", most, every, limits)
+    if (rate := getattr(tuner, "early_stopping_rate", 0)) and _lowest_rung(tuner, rate, limits.steps) > limits.steps:
+        raise SequenceError(
+            "tuner.early_stopping_rate",
+            f"must leave the lowest rung at {limits.steps:,} steps at most, got {rate}",
+        )
+
+
+def _lowest_rung(tuner: object, rate: int, most: int) -> int:
+    """min_steps * eta ** rate, no further than it takes to be more than `most`."""
+    steps = int(getattr(tuner, "min_steps", None) or 1)
+    for _ in range(rate):
+        if steps > most:
+            break
+        steps *= int(getattr(tuner, "reduction_factor", 2))
+    return steps
+
+
+def _check_trials(spec: StudySpec, limits: Limits) -> None:
+    field, trials = _most_trials(spec)
+    if trials > limits.trials:
+        got = f"{trials:,}" if trials < 10**18 else "far more"
+        raise SequenceError(field, f"must make at most {limits.trials:,} trials, got {got}")
+
+
+def _most_trials(spec: StudySpec) -> tuple[str, int]:
+    """How many trials the study can have, and the field that says so."""
+    tuner = spec.tuner
+    if isinstance(tuner, GridTuner) or (isinstance(tuner, SamplingTuner) and tuner.sampler == "grid"):
+        return "space", spec.search_space.combinations()
+    if isinstance(tuner, TrialsTuner):
+        return "tuner.trials", len(tuner.trials)
+    if isinstance(tuner, HyperbandTuner):
+        return "tuner.max_steps", sum(tuner.widths()) * tuner.loops
+    if isinstance(tuner, PbtTuner):
+        generations = -(-tuner.max_steps // tuner.ready_steps)
+        replaced = max(1, int(tuner.population_size * tuner.quantile))
+        drawn = tuner.population_size * (1 if tuner.chance is None else MOST_DRAWS)
+        return "tuner.population_size", (drawn + (generations - 1) * replaced) * tuner.populations
+    return "tuner.num_trials", getattr(tuner, "num_trials", 0)
+
+
+def _check_parameters(spec: StudySpec, limits: Limits) -> None:
+    for at, configuration in _named(spec):
+        try:
+            check_names(configuration, limits)
+        except SequenceError as error:
+            raise SequenceError(at, error.problem) from None
+    if spec.space and (free := len(spec.search_space.parameters())) > limits.parameters:
+        raise SequenceError("space", f"must leave at most {limits.parameters:,} values to choose, got {free:,}")
+
+
+def _named(spec: StudySpec) -> Iterator[tuple[str, dict[str, Any]]]:
+    if spec.space:
+        yield "space", spec.space
+    if isinstance(spec.tuner, TrialsTuner):
+        yield from ((f"tuner.trials[{n}].hp", trial.hp) for n, trial in enumerate(spec.tuner.trials))
+
+
+def _check_space(spec: StudySpec, limits: Limits) -> None:
+    """Sequences and trials, as far as they are counted in reasonable time."""
+    left = _COUNTED
+    for path, hp, steps in _trials(spec):
+        try:
+            left -= check_trial(hp, steps, spec.eval_every, limits)
+        except SequenceError as error:
+            raise SequenceError(".".join(filter(None, (path, error.field))), error.problem) from None
+        if left < 0:
+            return
+
+
+def _trials(spec: StudySpec) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """The path, the hyper-parameters and the steps of trials that the study can have, each entry's options alone."""
+    if isinstance(spec.tuner, TrialsTuner):
+        for number, trial in enumerate(spec.tuner.trials):
+            yield f"tuner.trials[{number}].hp", trial.hp, trial.steps
+    steps = getattr(spec.tuner, "max_steps", None) or getattr(spec.tuner, "min_steps", None) or 1
+    for name in spec.space or ():
+        for sequence in islice(spec.search_space.examples(name), _OPTIONS):
+            yield "space", {name: sequence.to_json()}, steps
+    if spec.space:
+        yield "space", {name: each.to_json() for name, each in _first(spec).items()}, steps
+
+
+def _first(spec: StudySpec) -> dict[str, Sequence]:
+    space = spec.search_space
+    return next(space.grid()) if isinstance(spec.tuner, GridTuner) else space.sample(spec.seed, 0)

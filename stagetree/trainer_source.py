@@ -1,0 +1,118 @@
+"""Which classes of a file are trainers, from its source: nothing is run.
+
+A class is one when it has a literal `name = "..."` in its body and may be a subclass of `Trainer`: its bases are
+followed through the files of the trainer. One that ends outside of them is given the benefit of the doubt, unless it
+is of a library that is known to have no trainers of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from stagetree.versions import root
+
+NOT_OURS = frozenset(
+    {"flax", "jax", "keras", "lightning", "numpy", "pydantic", "pytorch_lightning", "sklearn", "tensorflow", "torch"}
+    | {"torchvision", "transformers"}
+)
+"""Libraries whose classes are bases of models, data and settings, and of no trainer."""
+
+
+def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:
+    """The name and the literal version, if any, of each trainer in the file; `files` is what `module_files` gave."""
+    file = Path(path).resolve()
+    sources = _Sources(root(file)[0], files)
+    module = file.relative_to(root(file)[0]).as_posix()
+    for node in sources.tree(module).body:
+        literals = _literals(node) if isinstance(node, ast.ClassDef) else {}
+        if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
+            yield literals["name"], literals.get("version")
+
+
+def _literals(node: ast.ClassDef) -> dict[str, str]:
+    """The string attributes that a class body sets."""
+    found: dict[str, str] = {}
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        value = getattr(statement, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[target.id] = value.value
+    return found
+
+
+class _Sources:
+    """The modules of a trainer, by relative path, and what their names stand for."""
+
+    def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
+        self._base, self._files = base, files
+        self._trees: dict[str, ast.Module] = {}
+
+    def tree(self, module: str) -> ast.Module:
+        if module not in self._trees:
+            self._trees[module] = ast.parse(self._files[module])
+        return self._trees[module]
+
+    def is_trainer(self, module: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> bool:
+        """Whether the class of that name in a module may be a subclass of `Trainer`."""
+        if (module, name) in seen:
+            return False
+        for node in ast.walk(self.tree(module)):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return any(self._may_be(module, base, seen | {(module, name)}) for base in node.bases)
+        imported = self._imports(module).get(name)
+        return self._outside(imported, seen | {(module, name)}) if imported else not hasattr(builtins, name)
+
+    def _may_be(self, module: str, base: ast.expr, seen: frozenset[tuple[str, str]]) -> bool:
+        written = _dotted(base)
+        if written is None:
+            return True  # computed: nobody can say
+        first, _, rest = written.partition(".")
+        if not rest:
+            return self.is_trainer(module, first, seen)
+        imported = self._imports(module).get(first, first)
+        return self._outside(f"{imported}.{rest}", seen)
+
+    def _outside(self, dotted: str, seen: frozenset[tuple[str, str]]) -> bool:
+        """Of a class by its absolute name: in one of our modules, or in a library."""
+        owner, _, name = dotted.rpartition(".")
+        folder = owner.replace(".", "/")
+        for module in (f"{folder}/__init__.py", f"{folder}.py"):
+            if module in self._files:
+                return self.is_trainer(module, name, seen)
+        library = dotted.partition(".")[0]
+        return library not in NOT_OURS and library not in sys.stdlib_module_names
+
+    def _imports(self, module: str) -> dict[str, str]:
+        """What the names that a module imports stand for, as absolute dotted names."""
+        package = module.split("/")[:-1]
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree(module)):
+            match node:
+                case ast.Import(names=names):
+                    for alias in names:
+                        first = alias.name.partition(".")[0]
+                        found[alias.asname or first] = alias.name if alias.asname else first
+                case ast.ImportFrom(module=source, names=names, level=level):
+                    within = package[: len(package) - level + 1] if level else []
+                    for alias in names:
+                        parts = [*within, *([source] if source else []), alias.name]
+                        found[alias.asname or alias.name] = ".".join(parts)
+        return found
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """`a.b.c` as it is written, without the brackets of a generic; None for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name):
+            before = _dotted(owner)
+            return None if before is None else f"{before}.{name}"
+        case ast.Subscript(value=owner):
+            return _dotted(owner)
+    return None

@@ -1,0 +1,83 @@
+"""What ended curves teach: the pool is as good as the best in it, and the last value is trusted as it deserves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from app.scheduling.curves import CurveModel
+from app.scheduling.curves.drift import nearness
+from app.scheduling.curves.learning import learn_pool, learn_trust, shares_of
+from app.scheduling.curves.mixtures import Mixtures
+from tests.curves.recordings import HORIZON, accuracies, curve
+from tests.plans import tried
+
+
+@tried(30)
+@given(st.integers(0, 2**32), st.integers(30, 200))
+def test_a_pool_is_as_good_as_the_best_of_it(seed: int, rows: int) -> None:
+    """Up to the few votes that were given before."""
+    logs = np.random.default_rng(seed).normal(0, 2, (rows, 4)) - np.random.default_rng(seed + 1).uniform(0, 4, 4)
+    shares = shares_of(logs)
+    assert shares.sum() == pytest.approx(1) and np.all(shares > 0)
+    pooled = logsumexp(logs + np.log(shares), axis=1).sum()
+    assert pooled >= logs.sum(axis=0).max() - 12
+
+
+def test_the_width_that_fits_is_chosen() -> None:
+    rng = np.random.default_rng(0)
+    came, widths = rng.normal(0, 1.25, 500), (0.8, 1.25, 2.0)
+    alone = np.stack([-0.5 * (came / width) ** 2 - np.log(width) for width in widths], axis=1)
+    assert learn_pool(alone, np.full((500, 3), -20.0), widths)[1] == 1.25
+
+
+def test_a_last_value_that_is_always_right_is_trusted_and_one_that_never_is_is_not() -> None:
+    rng = np.random.default_rng(0)
+    hits = (rng.random(400) < 0.4).astype(float)
+    parts, predicted = rng.random(400), np.full(400, 0.4)
+    begin, growth = learn_trust(parts, predicted, hits, hits)
+    assert begin == pytest.approx(1, abs=0.05) and growth == pytest.approx(0, abs=0.1)
+    begin, growth = learn_trust(parts, hits, rng.integers(0, 2, 400).astype(float), hits)
+    assert begin == pytest.approx(0, abs=0.01) and growth == pytest.approx(0, abs=0.01)
+    assert learn_trust(*np.empty((4, 0))) == (0, 0)
+
+
+def test_a_study_of_flat_curves_learns_to_trust_the_last_value() -> None:
+    rng = np.random.default_rng(3)
+    flat = rng.uniform(0, 1, (30, 1)) + rng.normal(0, 1e-4, (30, 20))
+    model = CurveModel("max", HORIZON, (0.0, 1.0))
+    model.fit([curve(values) for values in flat])
+    posterior = model.predict([curve(np.full(20, 0.5), until=50), curve(np.full(20, 0.4), until=50)])
+    reaches = posterior.prob_reaches([100], 0.45)[:, 0]
+    assert reaches[0] > 0.97 and reaches[1] < 0.03
+
+
+def test_few_ended_curves_are_no_harm() -> None:
+    """One after the other, as they come: there is an answer at any number of them."""
+    ended, other = accuracies(8, seed=4), accuracies(1, seed=6)[0]
+    curves = [curve(values, until) for values, until in zip(ended, (100, 5, 60, 100, 15, 100, 100, 100), strict=True)]
+    for number in range(len(curves) + 1):
+        model = CurveModel("max", HORIZON, (0.0, 1.0))
+        model.fit(curves[:number])
+        posterior = model.predict([curve(other, 30)])
+        assert np.isfinite(posterior.log_density([100], np.array([[other[-1]]]))).all()
+        assert posterior.spread([100])[0, 0] < 0.6
+
+
+@tried(50)
+@given(st.lists(st.floats(-100, 100), max_size=12), st.integers(1, 6))
+def test_nearness_is_the_distance_of_that_neighbour(values: list[float], neighbours: int) -> None:
+    expected = [sorted(abs(a - b) for b in values)[min(neighbours, len(values) - 1)] for a in values]
+    assert nearness(np.array(values), neighbours) == pytest.approx(expected)
+
+
+def test_a_mixture_is_what_its_components_say() -> None:
+    row, weight = np.array([0, 1, 0]), np.array([0.25, 1.0, 0.75])
+    mixture = Mixtures(row, weight, np.array([0.0, 5.0, 2.0]), np.array([1.0, 2.0, 0.5]), 2)
+    assert mixture.total(mixture.mean) == pytest.approx([1.5, 5])
+    assert mixture.quantile(0.5)[1] == pytest.approx(5)
+    assert mixture.below(np.array([1e9, 5.0])) == pytest.approx([1, 0.5])
+    assert mixture.log_density(np.array([0.0, 5.0]))[1] == pytest.approx(-np.log(2 * np.sqrt(2 * np.pi)))

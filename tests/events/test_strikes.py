@@ -1,0 +1,166 @@
+"""An operator strikes a study whose plan nobody can fold; the other studies on it go on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.errors import Unknown
+from app.domain.evolve import fold
+from app.domain.ids import ChainId, PlanId, StudyId
+from app.domain.states import StudyState, TrialState
+from app.events.database import Database
+from app.events.records import SqlRecords
+from app.events.rows import Fenced, Rows
+from app.events.strikes import strike
+from app.events.transact import Plans, transact
+from app.scheduling.replay import replay
+
+STREAM = PlanId("plan")
+OPENED = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
+SPEC = {"name": "x", "trainer": "t", "metric": "m", "mode": "max", "tuner": {"kind": "external"}}
+GOOD, BAD = StudyId("good"), StudyId("bad")
+ENDLESS = {"lr": {"family": "cyclic", "init": 0.1, "max": 0.2, "up": 1, "down": 1}}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def records(request: pytest.FixtureRequest) -> Iterator[SqlRecords]:
+    database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
+    yield SqlRecords(database)
+    database.dispose()
+
+
+def give(records: SqlRecords, plans: Plans, command: c.Command) -> None:
+    transact(records.log, plans, STREAM, lambda plan: decide(plan, command), at=1.0)
+
+
+@pytest.fixture
+def plans(records: SqlRecords) -> Plans:
+    """Two studies that share a beginning; what the bad one trained is on record."""
+    plans = Plans(records.log)
+    for study in (BAD, GOOD):
+        give(records, plans, c.SubmitStudy(plan=OPENED, study=study, spec=SPEC, at=1.0))
+    give(records, plans, c.AddTrial(study=BAD, hp={"lr": steps(0.1, 0.2)}, steps=20))
+    first, second = plans.get(STREAM).studies[BAD].trials[0].path
+    stages = ((first, 0, 10), (second, 10, 20))
+    run = tuple(e.Stage(node=node, start=start, end=end, study=BAD) for node, start, end in stages)
+    facts = [
+        e.ChainAssigned(chain=ChainId("c1"), slot="gpu0", stages=run, at=1.0),
+        e.Evaluated(node=first, step=10, metrics={"m": 0.5}),
+        e.StageCompleted(chain=ChainId("c1"), index=0, seconds=1.0),
+        e.CheckpointKept(node=first, step=10, key="k", sha256="", size=1),
+        e.CheckpointKept(node=second, step=15, key="l", sha256="", size=1),
+        e.ChainEnded(chain=ChainId("c1"), outcome="lost", steps=5, seconds=1.0),
+    ]
+    records.log.append(STREAM, facts, expected=None, at=1.0)
+    give(records, plans, c.AddTrial(study=GOOD, hp={"lr": steps(0.1, 0.3)}, steps=10))
+    return plans
+
+
+def steps(before: float, after: float) -> dict[str, Any]:
+    return {"family": "values", "values": [before, after], "milestones": [10]}
+
+
+def assign(records: SqlRecords, plans: Plans, study: StudyId, chain: str, slot: str) -> None:
+    """A live chain for a study, with its row."""
+    path = plans.get(STREAM).studies[study].trials[0].path
+    stages = (e.Stage(node=path[-1], start=15, end=20, study=study),)
+    event = e.ChainAssigned(chain=ChainId(chain), slot=slot, stages=stages, at=1.0)
+    assignment = {"stages": [{"node": path[-1], "start": 15, "end": 20, "study": study, "evaluate": []}]}
+
+    def take(rows: Rows) -> None:
+        rows.slots.take(slot, "owner", instead_of=None, device="cpu", host="here", pid=1)
+        rows.chains.assign(chain, STREAM, slot, assignment, 60.0)
+        rows.chains.claim(chain, "owner", 60.0)
+
+    records.log.append(STREAM, [event], expected=None, at=1.0, alongside=take)
+
+
+def harm(records: SqlRecords) -> None:
+    """A trial of before there were limits, and its plan cannot be folded: it never settles."""
+    added = e.TrialAdded(study=BAD, trial=1, hp=ENDLESS, steps=10**12)
+    records.log.append(STREAM, [added], expected=None, at=1.0)
+
+
+def test_the_plan_is_folded_without_it(records: SqlRecords, plans: Plans) -> None:
+    harm(records)
+    assert strike(records, BAD, "it never ends", 9.0)
+    plan = Plans(records.log).get(STREAM)  # as a process that starts; before, this did not end
+    bad, good = plan.studies[BAD], plan.studies[GOOD]
+    assert (bad.state, bad.error, bad.trials) == (StudyState.FAILED, "struck by an operator: it never ends", [])
+    assert [trial.state for trial in good.trials] == [TrialState.COMPLETED]
+    assert not strike(records, BAD, "again", 9.0)
+    with records.read() as rows:
+        assert (rows.studies.find(BAD).state, rows.studies.find(GOOD).state) == ("failed", "running")
+
+
+def test_what_it_trained_is_there_for_others(records: SqlRecords, plans: Plans) -> None:
+    """Its own part of the tree too, as soon as somebody else comes by."""
+    before = plans.get(STREAM).studies[BAD].trials[0].path
+    strike(records, BAD, "", 9.0)
+    plan = plans.get(STREAM)
+    assert set(plan.nodes) == {before[0]} and 10 in plan.nodes[before[0]].checkpoints
+    give(records, plans, c.AddTrial(study=GOOD, hp={"lr": steps(0.1, 0.2)}, steps=20))
+    assert plan.studies[GOOD].trials[1].path == before
+    assert 15 in plan.nodes[before[1]].checkpoints and plan.nodes[before[1]].steps_run == 5
+
+
+def test_a_plan_in_memory_becomes_the_one_that_is_read(records: SqlRecords, plans: Plans) -> None:
+    plans.get(STREAM)
+    strike(records, BAD, "", 9.0)
+    read = fold(each.event for each in records.log.read(STREAM))
+    assert plans.get(STREAM) == Plans(records.log).get(STREAM)
+    assert plans.get(STREAM).studies == read.studies and plans.get(STREAM).nodes == read.nodes
+
+
+def test_its_chains_end_and_no_others(records: SqlRecords, plans: Plans) -> None:
+    assign(records, plans, BAD, "b", "gpu0")
+    assign(records, plans, GOOD, "g", "gpu1")
+    strike(records, BAD, "", 9.0)
+    assert set(plans.get(STREAM).chains) == {"g"}
+    with records.read() as rows:
+        assert [row.chain for row in rows.chains.live()] == ["g"]
+    with pytest.raises(Fenced), records.write() as rows:
+        rows.chains.heartbeat("b", 1, 60.0, 16)
+
+
+def test_nothing_more_can_be_asked_of_it(records: SqlRecords, plans: Plans) -> None:
+    strike(records, BAD, "", 9.0)
+    with pytest.raises(Exception, match="is failed and cannot be changed any more"):
+        give(records, plans, c.AddTrial(study=BAD, hp={"lr": 1}, steps=1))
+    with pytest.raises(Unknown, match="there is no study other"):
+        strike(records, "other", "", 9.0)
+
+
+def test_a_log_with_a_strike_can_be_replayed(records: SqlRecords, plans: Plans) -> None:
+    strike(records, BAD, "", 9.0)
+    log = [(each.position, each.event) for each in records.log.read(STREAM)]
+    assert replay(log, GOOD).to_json()["identical"]
+    assert replay(log, BAD).to_json()["identical"]
+
+
+def test_the_command_needs_no_server(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    database = Database(f"sqlite:///{folder / 'stagetree.db'}")
+    database.create()
+    records = SqlRecords(database)
+    give(records, Plans(records.log), c.SubmitStudy(plan=OPENED, study=BAD, spec=SPEC, at=1.0))
+    harm(records)
+    database.dispose()
+    command = [sys.executable, "-m", "app.cli", "strike", "bad", "--dir", str(folder), "--reason", "no end"]
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(command, cwd=root, env=os.environ.copy(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bad is struck" in done.stdout
+    assert Plans(records.log).get(STREAM).studies[BAD].error == "struck by an operator: no end"
+    database.dispose()

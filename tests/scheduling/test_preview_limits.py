@@ -1,0 +1,36 @@
+"""A preview is bounded in time and work, whatever study it is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.scheduling import preview as module
+from app.scheduling.preview import PreviewTooLong, preview
+from stagetree.limits import Limits
+from stagetree.spec import StudySpec
+
+
+def study(**tuner: Any) -> StudySpec:
+    space = {"lr": {"uniform": [0, 1]}}
+    values = {"name": "n", "trainer": "t", "metric": "m", "mode": "max", "space": space, "tuner": tuner}
+    return StudySpec.from_dict(values)
+
+
+def test_it_ends_when_it_has_taken_long_enough() -> None:
+    asked = iter([False] * 5 + [True])
+    with pytest.raises(PreviewTooLong, match="must be smaller to be previewed"):
+        preview(study(kind="random", num_trials=1000, max_steps=10), slots=1, is_over=lambda: next(asked))
+
+
+def test_it_ends_when_too_much_has_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EVENTS", 50)
+    with pytest.raises(PreviewTooLong, match="must be smaller to be previewed"):
+        preview(study(kind="random", num_trials=100, max_steps=10), slots=1)
+
+
+def test_a_tuner_that_climbs_past_the_limits_comes_to_an_end() -> None:
+    endless = study(kind="asha", num_trials=64, min_steps=1, reduction_factor=2)
+    with pytest.raises(PreviewTooLong, match="steps: must be at most 8 steps, got 16"):
+        preview(endless, slots=4, limits=Limits(steps=8))

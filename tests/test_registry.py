@@ -1,0 +1,157 @@
+"""Which trainers there are, as their files are now."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app import registry
+from app.registry import Catalogue, TrainerFileError, describe, load
+
+TRAINER = "from stagetree import Trainer\nclass {}(Trainer):\n    name = {!r}\n"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> str:
+    return write(tmp_path / "one.py", "import helper\n" + TRAINER.format("One", "one"))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> str:
+    return write(tmp_path / "two.py", TRAINER.format("Two", "two"))
+
+
+@pytest.fixture(autouse=True)
+def helper(tmp_path: Path) -> Path:
+    return Path(write(tmp_path / "helper.py", "x = 1"))
+
+
+def test_an_edited_helper_is_another_version_at_once(one: str, two: str, helper: Path) -> None:
+    catalogue = Catalogue([one, two])
+    before = catalogue.describe()
+    helper.write_text("x = 2")
+    after = catalogue.describe()
+    assert after["one"].version != before["one"].version
+    assert after["two"] == before["two"]
+
+
+def test_a_helper_that_appears_is_seen(tmp_path: Path, one: str) -> None:
+    """`import helper` means a package now: that is what Python takes first."""
+    catalogue = Catalogue([one])
+    before = catalogue.describe()
+    (tmp_path / "helper").mkdir()
+    write(tmp_path / "helper" / "__init__.py", "x = 3")
+    assert catalogue.describe() != before
+
+
+def test_nothing_is_read_again_while_nothing_changes(one: str, helper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = Catalogue([one])
+    monkeypatch.setattr(registry, "SETTLED_SECONDS", 0.0)
+    before = catalogue.describe()
+    monkeypatch.setattr(registry, "module_files", lambda path: pytest.fail("the files were read again"))
+    assert catalogue.describe() == before
+
+
+def test_a_file_just_written_is_not_trusted_to_tell_by_its_times(one: str, helper: Path) -> None:
+    catalogue = Catalogue([one])
+    before, at = catalogue.describe(), helper.stat()
+    helper.write_text("x = 9")
+    os.utime(helper, ns=(at.st_atime_ns, at.st_mtime_ns))
+    assert catalogue.describe() != before
+
+
+def test_a_broken_file_takes_only_its_own_trainers_away(one: str, two: str, helper: Path) -> None:
+    catalogue = Catalogue([one, two])
+    assert set(catalogue.describe()) == {"one", "two"}
+    helper.write_text("def (")
+    assert set(catalogue.describe()) == {"two"}
+    assert list(catalogue.problems()) == [one]
+    with pytest.raises(TrainerFileError, match=r"helper\.py, line 1: "):
+        catalogue.find("one")
+    assert catalogue.find("three") is None
+    helper.write_text("x = 1")
+    assert set(catalogue.describe()) == {"one", "two"}
+
+
+def test_a_literal_version_wins(tmp_path: Path, helper: Path) -> None:
+    path = write(tmp_path / "own.py", "import helper\n" + TRAINER.format("Own", "own") + "    version = '7'\n")
+    assert describe([path]) == {"own": "7"}
+    helper.write_text("x = 2")
+    assert describe([path]) == {"own": "7"}
+
+
+def test_names_must_differ(one: str, tmp_path: Path) -> None:
+    other = write(tmp_path / "other.py", TRAINER.format("Other", "one"))
+    with pytest.raises(TrainerFileError, match="there is another trainer named 'one'"):
+        describe([one, other])
+    assert Catalogue([one, other]).describe()["one"].path == one
+
+
+NOT_TRAINERS = """
+import enum
+from torch import nn
+from torch.utils import data as d
+import lightning as L
+class Plain:
+    name = "plain"
+class Net(nn.Module):
+    name = "net"
+class Deeper(Net):
+    name = "deeper"
+class Data(d.Dataset[int]):
+    name = "data"
+class Lit(L.LightningModule):
+    name = "lit"
+class Broken(ValueError):
+    name = "broken"
+class Mode(enum.Enum):
+    name = "mode"
+class Circle(Circle):
+    name = "circle"
+"""
+
+TRAINERS = """
+import stagetree as st
+from stagetree import TorchTrainer as Base
+from acme.training import AcmeBase
+from base import Own
+import base
+class A(st.TorchTrainer):
+    name = "a"
+class B(Base):
+    name: str = "b"
+class C(B):
+    name = "c"
+class D(AcmeBase):
+    name = "d"
+class E(Own):
+    name = "e"
+class F(base.Own):
+    name = "f"
+class G(base.NotOwn):
+    name = "g"
+"""
+
+
+def test_only_what_may_be_a_trainer_is_offered(tmp_path: Path) -> None:
+    write(tmp_path / "base.py", "from stagetree.trainer import Trainer\nclass Own(Trainer): ...\nclass NotOwn: ...\n")
+    path = write(tmp_path / "many.py", NOT_TRAINERS + TRAINERS)
+    assert list(describe([path])) == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_a_file_without_trainers_says_what_one_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "none.py", NOT_TRAINERS)
+    with pytest.raises(TrainerFileError, match="holds no trainer: a subclass of Trainer"):
+        describe([path])
+
+
+def test_a_trainer_is_loaded_with_its_helpers(one: str) -> None:
+    assert load([one], "one").name == "one"
+    assert load([one], "two") is None
