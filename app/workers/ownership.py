@@ -91,20 +91,22 @@ class Ownership:
 
         Raises `SlotTaken` when that one is alive.
         """
-        row = rows.slots.get(self.slot)
-        if row is None or self.is_ours(row) or rows.now() - row.seen_at > self._lease_seconds:
-            return True
-        return self._is_silent(row)
+        return self._may_replace(rows, rows.slots.get(self.slot))
 
     def take(self, rows: Rows, device: str) -> bool:
         """Become the slot's worker; False as `is_free`. Raises `SlotTaken`."""
-        if not self.is_free(rows):
+        row = rows.slots.get(self.slot)  # looked at once: whoever comes in between is not replaced
+        if not self._may_replace(rows, row):
             return False
-        row = rows.slots.get(self.slot)
         instead_of = None if row is None else row.owner
         host, pid = socket.gethostname(), os.getpid()
         rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host=host, pid=pid)
         return True
+
+    def _may_replace(self, rows: Rows, row: SlotRow | None) -> bool:
+        if row is None or self.is_ours(row) or rows.now() - row.seen_at > self._lease_seconds:
+            return True
+        return self._is_silent(row)
 
     def _is_silent(self, row: SlotRow) -> bool:
         """Whether the other's heartbeat has not moved for a while. Raises `SlotTaken` when it has."""

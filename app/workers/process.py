@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from uuid import uuid4
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
-from app.registry import TrainerFileError, describe
+from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, nudge, publish
 from app.workers.gc_tuning import collect_young, freeze_survivors
@@ -28,7 +29,6 @@ from app.workers.ticking import Ticking
 
 if TYPE_CHECKING:
     from app.workers.slot.slot import Slot
-    from app.workers.slot.trainer_host import Source
     from app.workers.tick import Ticker
     from app.workers.trainer_process import TrainerProcess
 
@@ -38,6 +38,9 @@ SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
 
 CLEAN_SECONDS = 3600.0
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
 
 retiring = Retiring()
 """Whether this worker is to end; made before the process that trains is forked, which looks at it."""
@@ -167,13 +170,14 @@ def _open_slot() -> None:
 
     assert ownership is not None
     ownership.begin()
+    sys.setswitchinterval(SWITCH_SECONDS)
     device, here = device_here(ownership.slot), settings()
     logger.warning("slot %s trains on %s", ownership.slot, device)
     around = Surroundings(
         records=SqlRecords(database()),
         store=open_store(here.checkpoints),
         start=_starter(device),
-        sources=_sources,
+        sources=Catalogue(here.trainer_files).describe,
         notify=notify,
         is_retiring=lambda: retiring.is_asked,
         end=end_worker,
@@ -204,16 +208,3 @@ def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
 
     warm, threads = Warm(settings().warm), settings().threads
     return lambda: TrainerProcess.start(warm, device=device.device, visible_devices=device.visible, threads=threads)
-
-
-def _sources() -> dict[str, Source]:
-    """The trainers of this installation."""
-    from app.workers.slot.trainer_host import Source
-
-    sources = dict[str, Source]()
-    for path in settings().trainer_files:
-        try:
-            sources |= {name: Source(path, version) for name, version in describe([path]).items()}
-        except TrainerFileError as problem:
-            logger.warning("%s", problem)
-    return sources

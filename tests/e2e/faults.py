@@ -14,7 +14,7 @@ from app.events.records import SqlRecords
 Json = dict[str, Any]
 
 
-def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.08) -> tuple[str, str]:
+def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.15) -> tuple[str, str]:
     """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
     study = cluster.submit(grid(tag, seconds=seconds))
 

@@ -23,13 +23,14 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import Conflict
 from app.events.records import SqlRecords
-from app.events.rows import Rows
-from app.events.tables import SlotRow
+from app.events.rows import Rows, SlotTaken
+from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Plans, transact
+from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
 from app.workers.slot.object_store import LocalStore
 from app.workers.slot.slot import Limits, Slot, Surroundings
-from app.workers.slot.trainer_host import Source
+from app.workers.slot.trainer_host import Executor
 from app.workers.state import State
 from app.workers.tick import Ticker
 from app.workers.trainer_process import TrainedTo, TrainerKilled
@@ -228,10 +229,13 @@ class InProcess:
 class SlotOwner:
     """Takes a slot from whoever has it, as the process does that comes after one that is gone."""
 
-    def __init__(self, slot: str) -> None:
-        self.slot, self.owner = slot, uuid4().hex
+    def __init__(self, slot: str, latest: dict[str, str]) -> None:
+        self.slot, self.owner, self._latest = slot, uuid4().hex, latest
+        latest[slot] = self.owner
 
     def take(self, rows: Rows, device: str) -> bool:
+        if self._latest[self.slot] != self.owner:
+            raise SlotTaken(f"slot {self.slot} is another's")
         before = rows.slots.get(self.slot)
         instead_of = None if before is None else before.owner
         rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host="here", pid=1)
@@ -239,9 +243,21 @@ class SlotOwner:
 
 
 class Cluster:
-    """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front."""
+    """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
 
-    def __init__(self, database: Database, folder: Path, slots: int = 1, **limits: Any) -> None:
+    start: a real process that trains, in the place of `InProcess`. room: bytes for intermediate checkpoints.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        slots: int = 1,
+        start: Callable[[], Executor] | None = None,
+        room: int = 2**20,
+        **limits: Any,
+    ) -> None:
+        self.start, self.room = start, room
         self.clock = Clock()
         database.clock = self.clock.now
         self.database, self.records = database, SqlRecords(database)
@@ -252,9 +268,10 @@ class Cluster:
         self.lengths: dict[str, int] = {}
         self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
         self.processes: Counter[str] = Counter()
-        self.sources = {"toy": Source(TOY, "1")}
+        self.sources = {"toy": TrainerSource(TOY, "1")}
         self.faults = dict[str, Faults]()
         self.retiring: set[str] = set()
+        self.latest = dict[str, str]()
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
@@ -266,7 +283,7 @@ class Cluster:
             publish=self.publish,
             new_id=lambda: uuid4().hex,
             lease_seconds=LEASE,
-            spare_bytes=2**20,
+            spare_bytes=self.room,
             clock=self.clock.now,
         )
 
@@ -285,12 +302,14 @@ class Cluster:
             wall_clock=self.clock.now,
             wait=self.clock.wait,
         )
-        slot = Slot(SlotOwner(name), "the CPU", around, replace(self.limits, **limits))
+        slot = Slot(SlotOwner(name, self.latest), "the CPU", around, replace(self.limits, **limits))
         slot.heartbeat.round()
         return slot
 
-    def _start(self, name: str) -> InProcess:
+    def _start(self, name: str) -> Executor:
         self.processes[name] += 1
+        if self.start is not None:
+            return self.start()
         process = InProcess(lambda process, what, step: self.script(name, process, what, step))
         self.script(name, process, "start", 0)
         return process
@@ -315,6 +334,10 @@ class Cluster:
         transact(self.log, self.plans, self.stream, lambda plan: decide(plan, command), at=0.0)
         return study
 
+    def cancel(self, study: StudyId) -> None:
+        command = c.CancelStudy(study=study, at=0.0)
+        transact(self.log, self.plans, self.stream, lambda plan: decide(plan, command), at=0.0)
+
     @property
     def plan(self) -> SearchPlan:
         return self.plans.get(self.stream)
@@ -333,6 +356,10 @@ class Cluster:
     def row(self, slot: str = "gpu0") -> SlotRow | None:
         with self.records.read() as rows:
             return rows.slots.get(slot)
+
+    def live(self) -> list[ChainRow]:
+        with self.records.read() as rows:
+            return rows.chains.live()
 
     # ------------------------------------------------------------------------------------------------ what happens
 

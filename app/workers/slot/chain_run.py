@@ -220,6 +220,7 @@ class ChainRun:
         if failed.kind == "internal" and not health.accidents:
             self._interrupt(failed.error)
             return
+        self._facts.clear()  # what was found at a step that is not good is not told
         kind = FailureKind.CRASH if failed.kind == "internal" else FailureKind(failed.kind)
         fact = execution.failed(kind, failed.error, failed.signature, failed.step, self._parts.clock())
         health.failed(stage.node, self.claim.stream, self._parts.outbox.version(self.claim.stream))

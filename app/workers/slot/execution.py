@@ -96,7 +96,7 @@ class ChainExecution:
         self.state, self.index, self.step = ExecutionState.CLAIMED, 0, assignment.stages[0].start
         self.last_good_step = self.step
         self._overhead = overhead
-        self._is_in_step = False
+        self._is_in_step, self._trains_from = False, self.step
         self._evaluated_at, self._saved_at = -1, -1
         self._began_at = self._last_save_at = 0.0
 
@@ -134,16 +134,19 @@ class ChainExecution:
             return Complete()
         if outside.flags.stop:
             return Stop()
-        self._is_in_step = True
+        self._is_in_step, self._trains_from = True, self.step
         self.last_good_step = max(self.last_good_step, self.step)
-        return Train(self._next_stop(self.step, outside.flags))
+        return Train(self._next_stop(outside.flags))
 
     def end_of_training(self, step: int, outside: Outside) -> int:
-        """Where the training under way, which has come to `step`, is to end by now; 0 for at the next step."""
+        """Where the training under way, which has come to `step`, is to end by now; 0 for at the next step.
+
+        It is not further on once a step is reached where something is to be done: whoever asks may hear of it late.
+        """
         self.reached(step)
         if outside.flags.stop or self._is_intermediate_due(outside):
             return 0
-        return self._next_stop(step, outside.flags)
+        return self._next_stop(outside.flags)
 
     def _evaluations(self, flags: ChainFlags) -> set[int]:
         """The steps of the stage at which to evaluate. The others that were asked for belong to other stages."""
@@ -151,10 +154,9 @@ class ChainExecution:
         wanted = {*stage.evaluate, *flags.extra_eval_steps}
         return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
 
-    def _next_stop(self, step: int, flags: ChainFlags) -> int:
-        """The first step from here on at which to evaluate; here itself, if that was not done yet."""
-        first = step + 1 if step == self._evaluated_at else step
-        return min((each for each in self._evaluations(flags) if each >= first), default=self.stage.end)
+    def _next_stop(self, flags: ChainFlags) -> int:
+        wanted = (step for step in self._evaluations(flags) if step > self._trains_from)
+        return min(wanted, default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
         stage, step = self.stage, self.step

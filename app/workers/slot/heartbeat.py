@@ -85,6 +85,8 @@ class Heartbeat:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
+        else:  # each round is somebody else's to call
+            self.round()
 
     def round(self) -> None:
         """Do what is due now."""
@@ -192,4 +194,5 @@ class Heartbeat:
 
     def _lose(self, claim: Claim) -> None:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
+        logger.info("chain %s is given up: it is over, or another worker's", claim.chain)
         claim.over.set()

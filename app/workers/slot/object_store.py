@@ -79,7 +79,8 @@ class FsspecStore:
             for part in parts:
                 file.write(part)
         except BaseException:
-            file.discard()  # to close it would make an object of what is there
+            file.discard()
+            file.closed = True  # or it would make an object of what is there, once it is forgotten
             raise
         file.close()
 

@@ -18,6 +18,7 @@ from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome
 from app.events.records import Records
 from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.slot import quarantine
 from app.workers.slot.chain_run import ChainRun
@@ -33,7 +34,7 @@ from app.workers.slot.parts import Parts
 from app.workers.slot.patience import Closing, Patience
 from app.workers.slot.resuming import CheckpointReader
 from app.workers.slot.saver import Saver
-from app.workers.slot.trainer_host import Executor, Source, TrainerHost
+from app.workers.slot.trainer_host import Executor, TrainerHost
 from app.workers.slot.trial_log import TrialLogs
 from app.workers.slot.watch import StopWatch
 
@@ -71,7 +72,7 @@ class Surroundings:
     records: Records
     store: ObjectStore
     start: Callable[[], Executor]
-    sources: Callable[[], Mapping[str, Source]]
+    sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
     is_retiring: Callable[[], bool] = lambda: False
     end: Callable[[str], None] = lambda why: None

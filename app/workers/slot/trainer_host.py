@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.deadline import Deadline
 from app.workers.state import State
@@ -26,14 +27,6 @@ Place = tuple[str, str, int]
 
 CLOSE_SECONDS = 1.0
 """A process that is not wanted any more has so long to end by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The file of a trainer, and the version of its code."""
-
-    path: str
-    version: str
 
 
 class OtherVersion(Exception):
@@ -82,13 +75,13 @@ class _Built:
     names: of the hyper-parameters that it was set up with, since one cannot be taken back.
     """
 
-    source: Source
+    source: TrainerSource
     plan: str
     args: str
     names: frozenset[str]
 
     @classmethod
-    def of(cls, source: Source, work: ChainAssignment) -> _Built:
+    def of(cls, source: TrainerSource, work: ChainAssignment) -> _Built:
         return cls(source, work.plan, repr(_arguments(work)), frozenset(work.hp))
 
 
@@ -102,14 +95,14 @@ class TrainerHost:
     def __init__(
         self,
         start: Callable[[], Executor],
-        sources: Callable[[], Mapping[str, Source]],
+        sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self._start, self._sources, self._clock = start, sources, clock
         self._silence_seconds = silence_seconds
         self._process: Executor | None = None
-        self._source: Source | None = None  # of what the process has imported
+        self._source: TrainerSource | None = None  # of what the process has imported
         self._built: _Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
@@ -174,7 +167,7 @@ class TrainerHost:
 
     # ------------------------------------------------------------------------------------------------ a model anew
 
-    def _source_of(self, work: ChainAssignment) -> Source:
+    def _source_of(self, work: ChainAssignment) -> TrainerSource:
         source = self._sources().get(work.trainer)
         if source is None or source.version != work.trainer_version:
             has = "none" if source is None else f"version {source.version}"
@@ -209,6 +202,9 @@ class TrainerHost:
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self._deadline("build")
         self._call(lambda process: process.build(path, work.trainer, args, work.seed, deadline=deadline))
+        if self._sources().get(work.trainer) != built.source:
+            self.end_process()
+            raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
 
     def _fresh_process(self) -> None:

@@ -14,6 +14,10 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 """How often whoever waits for room looks whether the slot is to end."""
+REST_SECONDS = 0.006
+"""What comes to an idle thread waits so long. Threads share one lock of the interpreter, and who brought it has a
+message to send that begins the next stage: that one goes first."""
+
 CLOSE_SECONDS = 1.0
 """Whoever waits stops at once; a call to a server that does not answer must not hold up the process."""
 
@@ -78,7 +82,10 @@ class WorkerThread(Generic[Item]):
     def _await_item(self) -> bool:
         """Whether there is something to do; False when the thread is to end."""
         with self._changed:
+            was_idle = not self._items
             self._changed.wait_for(lambda: self._items or self._is_closed)
+            if was_idle:
+                self._changed.wait_for(lambda: self._is_closed, REST_SECONDS)
             self._is_busy = bool(self._items)
             return self._is_busy
 
