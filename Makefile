@@ -31,6 +31,9 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 test: .venv/.installed-dev  ## all tests
 	@$(BIN)/python -m pytest
 
+night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
+	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners/test_sharing.py tests/scheduling
+
 docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
@@ -45,4 +48,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test docs check format
+.PHONY: help demo up test night docs check format

@@ -11,7 +11,8 @@ from app.api import tail as module
 from app.api.tail import Tail, Watcher
 from app.domain.events import StudyPaused
 from app.events.database import DatabaseUnavailable
-from app.events.log import MemoryLog, Recorded
+from app.events.log import Recorded
+from app.events.memory import MemoryLog
 
 FACT = StudyPaused(study="s")
 

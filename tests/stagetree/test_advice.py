@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from app.scheduling.preview import preview
 
+from app.simulation.preview import preview
 from stagetree import Exponential, StudySpec, choice, loguniform, uniform
 from stagetree.advice import advice
 
