@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,11 +17,11 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.search_plan import Node, Study, TrialEvent
 from app.scheduling.replay import replay
-from app.scheduling.simulator import Simulator
 from app.scheduling.tuners.base import Next, Tuner
 from app.scheduling.tuners.custom import REGISTERED, Registered
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")
@@ -29,8 +30,11 @@ SEEDS = range(5)
 MOST_STAGES, MOST_ASKED = 20_000, 1_000_000
 
 
-class Flaw(Exception):
-    """The tuner does not do what any tuner must; the message says what."""
+class Flaw(BaseException):
+    """The tuner does not do what any tuner must; the message says what.
+
+    No `Exception`: the scheduler takes those for the failure of a study, and goes on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,6 @@ def _flaw(tried: Callable[[StudySpec, int], None], fields: Mapping[str, Any]) ->
             tried(StudySpec.from_dict(dict(fields)), seed)
         except Flaw as flaw:
             return f"{flaw} (seed {seed})"
-        except Exception as error:  # whatever the user's tuner raises
-            return f"{type(error).__name__}: {error} (seed {seed})"
     return None
 
 
@@ -73,18 +75,40 @@ def _guarded(tuner: type[Tuner]) -> type[Tuner]:
     class Guarded(tuner):  # type: ignore[misc, valid-type]
         asked = 0
 
+        def __init__(self, spec: StudySpec) -> None:
+            with _flawless():
+                super().__init__(spec)
+
+        def set_max_trials(self, trials: int) -> None:
+            with _flawless():
+                super().set_max_trials(trials)
+
+        def observe(self, event: TrialEvent) -> None:
+            with _flawless():
+                super().observe(event)
+
         def suggest(self) -> Next | None:
-            first: Next | None = super().suggest()
-            again = super().suggest()
+            with _flawless():
+                first: Next | None = super().suggest()
+                again = super().suggest()
+                json.dumps(getattr(first, "reason", {}), allow_nan=False)
             self.asked += 1
             if first != again:
                 raise Flaw(f"suggest changes something: it said {first}, and asked again at once {again}")
             if self.asked > MOST_ASKED:
                 raise Flaw("it always wants more")
-            json.dumps(getattr(first, "reason", {}), allow_nan=False)
             return first
 
     return Guarded
+
+
+@contextmanager
+def _flawless() -> Iterator[None]:
+    """Whatever the user's tuner raises within the block is a flaw."""
+    try:
+        yield
+    except Exception as error:
+        raise Flaw(f"{type(error).__name__}: {error}") from error
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -158,7 +182,7 @@ def _world(spec: StudySpec, seed: int, nans: float = 0.0) -> Simulator:
     def seconds(stage: e.Stage, number: int) -> float:
         return (stage.end - stage.start + 1) * Random(f"{seed}/{number}").uniform(0.1, 9.0)
 
-    world = Simulator(SearchPlan(), slots=(1, 3, 20)[seed % 3], measure=measure, seconds=seconds)
+    world = Simulator(slots=(1, 3, 20)[seed % 3], measure=measure, seconds=seconds)
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version="", trainer_args={}, seed=spec.seed)
     world.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec.to_json(), at=0.0))
     return world
@@ -175,5 +199,7 @@ def _check_end(study: Study) -> None:
     if not study.is_final:
         standing = f"{study.active} trials active" if study.active else "no trial active"
         raise Flaw(f"the study does not end: {standing}, and the tuner wants something that cannot be had")
+    if study.error and not study.failed:
+        raise Flaw(f"the study fails, though no trial did: {study.error}")
     if not study.trials:
         raise Flaw("it starts no trial")

@@ -8,18 +8,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from app.scheduling.simulator import Simulator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.search_plan import Node
 from app.scheduling.fair_share import Claim, claims, fair_share, preempted, shares, slots_used
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import critical_path
 from app.scheduling.reach import Need
+from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story, tried
 
 A, B, C = (StudyId(name) for name in "abc")
@@ -228,7 +228,7 @@ def test_nothing_is_preempted_for_less_than_a_slot(story: Story) -> None:
 
 def test_a_small_study_is_not_kept_waiting_by_a_large_one() -> None:
     """Without preemption it waits for one stage to end, and no longer."""
-    world = Simulator(SearchPlan(), slots=2, measure=lambda node, step: {METRIC: 0.5}, policy=fair_share)
+    world = Simulator(slots=2, measure=lambda node, step: {METRIC: 0.5}, policy=fair_share)
     spec: dict[str, Any] = {"metric": METRIC, "mode": "max", "tuner": {"kind": "external"}, "trainer": "x", "name": "n"}
     for name, trials in ((A, 400), (B, 1)):
         world.give(c.SubmitStudy(plan=OPENED, study=name, spec=spec, at=0.0))

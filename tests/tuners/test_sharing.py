@@ -6,13 +6,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from app.scheduling.simulator import Simulator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
 from app.domain.ids import StudyId, digest
-from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.search_plan import Node, Study
+from app.simulation.simulator import Simulator
 from tests.plans import tried
 from tests.tuners.worlds import SHARING, spec, stragglers, submit
 
@@ -30,14 +30,13 @@ class World:
 
     def __init__(self, seed: int, kinds: list[str], merge: bool) -> None:
         self.rng, self.seed = Random(seed), seed
-        self.plan = SearchPlan()
         self.simulator = Simulator(
-            self.plan,
             slots=self.rng.choice([1, 3, 9]),
             measure=self.measure,
             seconds=stragglers(seed),
             keep_every=1,
         )
+        self.plan = self.simulator.plan
         for number, kind in enumerate(kinds):
             fields = {"eval_every": every} if (every := self.rng.choice(EVERY)) else {}
             study = spec(TUNERS[kind], space=SHARING, merge=merge, seed=seed % 5, **fields)
