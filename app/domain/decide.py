@@ -40,7 +40,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             study = _open_study(plan, command.study)
             return tuple(_ask(study, command.actions, Trials(plan, study, limits)))
         case c.CancelTrial():
-            return tuple(_cancel_trial(_study(plan, command.study), _trial(plan, command.study, command.trial)))
+            study = _study(plan, command.study)
+            return tuple(_cancel_trial(study, _trial(study, command.trial)))
         case c.PauseStudy():
             study = _open_study(plan, command.study)
             return (e.StudyPaused(study=study.id),) if study.state == StudyState.RUNNING else ()
@@ -90,11 +91,11 @@ def _tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> I
         match action:
             case c.Start():
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
-            case c.Extend() if _may_extend(study.trials[action.trial], action.steps):
+            case c.Extend() if _may_extend(_trial(study, action.trial), action.steps):
                 yield trials.extend(action.trial, action.steps, action.reason)
-            case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
+            case c.Stop() if _trial(study, action.trial).state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
-            case c.Prioritize() if _may_prioritize(study.trials[action.trial], action.priority):
+            case c.Prioritize() if _may_prioritize(_trial(study, action.trial), action.priority):
                 yield e.TrialPrioritized(
                     study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
                 )
@@ -120,9 +121,7 @@ def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) 
 
 def _users_trial(study: Study, number: int) -> Trial:
     """A trial of which its user may ask for more."""
-    if not 0 <= number < len(study.trials):
-        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
-    trial = study.trials[number]
+    trial = _trial(study, number)
     if trial.reason.get("by") != "user":
         raise Conflict(f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained")
     if trial.state not in EXTENDABLE:
@@ -267,8 +266,7 @@ def _open_study(plan: SearchPlan, study: StudyId) -> Study:
     return found
 
 
-def _trial(plan: SearchPlan, study: StudyId, number: int) -> Trial:
-    trials = _study(plan, study).trials
-    if not 0 <= number < len(trials):
-        raise Unknown(f"study {study} has no trial {number}: it has {len(trials)}, counted from 0")
-    return trials[number]
+def _trial(study: Study, number: int) -> Trial:
+    if not 0 <= number < len(study.trials):
+        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+    return study.trials[number]

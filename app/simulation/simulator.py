@@ -141,8 +141,16 @@ class Simulator:
 
     def advance(self) -> bool:
         """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do."""
-        if self._is_nudged():
-            self.scheduler.tick()
+        while True:
+            if self._is_nudged():
+                self.scheduler.tick()
+            if self._happens():
+                return True
+            if self._log.version(PLAN) == self._seen:
+                return False  # what a look itself has changed, such as a slot that is free again, asks for another one
+
+    def _happens(self) -> bool:
+        """Let the next thing happen on a slot, if anything does."""
         while self._due:
             at, number, name = heapq.heappop(self._due)
             slot = self._slots[name]
