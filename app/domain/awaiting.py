@@ -46,7 +46,8 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
             continue
         for trial in study.trials:
             goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
-            if goes_on and trial.steps >= step and plan.node_of(trial, step) is node:
+            is_extra = trial.steps >= step and step not in trial.asked  # for what it was asked, it waits in any case
+            if goes_on and is_extra and plan.node_of(trial, step) is node:
                 study.active += trial.state != TrialState.ACTIVE
                 trial.state = TrialState.ACTIVE
                 trial.unevaluated.add(step)

@@ -81,6 +81,21 @@ def test_a_checkpoint_under_way_counts_until_it_fails(story: Story) -> None:
     assert story.trial(study).unevaluated == set()
 
 
+def test_a_result_is_more_than_an_evaluation(story: Story) -> None:
+    """A state that is kept at the step of a result, and lost before it was evaluated, is trained anew."""
+    first = story.submit(({"h": 1}, 10))
+    (node,) = story.path(first)
+    chain = story.assign((node, 0, 10))
+    study = story.submit(({"h": 1}, 4), eval_every=4)
+    story.keep(node.id, 4)
+    assert story.trial(study).unevaluated == set()
+    story.drop(node.id, 4)
+    story.end(chain, "lost")
+    story.drain(Frontier(story.plan))
+    assert [line.kind for line in story.plan.studies[study].history] == ["start", "result"]
+    assert story.trial(study).state == "completed"
+
+
 def test_an_end_of_the_trial_is_an_end_of_its_evaluations(story: Story, node: Node) -> None:
     cancelled, over = late(story), late(story)
     story.give(c.CancelTrial(study=cancelled, trial=0))
