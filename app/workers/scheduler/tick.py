@@ -55,7 +55,7 @@ class Scheduler:
         seen = overview(self._ports.records, self._ports.lease_seconds)
         self._reaper.reap(seen)
         self._dispatch.send_again(seen.undelivered)
-        self._outlook.update(seen.versions)
+        self._outlook.update(seen.versions, seen.live)
         self._tuning.forget(seen.versions)
         room = max(1, len(seen.slots))
         self._tune(room)
