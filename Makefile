@@ -34,6 +34,9 @@ test: .venv/.installed-dev  ## all tests
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
 
+night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
+	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners/test_sharing.py tests/scheduling
+
 docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
@@ -48,4 +51,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu docs check format
+.PHONY: help demo up test test-gpu night docs check format

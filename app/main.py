@@ -20,6 +20,7 @@ from app.events.records import SqlRecords
 from app.registry import Catalogue
 from app.settings import Settings
 from app.settings import settings as read_settings
+from app.tuner_files import register
 from app.urls import without_secrets
 from app.workers.celery_app import nudge
 from app.workers.notifier import Notifier
@@ -32,10 +33,12 @@ LATE_TICKS = 4
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application on the database, broker and trainers of `settings`, by default those of the environment.
 
-    Raises `TrainerFileError`. It does not touch the schema: `stagetree up`, or the migrations, must have made it.
+    Raises `TrainerFileError` and `TunerFileError`. It does not touch the schema: `stagetree up`, or the migrations,
+    must have made it.
     """
     settings = settings or read_settings()
     records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
+    register(settings.tuner_files)
     services = Services(
         records=records,
         plans=Plans(records.log),

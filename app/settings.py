@@ -24,11 +24,12 @@ class Settings(BaseSettings):
     broker_url: str = Field(default="redis://127.0.0.1:6379/0", description="the Celery broker")
     checkpoints: str = Field(default="checkpoints", description="a folder, or s3://BUCKET/PREFIX")
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
+    tuners: str = Field(default="", description="Python files with tuners of your own, separated by commas")
     hosts: str = Field(
         default="", description="names by which the API is reached, separated by commas, or *; addresses always do"
     )
-    policy: Literal["critical_path", "breadth_first", "most_children_first"] = Field(
-        default="critical_path", description="which outstanding stages a free slot takes"
+    policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
+        default="fair_share", description="which outstanding stages a free slot takes"
     )
     threads: int = Field(
         default=1, ge=1, description="CPU threads of a slot without a GPU; another number may round otherwise"
@@ -114,7 +115,15 @@ class Settings(BaseSettings):
 
     @property
     def trainer_files(self) -> list[str]:
-        return [path.strip() for path in self.trainers.split(",") if path.strip()]
+        return _files(self.trainers)
+
+    @property
+    def tuner_files(self) -> list[str]:
+        return _files(self.tuners)
+
+
+def _files(names: str) -> list[str]:
+    return [path.strip() for path in names.split(",") if path.strip()]
 
 
 @lru_cache(maxsize=1)

@@ -329,11 +329,18 @@ class AshaTuner(SamplingTuner):
     max_steps: Count | None = common("max_steps", "the number of steps at the top rung, at least 1", default=None)
     reduction_factor: Factor = _reduction_factor()
     early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
+    brackets: Count = Field(
+        default=1, description="how many brackets, at least 1: with more than one it is asynchronous Hyperband"
+    )
 
     def check_steps(self) -> None:
         super().check_steps()
         if self.type == "stopping" and self.max_steps is None:
             raise FieldError("tuner.max_steps", "is missing: stopping needs the number of steps at the top rung")
+        if self.brackets > 1 and self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: brackets need the number of steps at the top rung")
+        if self.brackets > 1 and self.type == "stopping":
+            raise FieldError("tuner.brackets", f"must be 1 for the type stopping, got {self.brackets}")
 
 
 class HyperbandTuner(SamplingTuner):
@@ -346,6 +353,7 @@ class HyperbandTuner(SamplingTuner):
         "reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=3
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
+    loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
 
     def widths(self) -> list[int]:
         """How many configurations each bracket begins with, the most aggressive first (Hyperband, Algorithm 1)."""
@@ -400,6 +408,10 @@ class BanditTuner(SamplingTuner):
     epsilon: float = common("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
 
 
+MOST_DRAWS = 10
+"""After so many times its size, a population begins with what was drawn, whatever chance would do."""
+
+
 class PbtTuner(SamplingTuner):
     """Population based training: every `ready_steps`, the worst go on from copies of the best with other values."""
 
@@ -415,6 +427,14 @@ class PbtTuner(SamplingTuner):
     resample_probability: float = Field(default=0.25, ge=0, le=1, description="a number from 0 to 1")
     factors: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
         default=[1.2, 0.8], description="a list of at least one number above 0: by what numbers are perturbed"
+    )
+    populations: Count = Field(
+        default=1, description="how many populations at most, at least 1: another begins where slots would be idle"
+    )
+    chance: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="a number: what guessing reaches; configurations are drawn until half of them do better",
     )
     fixed: list[str] = Field(
         default=[], description="a list of hyper-parameters that never change in the middle, as those of architecture"
@@ -434,6 +454,15 @@ class PbtTuner(SamplingTuner):
                     f"tuner.fixed[{number}]",
                     f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}",
                 )
+
+
+class CustomTuner(SamplingTuner):
+    """A tuner that the server's operator registered from a file; a submitted study records its version."""
+
+    kind: Literal["custom"] = "custom"
+    name: Text = Field(description="the name of a tuner that is registered on the server")
+    version: Text | None = Field(default=None, description="the version of the tuner, set by the server")
+    args: dict[str, Json] = Field(default={}, description="an object of JSON values, the tuner's own fields")
 
 
 class ExternalTuner(TunerSpec):
@@ -460,6 +489,7 @@ Tuner = Annotated[
     | MedianTuner
     | BanditTuner
     | PbtTuner
+    | CustomTuner
     | ExternalTuner,
     Field(discriminator="kind"),
 ]
@@ -506,6 +536,13 @@ class StudySpec(_Model):
     max_failures: Restarts | None = Field(
         default=None, description="how many trials may fail before the study does, 0 or more"
     )
+    weight: float = Field(
+        default=1,
+        gt=0,
+        allow_inf_nan=False,
+        description="a number above 0: its share of the slots beside other studies",
+    )
+    max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
     where: Annotated[str | Where | None, PlainValidator(_where, json_schema_input_type=str | None)] = Field(

@@ -9,6 +9,7 @@ from typing import Any
 from stagetree.limits import Limits, check_names, check_steps, check_trial
 from stagetree.sequences import Sequence, SequenceError
 from stagetree.spec import (
+    MOST_DRAWS,
     GridTuner,
     HyperbandTuner,
     PbtTuner,
@@ -82,11 +83,12 @@ def _most_trials(spec: StudySpec) -> tuple[str, int]:
     if isinstance(tuner, TrialsTuner):
         return "tuner.trials", len(tuner.trials)
     if isinstance(tuner, HyperbandTuner):
-        return "tuner.max_steps", sum(tuner.widths())
+        return "tuner.max_steps", sum(tuner.widths()) * tuner.loops
     if isinstance(tuner, PbtTuner):
         generations = -(-tuner.max_steps // tuner.ready_steps)
         replaced = max(1, int(tuner.population_size * tuner.quantile))
-        return "tuner.population_size", tuner.population_size + (generations - 1) * replaced
+        drawn = tuner.population_size * (1 if tuner.chance is None else MOST_DRAWS)
+        return "tuner.population_size", (drawn + (generations - 1) * replaced) * tuner.populations
     return "tuner.num_trials", getattr(tuner, "num_trials", 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -14,11 +14,11 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import evolve
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Chain, Node, SearchPlan, Trial
+from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchPlan, Trial
 from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
-from app.scheduling.frontier import Frontier
+from app.scheduling.frontier import Frontier, Span
 from app.scheduling.policies import POLICIES
 from app.scheduling.ranking import Urgency
 from stagetree.spec import StudySpec
@@ -95,11 +95,13 @@ class Story:
     def take(self, frontier: Frontier, policy: str = "critical_path") -> Chain | None:
         """Give a slot what the policy says, if there is anything to do."""
         choice = POLICIES[policy]([frontier])
-        if choice is None:
-            return None
-        chain = ChainId(f"chain-{next(self._numbers)}")
-        stages = stages_of(self.plan, choice[1])
-        assert self.give(c.AssignChain(chain=chain, slot="gpu0", stages=stages, at=0.0))
+        return choice and self.assign_spans(choice[1], dict(frontier.progress))
+
+    def assign_spans(self, spans: Sequence[Span], progress: Progresses = NO_PROGRESS) -> Chain:
+        """Give a slot these spans."""
+        number = next(self._numbers)
+        chain, stages = ChainId(f"chain-{number}"), stages_of(self.plan, spans)
+        assert self.give(c.AssignChain(chain=chain, slot="gpu0", stages=stages, at=float(number), progress=progress))
         return self.plan.chains[chain]
 
     def evaluate(self, node: NodeId, step: int, value: float | None = 0.5) -> None:
@@ -152,23 +154,23 @@ class Story:
 # ------------------------------------------------------------------------------------------------ the plain reading
 
 
-def spans(plan: SearchPlan) -> set[tuple[str, int, int]]:
+def spans(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[tuple[str, int, int]]:
     """The stage tree as (node, start, end)."""
-    return {(stage.node, stage.start, stage.end) for stage in build_stage_tree(plan)}
+    return {(stage.node, stage.start, stage.end) for stage in build_stage_tree(plan, progress)}
 
 
-def missing(plan: SearchPlan) -> set[Place]:
+def missing(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[Place]:
     """Every step that a request of a running study takes and nobody has run or is running, found step by step."""
     found: set[Place] = set()
     for node in plan.nodes.values():
         for step in node.waiting:
             if any(plan.wanted(node, step)):
-                found.update(_back(plan, node, step))
+                found.update(_back(plan, node, step, progress))
     return found
 
 
-def _back(plan: SearchPlan, node: Node, step: int) -> Iterable[Place]:
-    while step not in node.checkpoints and step not in node.saving and not node.covers(step):
+def _back(plan: SearchPlan, node: Node, step: int, progress: Progresses) -> Iterable[Place]:
+    while not node.covers(step, progress) and step not in {*node.checkpoints, *node.coming(progress)}:
         yield (node.id, step)
         step -= 1
         if step == node.start:
@@ -177,17 +179,19 @@ def _back(plan: SearchPlan, node: Node, step: int) -> Iterable[Place]:
             node = plan.nodes[node.parent]
 
 
-def urgencies(plan: SearchPlan, costs: Costs) -> dict[Place, Urgency]:
-    """For each ready place, the most urgent way from there to a request, by walking every way."""
+def urgencies(
+    plan: SearchPlan, costs: Costs, progress: Progresses = NO_PROGRESS
+) -> dict[StudyId, dict[Place, Urgency]]:
+    """For each study and ready place, its most urgent way from there to a request, by walking every way."""
     ways: dict[Place, tuple[Place | None, float]] = {}
-    found: dict[Place, Urgency] = {}
-    for stage in build_stage_tree(plan):
+    found: dict[StudyId, dict[Place, Urgency]] = {}
+    for stage in build_stage_tree(plan, progress):
         node, begins = plan.nodes[stage.node], (stage.node, stage.start) if stage.ready else None
         head, before = ways[stage.parent] if stage.parent else (begins, 0.0)
         after = before + (stage.end - stage.start) * costs.seconds_per_step(node)
         ways[stage.node, stage.end] = head, after
-        for study in plan.wanted(node, stage.end):
-            if head is not None:
-                urgency = (float(study.spec.get("priority", 1)), after)
-                found[head] = max(found.get(head, urgency), urgency)
+        for study, number in node.waiting.get(stage.end, ()):
+            if head is not None and plan.studies[study].is_running:
+                urgency, heads = (plan.trial((study, number)).priority, after), found.setdefault(study, {})
+                heads[head] = max(heads.get(head, urgency), urgency)
     return found

@@ -41,7 +41,7 @@ def imagined(
             study = study_id(service.client, study)
             text = service.client.log(study)
     known = from_log(text, study, at, str(log or "the log"))
-    return what_if(known.plan, StudyId(study), changes_of(changes, "--what-if"))
+    return what_if(known.log, StudyId(study), changes_of(changes, "--what-if"))
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
@@ -70,6 +70,7 @@ def print_what_if(found: Json) -> None:
     print(f"steps      {found['requested']} asked for, {found['unique']} different")
     print(f"saved      {found['saved']} of the steps that the study had")
     print(f"needed     {found['needed']} steps that nobody has trained")
+    print(f"not known  {found['not_known']} results")
     if best := found["best"]:
         print(
             f"best       trial {best['trial']} with {best['value']:.6g} after {best['steps']} steps, as far as is known"
@@ -88,7 +89,7 @@ def print_replay(found: Json) -> None:
         print(f"identical: {found['decisions']} decisions derived again from {found['events']} events")
     else:
         difference = found["difference"]
-        print(f"DIFFERENT at event {difference['event']}:")
+        print(f"DIFFERENT: {difference['problem']}")
         print(f"  recorded {difference['recorded']}")
         print(f"  derived  {difference['derived']}")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.domain.events import Json, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import Progresses
 from app.domain.states import ChainOutcome
 
 
@@ -43,7 +44,16 @@ class Stop:
     reason: Json = field(default_factory=dict)
 
 
-TunerAction = Start | Extend | Stop
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prioritize:
+    """What the trial waits for comes before that of trials of a lower priority in the same study."""
+
+    trial: int
+    priority: float
+    reason: Json = field(default_factory=dict)
+
+
+TunerAction = Start | Extend | Stop | Prioritize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +99,10 @@ class ResumeStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReopenStudy:
-    """Go on with a completed study, with `trials` trials in all: wider rungs, the old promotions kept."""
+    """Go on with a completed study, with `trials` trials in all: wider rungs, the old promotions kept.
+
+    Of Hyperband it is the number of loops, of population based training the number of populations.
+    """
 
     study: StudyId
     trials: int
@@ -134,10 +147,13 @@ class CheckFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignChain:
+    """`progress`: what is known of the chains under way. The steps that they have passed may be trained once more."""
+
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
+    progress: Progresses = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

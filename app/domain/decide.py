@@ -6,6 +6,7 @@ Deciding twice does no harm: what is true already yields no event.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import assert_never
 
 from app.domain import commands as c
@@ -39,7 +40,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             study = _open_study(plan, command.study)
             return tuple(_ask(study, command.actions, Trials(plan, study, limits)))
         case c.CancelTrial():
-            return tuple(_cancel_trial(_trial(plan, command.study, command.trial)))
+            study = _study(plan, command.study)
+            return tuple(_cancel_trial(study, _trial(study, command.trial)))
         case c.PauseStudy():
             study = _open_study(plan, command.study)
             return (e.StudyPaused(study=study.id),) if study.state == StudyState.RUNNING else ()
@@ -89,14 +91,24 @@ def _tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> I
         match action:
             case c.Start():
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
-            case c.Extend() if _may_extend(study.trials[action.trial], action.steps):
+            case c.Extend() if _may_extend(_trial(study, action.trial), action.steps):
                 yield trials.extend(action.trial, action.steps, action.reason)
-            case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
+            case c.Stop() if _trial(study, action.trial).state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
+            case c.Prioritize() if _may_prioritize(_trial(study, action.trial), action.priority):
+                yield e.TrialPrioritized(
+                    study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
+                )
 
 
 def _may_extend(trial: Trial, steps: int) -> bool:
     return trial.state in EXTENDABLE and steps > trial.steps
+
+
+def _may_prioritize(trial: Trial, priority: float) -> bool:
+    if not isfinite(priority):
+        raise Refused(f"priority: must be a finite number, got {priority} for trial {trial.number}")
+    return trial.state in EXTENDABLE and trial.priority != priority
 
 
 def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -> Iterator[e.Event]:
@@ -109,9 +121,7 @@ def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) 
 
 def _users_trial(study: Study, number: int) -> Trial:
     """A trial of which its user may ask for more."""
-    if not 0 <= number < len(study.trials):
-        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
-    trial = study.trials[number]
+    trial = _trial(study, number)
     if trial.reason.get("by") != "user":
         raise Conflict(f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained")
     if trial.state not in EXTENDABLE:
@@ -130,28 +140,38 @@ def _complete(study: Study, at: float) -> Iterator[e.Event]:
     yield from _close(study, at)
 
 
-def _cancel_trial(trial: Trial) -> Iterator[e.Event]:
-    if trial.state == TrialState.ACTIVE:
+def _cancel_trial(study: Study, trial: Trial) -> Iterator[e.Event]:
+    """A trial can be removed as long as its tuner may ask for more of it."""
+    if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != TrialState.CANCELLED:
-        raise Conflict(f"trial {trial.number} of study {trial.study} is {trial.state} and cannot be cancelled")
+        standing = f"{trial.state} in a study that is {study.state}" if study.is_final else trial.state
+        raise Conflict(f"trial {trial.number} of study {trial.study} is {standing} and cannot be cancelled")
 
 
-CAN_GROW = ("random", "asha", "async_hyperband", "median", "bandit")
-"""The tuners that may start more trials than they were first asked for: none of their decisions would have differed."""
+GROWS_BY = {
+    "random": "num_trials",
+    "asha": "num_trials",
+    "async_hyperband": "num_trials",
+    "median": "num_trials",
+    "bandit": "num_trials",
+    "hyperband": "loops",
+    "pbt": "populations",
+}
+"""The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
 
 
-def _reopen(study: Study, trials: int, limits: Limits) -> e.StudyReopened:
+def _reopen(study: Study, more: int, limits: Limits) -> e.StudyReopened:
     tuner = study.spec["tuner"]
     if study.state != StudyState.COMPLETED:
         raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
-    if tuner["kind"] not in CAN_GROW:
-        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(CAN_GROW)}")
-    if trials <= tuner["num_trials"]:
-        raise Refused(f"num_trials: must be more than the {tuner['num_trials']} that the study had, got {trials}")
-    if trials > limits.trials:
-        raise Refused(f"num_trials: must be at most {limits.trials:,}, got {trials}")
-    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, "num_trials": trials}})
+    if (field := GROWS_BY.get(tuner["kind"])) is None:
+        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
+    if more <= (had := tuner.get(field, 1)):
+        raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
+    if more > limits.trials:
+        raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
+    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, field: more}})
 
 
 def _close(study: Study, at: float) -> Iterator[e.Event]:
@@ -192,8 +212,9 @@ def _assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
     first = command.stages[0]
     for stage in command.stages:
         node = plan.nodes[stage.node]
-        for start, end in node.running.values():
-            if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (start, end):
+        for (chain, _), (begin, end) in node.running.items():
+            start = max(begin, command.progress[chain].step) if chain in command.progress else begin
+            if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (begin, end):
                 raise Conflict(f"steps {start} to {end} of node {node.id} are being trained already")
         for step in (*node.checkpoints, *node.saving):
             if stage.start < step <= stage.end:
@@ -245,8 +266,7 @@ def _open_study(plan: SearchPlan, study: StudyId) -> Study:
     return found
 
 
-def _trial(plan: SearchPlan, study: StudyId, number: int) -> Trial:
-    trials = _study(plan, study).trials
-    if not 0 <= number < len(trials):
-        raise Unknown(f"study {study} has no trial {number}: it has {len(trials)}, counted from 0")
-    return trials[number]
+def _trial(study: Study, number: int) -> Trial:
+    if not 0 <= number < len(study.trials):
+        raise Unknown(f"study {study.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+    return study.trials[number]

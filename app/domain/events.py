@@ -95,6 +95,16 @@ class TrialStopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPrioritized:
+    """The tuner says how urgent a trial is, among those of its study: 0 until then, and the higher the sooner."""
+
+    study: StudyId
+    trial: int
+    priority: float
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCancelled:
     """A user wants no more of this trial."""
 
@@ -241,6 +251,7 @@ Event = (
     | TrialAdded
     | TrialExtended
     | TrialStopped
+    | TrialPrioritized
     | TrialCancelled
     | StudyPaused
     | StudyResumed

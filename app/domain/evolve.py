@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, assert_never
 
+from app.domain import awaiting, schedule
 from app.domain import events as e
-from app.domain import schedule
-from app.domain.ids import NodeId, StudyId, TrialKey
+from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Chain, Checkpoint, Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, FailureKind, StudyState, TrialEventKind, TrialState
 
@@ -65,9 +65,11 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             plan.studies[event.study].history.append(line)
             _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
         case e.TrialStopped():
-            _end(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
+            awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
+        case e.TrialPrioritized():
+            _prioritize(plan, event)
         case e.TrialCancelled():
-            _end(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
+            awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.StudyPaused():
             _set_state(plan, event.study, StudyState.PAUSED)
         case e.StudyResumed():
@@ -123,19 +125,29 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
 
 def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
     """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
-    study = plan.studies[trial.study]
-    study.requested += steps - (trial.asked[-1] if trial.asked else 0)
+    study, before = plan.studies[trial.study], trial.asked[-1] if trial.asked else 0
+    study.requested += steps - before
     trial.asked.append(steps)
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _lengthen(plan, study, trial, steps, path)
     _count_unique(plan, study, trial)
+    awaiting.await_evaluations(plan, study, trial, before)
     node = plan.nodes[trial.path[-1]]
     if steps in node.metrics:
-        _answer(plan, trial, steps)
+        awaiting.answer(plan, trial, steps)
     else:
-        node.waiting.setdefault(steps, set()).add(trial.key)
-        plan.touched.add(node.id)
+        awaiting.wait(plan, node, steps, trial)
+
+
+def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
+    trial = plan.trial((event.study, event.trial))
+    trial.priority = event.priority
+    line = TrialEvent(
+        TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
+    )
+    plan.studies[event.study].history.append(line)
+    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.asked, *trial.unevaluated})
 
 
 def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
@@ -161,72 +173,11 @@ def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp:
 
 
 def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
-    ends = [*(plan.nodes[name].start for name in trial.path[1:]), trial.steps]
-    for name, end in zip(trial.path, ends, strict=True):
+    for name, end in plan.ends(trial):
         before = study.deepest.get(name, plan.nodes[name].start)
         if end > before:
             study.deepest[name] = end
             study.unique += end - before
-
-
-def _answer(plan: SearchPlan, trial: Trial, step: int) -> None:
-    """The result that the trial waited for at `step` is there."""
-    study = plan.studies[trial.study]
-    if (problem := _problem(study, plan.metrics(trial, step) or {}, step)) is not None:
-        _end(plan, trial, TrialState.FAILED, problem)
-        return
-    study.answered += 1
-    study.history.append(TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {}))
-    if trial.state == TrialState.ACTIVE and all(plan.metrics(trial, asked) is not None for asked in trial.asked):
-        trial.state, study.active = TrialState.COMPLETED, study.active - 1
-
-
-def _problem(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
-    """Why these metrics are no result for the study, if they are not."""
-    name = study.spec.get("metric", "")
-    if name not in metrics:
-        reported = ", ".join(sorted(metrics)) or "nothing"
-        text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
-        return {"kind": FailureKind.METRIC, "step": step, "error": text}
-    if metrics[name] is None:
-        return {"kind": FailureKind.NAN, "step": step, "error": f"{name} is not a finite number after step {step}"}
-    return None
-
-
-_EVENT_OF = {
-    TrialState.STOPPED: TrialEventKind.STOP,
-    TrialState.FAILED: TrialEventKind.FAIL,
-    TrialState.CANCELLED: TrialEventKind.CANCEL,
-}
-
-
-def _end(
-    plan: SearchPlan,
-    trial: Trial,
-    state: TrialState,
-    error: dict[str, Any] | None = None,
-    reason: Mapping[str, Any] | None = None,
-) -> None:
-    """The trial is over before it has what it was asked for."""
-    trial.error = error
-    line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
-    plan.studies[trial.study].history.append(line)
-    if trial.state == TrialState.ACTIVE:
-        plan.studies[trial.study].active -= 1
-    trial.state = state
-    if state == TrialState.FAILED:
-        plan.studies[trial.study].failed.append(trial.number)
-    for step in trial.asked:
-        node = plan.node_of(trial, step)
-        if trial.key in node.waiting.get(step, ()):
-            _forget(plan, node, step, trial.key)
-
-
-def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
-    node.waiting[step].discard(key)
-    if not node.waiting[step]:
-        del node.waiting[step]
-    plan.touched.add(node.id)
 
 
 def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
@@ -236,8 +187,10 @@ def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> None:
     for trial in plan.studies[study].trials:
+        for step in sorted(trial.unevaluated):
+            awaiting.leave_unevaluated_by(plan, trial, step)
         if trial.state == TrialState.ACTIVE:
-            _end(plan, trial, TrialState.CANCELLED)
+            awaiting.end_trial(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
     plan.unheard.pop(study, None)
@@ -308,6 +261,7 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
             plan.touched.add(node.id)
         if node.saving.get(stage.end) == chain.id:
             del node.saving[stage.end]
+            awaiting.leave_unevaluated(plan, node, stage.end)
             plan.touched.add(node.id)
     del plan.chains[chain.id]
 
@@ -324,9 +278,9 @@ def _fail(plan: SearchPlan, event: e.StageFailed) -> None:
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
     error = {"kind": event.kind, "step": event.step, "error": event.error}
     tries = _restarts_used(node, event, chain.slot)
-    for key in list(plan.waiting_beyond(node, event.step)):
+    for key, step in list(plan.waits_beyond(node, event.step)):
         if tries is None or tries > plan.studies[key[0]].max_restarts:
-            _end(plan, plan.trial(key), TrialState.FAILED, error)
+            awaiting.fail_trial(plan, plan.trial(key), step, error)
     _release(plan, chain)
 
 
@@ -343,12 +297,14 @@ def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
 def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
     node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
-    for key in sorted(node.waiting.pop(event.step, ())):
-        _answer(plan, plan.trial(key), event.step)
+    for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
+        if event.step in trial.unevaluated:
+            trial.unevaluated.discard(event.step)
+            awaiting.settle(plan, trial)
+        else:
+            awaiting.answer(plan, trial, event.step)
     for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].deepest]:
         _listen(plan, node, study, event)
-    if None in event.metrics.values():
-        _give_up(plan, node, event)
     plan.touched.add(node.id)
 
 
@@ -357,17 +313,10 @@ def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> N
     if study.spec.get("metric", "") in event.metrics:
         del plan.unheard[study.id]
         return
+    problem = awaiting.problem_with(study, event.metrics, event.step)
     for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
         if key[0] == study.id:
-            _end(plan, plan.trial(key), TrialState.FAILED, _problem(study, event.metrics, event.step))
-
-
-def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:
-    """A metric is no finite number: the trials whose metric it is, and which would train on from there, have failed."""
-    for key in list(plan.waiting_beyond(node, event.step - 1)):
-        study = plan.studies[key[0]]
-        if event.metrics.get(study.spec["metric"], 0) is None:
-            _end(plan, plan.trial(key), TrialState.FAILED, _problem(study, event.metrics, event.step))
+            awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
 
 
 def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
@@ -376,6 +325,7 @@ def _kept(plan: SearchPlan, event: e.CheckpointKept) -> None:
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.spare)
     plan.intermediate_bytes += event.size * event.spare
     node.saving.pop(event.step, None)
+    awaiting.await_evaluation(plan, node, event.step)
     plan.touched.add(node.id)
 
 
@@ -384,6 +334,7 @@ def _dropped(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
         _remove_checkpoint(plan, node, event.step)
+        awaiting.leave_unevaluated(plan, node, event.step)
     if not event.key:
         _unsaved(plan, node, event)
     plan.touched.add(node.id)
@@ -398,9 +349,10 @@ def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
 def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
     """A checkpoint could not be written. Workers wait for their storage now: only logs of older versions say so."""
     node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
+    awaiting.leave_unevaluated(plan, node, event.step)
     node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
     if node.unsaved[event.step] >= MAX_UNSAVED:
         error = {"kind": FailureKind.STORAGE, "step": event.step, "error": event.reason}
         branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
-        for key in [key for branch in branches for key in plan.waiting_beyond(branch, event.step)]:
-            _end(plan, plan.trial(key), TrialState.FAILED, error)
+        for key, step in [each for branch in branches for each in plan.waits_beyond(branch, event.step)]:
+            awaiting.fail_trial(plan, plan.trial(key), step, error)

@@ -30,12 +30,27 @@ class Checkpoint:
     intermediate: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
+
+    saving: steps that it passed and evaluates or keeps, of which the log does not know yet.
+    """
+
+    step: int
+    saving: frozenset[int] = frozenset()
+
+
+Progresses = Mapping[ChainId, Progress]
+NO_PROGRESS: Progresses = {}
+
+
 @dataclass(slots=True)
 class Node:
     """One set of sequences from step `start` on, under a parent; it has no end of its own.
 
     hp: of the first trial that came here; from `start` on, all who do have the same.
-    waiting: at each step, the trials that asked for a result there and have none yet.
+    waiting: at each step, the trials that asked for a result there and have none yet, or are to be evaluated there.
     running: for each stage of a chain under way, the steps (start, end] it trains here.
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
@@ -72,9 +87,30 @@ class Node:
             self._segment = segment_at(self.hp, self.start)
         return self._segment
 
-    def covers(self, step: int) -> bool:
-        """True when a stage under way will pass `step` here, or evaluates what is kept there."""
-        return any(start < step <= end or start == step == end for start, end in self.running.values())
+    def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
+        """True when a stage under way will pass `step` here, or evaluates what is kept there.
+
+        What it has passed, it will not pass again; but its end is kept in any case.
+        """
+        return any(
+            _is_covered(step, start, end, progress.get(chain)) for (chain, _), (start, end) in self.running.items()
+        )
+
+    def coming(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
+        """The steps at which its state will be kept, once the stages under way are over and everything is saved."""
+        yield from self.saving
+        for (chain, _), (start, end) in self.running.items():
+            yield end
+            if chain in progress:
+                yield from (step for step in progress[chain].saving if start < step < end)
+
+
+def _is_covered(step: int, start: int, end: int, progress: Progress | None) -> bool:
+    if step == end:
+        return True
+    if progress is not None and step in progress.saving:
+        return start < step < end
+    return max(start, progress.step if progress else start) < step < end
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +118,8 @@ class TrialEvent:
     """One line of a study's history, which is all that a tuner is told.
 
     kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
-    more of it is wanted), `RESULT` (its `metrics` after `steps`), `FAIL` or `CANCEL` (no result will come). `hp`: of a
-    start, the configuration.
+    more of it is wanted), `PRIORITIZE` (it has this `priority` now), `RESULT` (its `metrics` after `steps`), `FAIL` or
+    `CANCEL` (no result will come). `hp`: of a start, the configuration.
     """
 
     kind: TrialEventKind
@@ -92,11 +128,17 @@ class TrialEvent:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     reason: Mapping[str, Any] = field(default_factory=dict)
     hp: Mapping[str, Any] = field(default_factory=dict)
+    priority: float = 0.0
 
 
 @dataclass(slots=True)
 class Trial:
-    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands."""
+    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
+
+    unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
+    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority: how urgent it is
+    among the trials of its study.
+    """
 
     study: StudyId
     number: int
@@ -104,6 +146,8 @@ class Trial:
     reason: dict[str, Any]
     path: list[NodeId] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    priority: float = 0.0
+    unevaluated: set[int] = field(default_factory=set)
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
 
@@ -235,15 +279,18 @@ class SearchPlan:
         starts = [self.nodes[node].start for node in trial.path]
         return self.nodes[trial.path[bisect_right(starts, step - 1) - 1]]
 
+    def ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
+        """The nodes on the trial's path, each with the last step that the trial takes there."""
+        ends = [*(self.nodes[name].start for name in trial.path[1:]), trial.steps]
+        return zip(trial.path, ends, strict=True)
+
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
         """What is known of the trial after `step` steps."""
         return self.node_of(trial, step).metrics.get(step)
 
     def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
         """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
-        for number, name in enumerate(trial.path):
-            last = number + 1 == len(trial.path)
-            end = trial.steps if last else self.nodes[trial.path[number + 1]].start
+        for name, end in self.ends(trial):
             found = self.nodes[name].metrics
             yield from ((step, found[step]) for step in sorted(found) if step <= end)
 
@@ -256,10 +303,14 @@ class SearchPlan:
 
     def waiting_beyond(self, node: Node, step: int) -> Iterator[TrialKey]:
         """The trials that wait for a result which takes training `node` past `step`."""
-        for found in self.beyond(node, step):
-            for at, keys in found.waiting.items():
+        return (key for key, _ in self.waits_beyond(node, step))
+
+    def waits_beyond(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
+        """As `waiting_beyond`, each with the step that it waits for."""
+        for below in self.beyond(node, step):
+            for at, keys in below.waiting.items():
                 if at > step:
-                    yield from sorted(keys)
+                    yield from ((key, at) for key in sorted(keys))
 
     def beyond(self, node: Node, step: int) -> Iterator[Node]:
         """The node and, each before its own children, all nodes below it that begin after `step`, however deep."""

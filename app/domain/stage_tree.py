@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.ids import NodeId
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.search_plan import NO_PROGRESS, Node, Progresses, SearchPlan
 
 Place = tuple[NodeId, int]
 """A node and a step in it, start < step; or a node and its start, for a root that begins from nothing."""
@@ -32,8 +32,10 @@ class TreeStage:
     ready: bool
 
 
-def build_stage_tree(plan: SearchPlan) -> list[TreeStage]:
+def build_stage_tree(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> list[TreeStage]:
     """The stage tree that serves every request of a running study which no stage under way will serve (BuildStageTree).
+
+    What a stage under way has passed already, as far as `progress` tells, it will not serve.
 
     Stages come in an order in which a parent precedes its children; each is the part between two places that someone
     needs, so that no step is in two stages.
@@ -42,29 +44,26 @@ def build_stage_tree(plan: SearchPlan) -> list[TreeStage]:
     for node in plan.nodes.values():
         for step in node.waiting:
             if any(plan.wanted(node, step)):
-                _find_latest_checkpoint(plan, (node.id, step), begins)
+                _find_latest_checkpoint(plan, (node.id, step), begins, progress)
     return sorted(_build_tree(plan, begins), key=lambda stage: (stage.start, stage.end, stage.node))
 
 
-def _find_latest_checkpoint(plan: SearchPlan, place: Place, begins: dict[Place, Place]) -> None:
+def _find_latest_checkpoint(plan: SearchPlan, place: Place, begins: dict[Place, Place], progress: Progresses) -> None:
     """FindLatestCheckpoint, as a loop over the ancestors."""
     while place not in begins:
         node, step = plan.nodes[place[0]], place[1]
-        if node.covers(step) or step in node.saving:
+        if node.covers(step, progress) or step in node.saving:
             return
-        resume = latest(node, step)
+        resume = latest(node, step, progress)
         begins[place] = (node.id, node.start if resume is None else resume)
         if resume is not None or node.parent is None or node.start in plan.nodes[node.parent].checkpoints:
             return
         place = (node.parent, node.start)
 
 
-def latest(node: Node, step: int) -> int | None:
+def latest(node: Node, step: int, progress: Progresses = NO_PROGRESS) -> int | None:
     """The last step up to `step` at which the state of the node is kept, or will be when a stage under way is over."""
-    kept = (at for at in node.checkpoints if at <= step)
-    coming = (end for _, end in node.running.values() if end <= step)
-    saving = (at for at in node.saving if at <= step)
-    return max((*kept, *coming, *saving), default=None)
+    return max((at for at in (*node.checkpoints, *node.coming(progress)) if at <= step), default=None)
 
 
 def _build_tree(plan: SearchPlan, begins: dict[Place, Place]) -> Iterator[TreeStage]:

@@ -36,6 +36,7 @@ class TrialEventKind(Word):
     START = "start"
     PROMOTE = "promote"
     STOP = "stop"
+    PRIORITIZE = "prioritize"
     RESULT = "result"
     FAIL = "fail"
     CANCEL = "cancel"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from app.domain.events import Stage
 from app.domain.ids import TrialKey
-from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.search_plan import Node, SearchPlan
+from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Span
 
 
@@ -28,28 +29,12 @@ def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
 def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     """The trial on whose behalf a chain that ends with `span` runs: of the most important study, the first.
 
-    Every trial that shares the chain's stages has the same values there, so its values serve them all.
+    Every trial that shares the chain's stages has the same values there, so its values serve them all. Where the span
+    was chosen for a study, it is one of that study's.
     """
-    waiting = _waiting_below(plan, plan.nodes[span.node], span.end)
+    waiting = list(_waiting_below(plan, plan.nodes[span.node], span.end))
+    waiting = [key for key in waiting if key[0] == span.study] or waiting
     return min(waiting, key=lambda key: (-float(plan.studies[key[0]].spec.get("priority", 1)), key))
-
-
-def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]:
-    """The steps in (start, end], or just `start` when they are equal, after which to evaluate.
-
-    Those are the steps that trials wait for, and every `eval_every` of the running studies that pass here; what has
-    been evaluated already is not evaluated again.
-    """
-    wanted = {step for step in node.waiting if start < step <= end or start == step == end}
-    for study in plan.studies.values():
-        if study.is_running and node.id in study.deepest:
-            wanted.update(_regular(study, start, min(end, study.deepest[node.id])))
-    return sorted(step for step in wanted if step not in node.metrics)
-
-
-def _regular(study: Study, start: int, end: int) -> Iterable[int]:
-    every = study.spec.get("eval_every")
-    return range(start + every - start % every, end + 1, every) if every else ()
 
 
 def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey]:

@@ -4,9 +4,9 @@
 only the nodes that an event touched, and their ancestors as long as their answer changes, are looked at again.
 
 A *need* is a step that must be reached in a node: a request, or the beginning of a child with needs of its own. Each
-need resumes at a *cut*: the latest checkpoint before it, or the node's beginning. The *demand* of a cut is the urgency
-of the most urgent path that begins there: the highest priority first, then the longest time (TreeML §4.3, critical
-path). A cut with demand whose state is at hand is a *head*.
+need resumes at a *cut*: the latest checkpoint before it, or the node's beginning. The *demand* of a cut is, for each
+study that has needs there, the urgency of its most urgent path that begins there: the trial of the highest priority
+first, then the longest time (TreeML §4.3, critical path). A cut with demand whose state is at hand is a *head*.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from app.domain.ids import ChainId, NodeId, PlanId
-from app.domain.search_plan import Chain, Node, SearchPlan
+from app.domain.ids import ChainId, NodeId, PlanId, StudyId
+from app.domain.search_plan import Chain, Node, Progress, SearchPlan
 from app.domain.stage_tree import Place
+from app.scheduling.branch import Branch
 from app.scheduling.costs import Costs
+from app.scheduling.evaluations import evaluations
 from app.scheduling.ranking import Ranking, Urgency
+from app.scheduling.reach import Need, Reach, Urgencies, raise_to
 
 NOTHING = NodeId("")
 """Where roots begin: the state of this node at step 0 is always at hand."""
@@ -32,23 +35,21 @@ UNNAMED = PlanId("")
 MOST_ESTIMATES = 100
 """How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
 
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Reach `step`, resuming at `cut`; `urgency` is that of what is to be done from there on, this included."""
-
-    step: int
-    cut: int
-    urgency: Urgency
+State = tuple[int, NodeId]
+"""The state of a node at a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of a node between two places that someone needs: a stage, before anyone is charged for it."""
+    """The part of a node between two places that someone needs: a stage, before anyone is charged for it.
+
+    study: on whose behalf it was chosen.
+    """
 
     node: NodeId
     start: int
     end: int
+    study: StudyId | None = None
 
 
 class Frontier:
@@ -56,11 +57,13 @@ class Frontier:
 
     def __init__(self, plan: SearchPlan, costs: Costs | None = None, *, id: PlanId = UNNAMED) -> None:
         self.plan, self.id = plan, id
+        self.progress: dict[ChainId, Progress] = {}
         self._costs = costs or Costs()
-        self._demand: dict[NodeId, dict[int, Urgency]] = {}  # of each cut inside a node, or at its beginning
-        self._branches: dict[NodeId, dict[int, Ranking[NodeId]]] = defaultdict(dict)  # children with demand, by start
+        self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # of each cut inside a node, or at its beginning
+        self._branches: dict[NodeId, dict[int, Branch]] = defaultdict(dict)  # children with demand, by start
         self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
-        self._ready: Ranking[tuple[int, NodeId]] = Ranking()  # the states at hand from which something is to be done
+        self._ready: dict[StudyId, Ranking[State]] = {}  # the states at hand from which a study wants something done
+        self._wanted_from: dict[State, frozenset[StudyId]] = {}  # the same the other way round
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
         self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before
@@ -71,8 +74,21 @@ class Frontier:
         """Whether something was folded into the plan that was not taken in yet."""
         return bool(self.plan.touched or self._pending)
 
+    def set_progress(self, chain: ChainId, progress: Progress) -> None:
+        """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
+        known = self.plan.chains.get(chain)
+        if known is None or known.is_trained or self.progress.get(chain) == progress:
+            return
+        before, node = self.progress.get(chain), self.plan.node(known.stages[known.index].node)
+        self.progress[chain] = progress
+        since = before.step if before and before.saving == progress.saving else node.start
+        if any(since < step <= progress.step for step in (*node.waiting, *self._branches[node.id])):
+            self._pending.add(node.id)
+
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
+        for chain in self.progress.keys() - self.plan.chains.keys():
+            del self.progress[chain]
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
@@ -83,113 +99,141 @@ class Frontier:
             self._update(self.plan.nodes[self._nodes[self._outdated]])
 
     def _take_in_events(self) -> None:
-        nodes = self.plan.nodes
-        self._pending.update(name for name in self.plan.touched if name in nodes)  # else it was set aside
+        touched = self._pending | self.plan.touched
+        self._pending = {name for name in touched if name in self.plan.nodes}  # the others were set aside
         self.plan.touched.clear()
-        queue = [(-nodes[name].start, name) for name in self._pending]
+        queue = [(-self.plan.nodes[name].start, name) for name in self._pending]
         heapq.heapify(queue)  # children begin after their parents, so each node is looked at once
         while queue:
             name = heapq.heappop(queue)[1]
-            parent = self._update(nodes[name])
-            self.affected.update(chain for chain, _ in nodes[name].running)
+            node = self.plan.nodes[name]
+            parent = self._update(node)
+            self.affected.update(chain for chain, _ in node.running)
             self._pending.discard(name)
             if parent is not None and parent not in self._pending:
                 self._pending.add(parent)
-                heapq.heappush(queue, (-nodes[parent].start, parent))
-        self._pending = set()  # a set that was large once is slow to walk through for ever
+                heapq.heappush(queue, (-self.plan.nodes[parent].start, parent))
 
-    def heads(self) -> Iterator[Place]:
-        """Where a slot may begin, in no particular order."""
-        for step, name in self._ready:
-            if name and step in self._demand[name]:
+    # ------------------------------------------------------------------------------------------- what can be done
+
+    def heads(self, study: StudyId | None = None) -> Iterator[Place]:
+        """Where a slot may begin, for one study or for any, in no particular order."""
+        states = self._wanted_from if study is None else self._ready.get(study, ())
+        for step, name in states:
+            if name and _wants(self._demand[name].get(step), study):
                 yield (name, step)
             if branch := self._branches[name].get(step):
-                yield from ((child, step) for child in branch)
+                yield from ((child, step) for child in branch.children(study))
+
+    def studies(self) -> Iterator[StudyId]:
+        """The studies for which a slot may begin something."""
+        return (study for study, ready in self._ready.items() if ready)
 
     def urgency(self, head: Place) -> Urgency:
-        """How urgent the most urgent path from a head is."""
-        return self._demand[head[0]][head[1]]
+        """(priority, seconds) of the most important study's most urgent path from a head."""
+        return max(self._ranked(study, urgency) for study, urgency in self._demand[head[0]][head[1]].items())
 
-    def longest(self, passed_over: Container[Place] = ()) -> Place | None:
-        """The head with the most urgent path that is not passed over, ties to the earlier step."""
-        top = self._ready.top()
-        first = top and self._first(top[1][1], top[1][0])
-        if first is None or first not in passed_over:
-            return first
-        others = [head for head in self.heads() if head not in passed_over]
-        return max(others, key=lambda head: (self.urgency(head), -head[1], head[0]), default=None)
+    def longest(self, passed_over: Container[Place] = (), study: StudyId | None = None) -> Place | None:
+        """The head with the most urgent path that is not passed over, of one study or of the most important."""
+        if study is not None:
+            return self._longest_of(study, passed_over)
+        best: tuple[Urgency, Place] | None = None
+        for each in self._ready:
+            head = self._longest_of(each, passed_over)
+            if head is not None:
+                urgency = self._ranked(each, self._demand[head[0]][head[1]][each])
+                if best is None or urgency > best[0]:
+                    best = urgency, head
+        return best and best[1]
 
-    def path(self, head: Place) -> list[Span]:
-        """The most urgent path from a head to the end, cut at every need on its way.
+    def path(self, head: Place, study: StudyId | None = None) -> list[Span]:
+        """A study's most urgent path from a head to the end, cut at every need on its way.
 
         Of equal ones, that which stays in the node for longest: whoever branches on the way can begin the sooner.
         """
+        if study is None:
+            study = self._most_important(self._demand[head[0]][head[1]])
         spans: list[Span] = []
         place: Place | None = head
         while place is not None:
             name, start = place
             needs = [need for need in self._needs(self.plan.nodes[name]) if need.cut == start]
-            target = max(needs, key=lambda need: (need.urgency, need.step)).step
+            own = [need for need in needs if study in need.urgencies]
+            target = max(own, key=lambda need: (need.urgencies[study], need.step)).step
             for need in needs:
                 if need.step <= target:
-                    spans.append(Span(name, start, need.step))
+                    spans.append(Span(name, start, need.step, study))
                     start = need.step
             branch = self._branches[name].get(target)
-            onward = branch and branch.top()
+            onward = branch and branch.top(study)
             place = (onward[1], target) if onward else None
         return spans
 
     def children(self, span: Span) -> int:
         """How many stages could begin where this one ends."""
         beyond = any(need.step > span.end and need.cut <= span.end for need in self._needs(self.plan.nodes[span.node]))
-        return len(self._branches[span.node].get(span.end, ())) + beyond
+        branch = self._branches[span.node].get(span.end)
+        return (sum(1 for _ in branch.children()) if branch else 0) + beyond
 
     def marks(self, chain: Chain) -> list[int]:
         """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
 
-        It should evaluate and keep its state there.
+        It should evaluate and keep its state there. Where a study that came later only wants to have them evaluated,
+        the state is kept for nothing; that is the price of one list for both.
         """
-        found: list[int] = []
+        found: set[int] = set()
         ahead = chain.stages[chain.index :]
         needed = {name: self._unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
+        passed = self.progress[chain.id].step if chain.id in self.progress else 0
         for stage in ahead:
-            steps = needed[stage.node]
-            found += steps[bisect_right(steps, stage.start) : bisect_left(steps, stage.end)]
-            if stage.end in self.plan.nodes[stage.node].waiting and stage.end not in stage.evaluate:
-                found.append(stage.end)
-        return found
+            steps, start = needed[stage.node], max(stage.start, passed)
+            found.update(steps[bisect_right(steps, start) : bisect_left(steps, stage.end)])
+            late = evaluations(self.plan, self.plan.nodes[stage.node], start, stage.end) if start <= stage.end else []
+            found.update(step for step in late if step not in stage.evaluate)
+        return sorted(found)
 
     def _unkept(self, node: Node) -> list[int]:
         return sorted(self._wanted(node, lambda step: step not in node.checkpoints))
+
+    def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
+        """What is urgent within a study, compared with what is in others: by its priority and the time alone."""
+        return (float(self.plan.studies[study].spec.get("priority", 1)), urgency[1])
+
+    def _most_important(self, urgencies: Urgencies) -> StudyId:
+        return max(urgencies, key=lambda study: (self._ranked(study, urgencies[study]), study))
+
+    def _longest_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
+        ready = self._ready.get(study)
+        top = ready.top() if ready else None
+        first = top and self._first(study, top[1])
+        if first is None or first not in passed_over:
+            return first
+        others = [head for head in self.heads(study) if head not in passed_over]
+        return max(others, key=lambda head: (self._demand[head[0]][head[1]][study], -head[1], head[0]), default=None)
 
     # ------------------------------------------------------------------------------------ one node looked at again
 
     def _update(self, node: Node) -> NodeId | None:
         """Look at a node again; its parent if that must be looked at too."""
-        before, demand = self._demand.get(node.id, {}), dict[int, Urgency]()
+        before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self._needs(node):
-            demand[need.cut] = max(demand.get(need.cut, need.urgency), need.urgency)
+            raise_to(demand.setdefault(need.cut, {}), need.urgencies)
         kept = frozenset(node.checkpoints)
-        changed = self._kept.get(node.id, frozenset()) ^ kept
-        if demand != before:
-            changed |= {step for step, _ in before.items() ^ demand.items()}
+        changed = set(self._kept.get(node.id, frozenset()) ^ kept)
+        changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
         self._demand[node.id], self._kept[node.id] = demand, kept
         for step in changed:
             self._renew(node.id, step)
-        first = demand.get(node.start)
-        return None if first == before.get(node.start) else self._tell_parent(node, first)
+        first, last = demand.get(node.start, {}), before.get(node.start, {})
+        return None if first == last else self._tell_parent(node, first)
 
-    def _tell_parent(self, node: Node, demand: Urgency | None) -> NodeId | None:
+    def _tell_parent(self, node: Node, demand: Urgencies) -> NodeId | None:
         """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
         parent = node.parent or NOTHING
-        branch = self._branches[parent].get(node.start, Ranking())
-        before = branch.top()
-        branch.put(node.id, demand)
-        if branch.top() == before:
+        branch = self._branches[parent].setdefault(node.start, Branch())
+        if not branch.put(node.id, demand):
             return None
-        if branch:
-            self._branches[parent][node.start] = branch
-        else:
+        if not branch:
             del self._branches[parent][node.start]
         if self._is_at_hand(parent, node.start):
             self._renew(parent, node.start)
@@ -198,14 +242,30 @@ class Frontier:
 
     def _renew(self, name: NodeId, step: int) -> None:
         """What is to be done from a state has changed, or whether it is at hand."""
-        first = self._first(name, step) if self._is_at_hand(name, step) else None
-        self._ready.put((step, name), None if first is None else self.urgency(first))
+        state, urgencies = (step, name), Urgencies()
+        if self._is_at_hand(name, step):
+            raise_to(urgencies, self._own(name, step))
+            if branch := self._branches[name].get(step):
+                raise_to(urgencies, branch.tops())
+        for study in self._wanted_from.pop(state, frozenset()) | urgencies.keys():
+            ready = self._ready.setdefault(study, Ranking())
+            ready.put(state, urgencies.get(study))
+            if not ready:
+                del self._ready[study]
+        if urgencies:
+            self._wanted_from[state] = frozenset(urgencies)
 
-    def _first(self, name: NodeId, step: int) -> Place | None:
-        """The most urgent of the places that begin with this state: the node's own cut there, or a child."""
-        own = self._demand.get(name, {}).get(step) if name and step > self.plan.nodes[name].start else None
-        branch = self._branches[name].get(step)
-        top = branch.top() if branch else None
+    def _own(self, name: NodeId, step: int) -> Urgencies:
+        """What is to be done in the node itself from its state at a step."""
+        if not name or step <= self.plan.nodes[name].start:
+            return {}
+        return self._demand.get(name, {}).get(step, {})
+
+    def _first(self, study: StudyId, state: State) -> Place | None:
+        """A study's most urgent of the places that begin with this state: the node's own cut there, or a child."""
+        step, name = state
+        own, branch = self._own(name, step).get(study), self._branches[name].get(step)
+        top = branch.top(study) if branch else None
         if top is None or (own is not None and own >= top[0]):
             return None if own is None else (name, step)
         return (top[1], step)
@@ -219,45 +279,28 @@ class Frontier:
         """What must be reached in the node and by no stage under way, in order of steps."""
         if not node.waiting and not self._branches[node.id]:
             return []
-        reach = _Reach(node)
+        reach = Reach(node, self.progress)
         wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
         cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
         for step in sorted(wanted):
-            cut, (priority, seconds) = reach.latest(step), wanted[step]
-            needs.append(Need(step, cut, (priority, seconds + (step - cut) * cost)))
+            cut = reach.latest(step)
+            takes = (step - cut) * cost
+            onward = {study: (priority, takes + seconds) for study, (priority, seconds) in wanted[step].items()}
+            needs.append(Need(step, cut, onward))
         return needs
 
-    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgency]:
+    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
         """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
-        wanted: dict[int, Urgency] = {}
+        wanted: dict[int, Urgencies] = defaultdict(dict)
         for step in filter(counts, node.waiting):
-            for study in self.plan.wanted(node, step):
-                urgency = (float(study.spec.get("priority", 1)), 0.0)
-                wanted[step] = max(wanted.get(step, urgency), urgency)
+            for key in node.waiting[step]:
+                if self.plan.studies[key[0]].is_running:
+                    raise_to(wanted[step], {key[0]: (self.plan.trial(key).priority, 0.0)})
         for step, branch in self._branches[node.id].items():
-            if step not in node.checkpoints and counts(step) and (top := branch.top()):
-                wanted[step] = max(wanted.get(step, top[0]), top[0])
-        return wanted
+            if step not in node.checkpoints and counts(step):
+                raise_to(wanted[step], branch.tops())
+        return {step: urgencies for step, urgencies in wanted.items() if urgencies}
 
 
-class _Reach:
-    """Where the state of a node is kept, or will be when the stages under way, which do not overlap, are over."""
-
-    def __init__(self, node: Node) -> None:
-        self._start = node.start
-        self._running = sorted((end, start) for start, end in node.running.values())
-        self._ends = [end for end, _ in self._running]
-        self._states = sorted({*node.checkpoints, *node.saving, *self._ends})
-
-    def covers(self, step: int) -> bool:
-        """As `Node.covers`."""
-        number = bisect_left(self._ends, step)
-        if number == len(self._ends):
-            return False
-        end, start = self._running[number]
-        return start < step or start == step == end
-
-    def latest(self, step: int) -> int:
-        """As `stage_tree.latest`, or the beginning of the node."""
-        number = bisect_right(self._states, step)
-        return self._states[number - 1] if number else self._start
+def _wants(urgencies: Urgencies | None, study: StudyId | None) -> bool:
+    return bool(urgencies) if study is None else study in (urgencies or ())

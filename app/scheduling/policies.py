@@ -1,29 +1,16 @@
-"""Which outstanding stages a free slot takes: the three policies that TreeML §6.3 compares, chosen by a setting.
-
-A policy looks at the frontiers of all plans and gives the one to take from, with the spans to run there in a row. Heads
-that are passed over, since no slot can take them now, are as if they were not there.
-"""
+"""Which outstanding stages a free slot takes, chosen by a setting: fair shares, or what TreeML §6.3 compares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from app.domain.ids import PlanId
 from app.domain.stage_tree import Place
+from app.scheduling.fair_share import fair_share
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.policy import NOTHING, Choice, PassedOver, Policy
 from app.scheduling.ranking import Urgency
 
-Choice = tuple[Frontier, list[Span]]
-
-PassedOver = Mapping[PlanId, Container[Place]]
-"""By plan, the heads that are not to be chosen."""
-
-NOTHING: PassedOver = {}
-
-
-class Policy(Protocol):
-    def __call__(self, frontiers: Sequence[Frontier], passed_over: PassedOver = ...) -> Choice | None: ...
+__all__ = ["NOTHING", "POLICIES", "Choice", "PassedOver", "Policy"]
 
 
 def critical_path(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
@@ -62,6 +49,7 @@ def _single(
 
 
 POLICIES: dict[str, Policy] = {
+    "fair_share": fair_share,
     "critical_path": critical_path,
     "breadth_first": breadth_first,
     "most_children_first": most_children_first,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 Urgency = tuple[float, float]
-"""(priority of the most important study served, seconds of training on the longest path for that priority)"""
+"""(priority, seconds of training on the longest path for that priority): of trials in a study, or of studies"""
 
 Key = TypeVar("Key", bound=Any)
 

@@ -116,14 +116,22 @@ class Simulator:
     def give(self, command: c.Command) -> tuple[e.Event, ...]:
         """Decide a command and take in what follows."""
         if isinstance(command, c.SubmitStudy):
-            for slot in self._slots.values():
-                slot.describe({command.plan.trainer: command.plan.trainer_version})
+            self._equip(command.plan)
         recorded = self._ports.transact(PLAN, lambda plan: decide(plan, command, self._ports.limits))
         return tuple(each.event for each in recorded)
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Take in events."""
-        self._log.append(PLAN, list(events), expected=None, at=self.now)
+        taken = list(events)
+        for event in taken:
+            if isinstance(event, e.PlanOpened):
+                self._equip(event)
+        self._log.append(PLAN, taken, expected=None, at=self.now)
+
+    def _equip(self, opened: e.PlanOpened) -> None:
+        """The slots have the trainer of the plan."""
+        for slot in self._slots.values():
+            slot.describe({opened.trainer: opened.trainer_version})
 
     def run(self) -> float:
         """Until nothing is left to do; the virtual time that it took."""
@@ -133,8 +141,16 @@ class Simulator:
 
     def advance(self) -> bool:
         """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do."""
-        if self._is_nudged():
-            self.scheduler.tick()
+        while True:
+            if self._is_nudged():
+                self.scheduler.tick()
+            if self._happens():
+                return True
+            if self._log.version(PLAN) == self._seen:
+                return False  # what a look itself has changed, such as a slot that is free again, asks for another one
+
+    def _happens(self) -> bool:
+        """Let the next thing happen on a slot, if anything does."""
         while self._due:
             at, number, name = heapq.heappop(self._due)
             slot = self._slots[name]

@@ -1,43 +1,51 @@
 """What another tuner would have decided over the results that exist: nothing is trained.
 
-The study is run again on virtual slots, with its study file changed and the same configurations in the same order.
-Since names come from content, a result is known wherever any study of the plan has one. Where none is known, the last
-one before it on the same path stands in for it, and its steps count as still needed.
+The log is followed as long as the study's tuner, with its study file changed, decides what was decided. From there on
+the study is run on virtual slots: as many as there were, with stages that take as long as they took, and the same
+configurations in the same order. So no change makes no difference. Since names come from content, a result is known
+wherever any study of the plan has one. Where none is known, the last one before it on the same path stands in for it,
+its steps count as still needed, and the result as not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import results
+from app.domain.evolve import fold
 from app.domain.ids import NodeId, StudyId
-from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
+from app.domain.states import ChainOutcome, TrialEventKind
+from app.scheduling.costs import Costs
 from app.scheduling.tuners import TunerDriver, sampler_of
+from app.scheduling.tuners.base import NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.simulator import Simulator
-from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec import KINDS, Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
 
 
-def what_if(plan: SearchPlan, name: StudyId, changes: Mapping[str, Any], *, slots: int = 1) -> Json:
+def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -> Json:
     """The same study with `changes` to its study file, by dotted path. Raises `stagetree.spec.SpecError`.
 
-    saved: steps that were trained for the study and would not have been. needed: steps that nobody has trained.
+    saved: steps that the study asked for and would not have. needed: those that it would, and nobody has trained; but
+    where training failed, it has been tried.
+    not_known: results that nobody has measured, among those that would have decided.
     """
+    plan = fold(log)
     study = plan.studies[name]
-    spec = StudySpec.from_dict(changed(study.spec, changes)).to_json()
-    known = _Known(plan)
-    simulator = Simulator(slots=slots, measure=known)
-    assert plan.opened is not None
-    simulator.give(c.SubmitStudy(plan=plan.opened, study=name, spec=spec, at=0.0))
-    simulator.set_tuner(name, TunerDriver(spec, sampler=_again(study, StudySpec.from_dict(spec))))
-    world = known.world = simulator.plan
-    simulator.run()
+    known, durations = _Known(plan, study), _Durations(plan)
+    simulator = Simulator(slots=_slots(log), measure=known, seconds=durations)
+    known.world = durations.world = world = simulator.plan
+    follower = _Follower(simulator, study, changes)
+    if not all(follower.follow(event) for event in log):
+        follower.go_on_alone()
+        simulator.run()
     imagined = world.studies[name]
     return {
         "study": name,
@@ -46,14 +54,21 @@ def what_if(plan: SearchPlan, name: StudyId, changes: Mapping[str, Any], *, slot
         "requested": imagined.requested,
         "unique": imagined.unique,
         "saved": sum(_excess(plan, study, imagined)),
-        "needed": sum(max(0, end - _trained(plan, node, world)) for node, end in imagined.deepest.items()),
-        "best": _best(world, imagined),
+        "needed": sum(_missing(plan, study, imagined, world)),
+        "not_known": sum(not known.has(imagined.trials[line.trial], line.steps) for line in _results(imagined)),
+        "best": _best(known, imagined),
     }
 
 
 def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
-    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`."""
+    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`.
+
+    With another kind of tuner, the fields go that only the one before it had.
+    """
     found = deepcopy(spec)
+    kind = changes.get("tuner.kind")
+    if kind in KINDS and kind != found["tuner"]["kind"]:
+        found["tuner"] = {field: value for field, value in found["tuner"].items() if field in KINDS[kind].model_fields}
     for path, value in changes.items():
         *owners, last = path.split(".")
         owner = found
@@ -65,6 +80,81 @@ def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
         if value is None:
             del owner[last]
     return found
+
+
+def _slots(log: Sequence[e.Event]) -> int:
+    """How many slots trained the plan."""
+    return len({event.slot for event in log if isinstance(event, e.ChainAssigned)}) or 1
+
+
+class _Follower:
+    """Gives a simulator the recorded events, as long as the changed study decides as the recorded one did."""
+
+    def __init__(self, simulator: Simulator, study: Study, changes: Mapping[str, Any]) -> None:
+        self._simulator, self._study, self._changes = simulator, study, changes
+        self._driver: TunerDriver | None = None
+
+    def follow(self, event: e.Event) -> bool:
+        """Take in an event; False if it is a decision that would not have been made."""
+        if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == self._study.id:
+            event = self._imagine(event)
+        elif self._is_decision(event) and not self._agrees(event):
+            return False
+        self._simulator.take([event])
+        return True
+
+    def go_on_alone(self) -> None:
+        """From here on only this study is run, and all that was under way begins anew."""
+        plan = self._simulator.plan
+        ended = [e.ChainEnded(chain=chain, outcome=ChainOutcome.STOPPED) for chain in plan.chains]
+        self._simulator.take(ended)
+        for other in [study.id for study in plan.studies.values() if not study.is_final]:
+            if other != self._study.id:
+                self._simulator.give(c.PauseStudy(study=other))
+        assert self._driver is not None
+        self._simulator.set_tuner(self._study.id, self._driver)
+
+    def _imagine(self, event: e.StudySubmitted | e.StudyReopened) -> e.Event:
+        """The study file as it would have been. Raises `SpecError`."""
+        parsed = StudySpec.from_dict(changed(event.spec, self._changes))
+        spec, beyond = parsed.to_json(), sampler_of(parsed)
+        self._driver = TunerDriver(spec, sampler=beyond and _Again(self._study, beyond))
+        return replace(event, spec=spec)
+
+    def _is_decision(self, event: e.Event) -> bool:
+        if getattr(event, "study", None) != self._study.id:
+            return False
+        by = getattr(event, "reason", {}).get("by")
+        match event:
+            case e.TrialAdded():
+                return bool(by == "tuner")
+            case e.TrialExtended():
+                return bool(by != "user")
+        return isinstance(event, e.TrialStopped | e.TrialPrioritized | e.StudyCompleted)
+
+    def _agrees(self, event: e.Event) -> bool:
+        assert self._driver is not None
+        study = self._simulator.plan.studies[self._study.id]
+        self._driver.observe(study)
+        return _is_same(event, self._driver.expected(), study)
+
+
+def _is_same(event: e.Event, action: Next | None, study: Study) -> bool:
+    """Whether a recorded decision is what the tuner wants; the reason may be another one."""
+    match event, action:
+        case e.TrialAdded(), NewTrial():
+            return event.steps == action.steps
+        case e.TrialAdded(), c.Start():
+            return (event.steps, event.hp) == (action.steps, action.hp)
+        case e.TrialExtended(), c.Extend():
+            return (event.trial, event.steps) == (action.trial, action.steps)
+        case e.TrialStopped(), c.Stop():
+            return event.trial == action.trial
+        case e.TrialPrioritized(), c.Prioritize():
+            return (event.trial, event.priority) == (action.trial, action.priority)
+        case e.StudyCompleted(), None:
+            return study.active == 0
+    return False
 
 
 class _Again(NonAdaptive):
@@ -82,16 +172,17 @@ class _Again(NonAdaptive):
         return self._beyond.size()
 
 
-def _again(study: Study, spec: StudySpec) -> Sampler | None:
-    beyond = sampler_of(spec)
-    return None if beyond is None else _Again(study, beyond)
-
-
 class _Known:
-    """Measures a virtual model by looking up what is on record for its name and step, or else before it on its path."""
+    """Measures a virtual model by looking up what is on record for its name and step, or else before it on its path.
 
-    def __init__(self, plan: SearchPlan) -> None:
+    Of a configuration of which nothing is on record, the worst result of its study is taken.
+    """
+
+    def __init__(self, plan: SearchPlan, study: Study) -> None:
         self._plan, self.world = plan, SearchPlan()
+        metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
+        values = [value for line in study.history if (value := line.metrics.get(metric)) is not None]
+        self._worst: e.Metrics = {metric: max(values, key=lambda value: sign * value, default=0.0)}
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
         for ancestor in reversed(self.world.ancestry(node.id)):
@@ -99,7 +190,24 @@ class _Known:
             at = max((known for known in recorded if known <= step), default=None)
             if at is not None:
                 return recorded[at]
-        return {}
+        return self._worst
+
+    def has(self, trial: Trial, step: int) -> bool:
+        """Whether a trial's result was measured, and did not have to be made up."""
+        name = self.world.node_of(trial, step).id
+        return name in self._plan.nodes and step in self._plan.nodes[name].metrics
+
+
+class _Durations:
+    """How long stages take: as long as they took, or are estimated to take from that."""
+
+    def __init__(self, plan: SearchPlan) -> None:
+        self._plan, self.world, self._costs = plan, SearchPlan(), Costs()
+        self._costs.refit(plan)
+
+    def __call__(self, stage: e.Stage, number: int) -> float:
+        node = self._plan.nodes.get(stage.node) or self.world.nodes[stage.node]
+        return (stage.end - stage.start) * self._costs.seconds_per_step(node)
 
 
 def _trained(plan: SearchPlan, name: NodeId, world: SearchPlan) -> int:
@@ -108,6 +216,12 @@ def _trained(plan: SearchPlan, name: NodeId, world: SearchPlan) -> int:
     if node is None:
         return world.nodes[name].start
     return max((*node.checkpoints, *node.metrics, *(plan.nodes[child].start for child in node.children), node.start))
+
+
+def _missing(plan: SearchPlan, study: Study, imagined: Study, world: SearchPlan) -> Iterator[int]:
+    """For each node, the steps that the imagined study has there, and neither the study nor anyone else had."""
+    for name, end in imagined.deepest.items():
+        yield max(0, end - max(_trained(plan, name, world), study.deepest.get(name, 0)))
 
 
 def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
@@ -119,6 +233,19 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
     ]
 
 
-def _best(world: SearchPlan, study: Study) -> Json | None:
-    found = results.best(world, study)
-    return found and {"trial": found[0].number, "value": found[1].value, "steps": found[1].step}
+def _best(known: _Known, study: Study) -> Json | None:
+    """The best last result of a trial, of those that were measured."""
+    metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
+    last: dict[int, tuple[float, int]] = {}
+    for line in _results(study):
+        value = line.metrics.get(metric)
+        if value is not None and known.has(study.trials[line.trial], line.steps):
+            last[line.trial] = (value, line.steps)
+    if not last:
+        return None
+    trial = min(last, key=lambda number: (sign * last[number][0], number))
+    return {"trial": trial, "value": last[trial][0], "steps": last[trial][1]}
+
+
+def _results(study: Study) -> list[TrialEvent]:
+    return [line for line in study.history if line.kind == TrialEventKind.RESULT]

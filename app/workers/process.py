@@ -110,9 +110,11 @@ def ticking() -> Ticking:
 def _scheduler(records: SqlRecords) -> Scheduler:
     from app.events.plans import Plans
     from app.scheduling.policies import POLICIES
+    from app.tuner_files import register
     from app.workers.scheduler.ports import Ports
     from app.workers.scheduler.tick import Scheduler
 
+    register(settings().tuner_files)
     ports = Ports(
         records=records,
         plans=Plans(records.log),

@@ -47,7 +47,8 @@ def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]
 
 def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
     spec = workers.plan(study).studies[study].spec
-    assert spec == STUDY | {"seed": 0, "value": "last", "priority": 1.0, "max_restarts": 2, "merge": True}
+    given = {"seed": 0, "value": "last", "priority": 1.0, "weight": 1.0, "max_restarts": 2, "merge": True}
+    assert spec == STUDY | given
 
 
 @pytest.mark.parametrize(

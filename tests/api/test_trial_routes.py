@@ -121,11 +121,12 @@ def test_a_trial_is_cancelled(http: TestClient, tuned: str, nudges: list[str]) -
     assert nudges == ["nudge"] * 2
 
 
-def test_what_is_completed_cannot_be_cancelled(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_a_trial_that_waits_for_its_tuner_can_be_cancelled_and_one_that_is_over_cannot(
+    http: TestClient, tuned: str, workers: Workers
+) -> None:
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    refused = http.delete(f"/studies/{tuned}/trials/0")
-    assert refused.status_code == 409
-    assert refused.json()["detail"] == f"trial 0 of study {tuned} is completed and cannot be cancelled"
+    http.post(f"/studies/{tuned}:pause")
+    assert http.delete(f"/studies/{tuned}/trials/0").status_code == 204
 
 
 def test_nothing_is_added_to_what_is_over(http: TestClient, study: str) -> None:

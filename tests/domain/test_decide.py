@@ -114,9 +114,20 @@ def test_what_is_over_cannot_be_changed(story: Story) -> None:
     assert decide(story.plan, c.FailStudy(study=S, error="", at=2.0)) == ()
 
 
-def test_a_trial_that_has_its_result_cannot_be_cancelled(story: Story) -> None:
+def test_a_trial_that_has_its_result_can_be_cancelled_as_long_as_its_tuner_may_go_on_with_it(story: Story) -> None:
     story.evaluate(story.path(S)[0].id, 10)
-    assert refused(story, c.CancelTrial(study=S, trial=0)) == "trial 0 of study s is completed and cannot be cancelled"
+    assert story.trial(S).state == "completed"
+    assert story.give(c.CancelTrial(study=S, trial=0)) == (e.TrialCancelled(study=S, trial=0),)
+    assert story.give(c.CancelTrial(study=S, trial=0)) == ()
+    assert (story.trial(S).state, story.plan.studies[S].active) == ("cancelled", 1)
+    assert decide(story.plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),))) == ()
+
+
+def test_nothing_is_removed_from_a_study_that_is_over(story: Story) -> None:
+    story.evaluate(story.path(S)[0].id, 10)
+    story.give(c.CancelStudy(study=S, at=1.0))
+    sentence = "trial 0 of study s is completed in a study that is cancelled and cannot be cancelled"
+    assert refused(story, c.CancelTrial(study=S, trial=0)) == sentence
 
 
 def test_wishes_are_taken_in_order_and_numbered_on(story: Story) -> None:

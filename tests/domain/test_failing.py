@@ -32,15 +32,36 @@ def results(story: Story, study: StudyId) -> list[tuple[int, int]]:
     return [(entry.trial, entry.steps) for entry in story.plan.studies[study].history if entry.kind == "result"]
 
 
-def test_a_metric_that_is_no_number_fails_those_whose_metric_it_is(story: Story) -> None:
+def test_a_metric_that_is_no_number_fails_those_who_asked_for_it_there(story: Story) -> None:
     mine = story.submit(({"h": 1}, 5), ({"h": 1}, 20), ({"h": LATE}, 20), ({"h": EARLY}, 20))
-    theirs = story.submit(({"h": 1}, 20), metric="loss")
+    theirs = story.submit(({"h": 1}, 5), metric="loss")
     (node,) = story.path(mine)
     story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: None, "loss": 1.0}))
-    assert states(story, mine) == ["failed", "failed", "failed", "active"]
-    assert states(story, theirs) == ["active"]
-    assert story.trial(mine, 0).error == story.trial(mine, 2).error
+    assert states(story, mine) == ["failed", "active", "active", "active"]
+    assert states(story, theirs) == ["completed"]
     assert (story.trial(mine).error or {})["kind"] == "nan"
+
+
+def test_what_another_study_evaluates_fails_no_trial_of_this_one(story: Story) -> None:
+    mine = story.submit(({"h": 1}, 10))
+    story.submit(({"h": 1}, 10), eval_every=3)
+    (node,) = story.path(mine)
+    story.evaluate(node.id, 3, None)
+    assert states(story, mine) == ["active"]
+    story.evaluate(node.id, 10)
+    assert states(story, mine) == ["completed"]
+    later = story.submit(({"h": 1}, 3), ({"h": 1}, 10))
+    assert states(story, later) == ["failed", "completed"]
+
+
+def test_a_trial_that_waits_at_two_steps_fails_once(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5))
+    story.give(c.ApplyTunerActions(study=study, actions=(c.Extend(trial=0, steps=10),)))
+    (node,) = story.path(study)
+    chain = story.assign((node, 0, 10))
+    story.happen(e.StageFailed(chain=chain.id, index=0, step=2, kind="exception", error="Boom", seconds=2.0))
+    assert [line.kind for line in story.plan.studies[study].history].count("fail") == 1
+    assert states(story, study) == ["failed"] and story.plan.studies[study].active == 0
 
 
 def test_a_metric_that_is_not_reported_fails_all_who_would_wait_for_it(story: Story) -> None:

@@ -8,6 +8,7 @@ import pytest
 from scenes import AWAY, LEASE, RANDOM, Scene, times
 
 from app.domain import events as e
+from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.states import ChainOutcome
 from app.simulation.simulator import Simulator
@@ -44,6 +45,35 @@ def test_a_worker_that_is_gone_is_lost_with_the_time_it_took() -> None:
     (ended,) = scene.events(e.ChainEnded)
     assert ended == e.ChainEnded(chain=chain, outcome=ChainOutcome.LOST, steps=6, seconds=30.0)
     assert sum(node.seconds / node.steps_run for node in scene.plan().nodes.values()) == 5.0
+
+
+def ask(scene: Scene, steps: int) -> StudyId:
+    return scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": steps}]}, name=f"to {steps}")
+
+
+def test_what_a_worker_has_passed_is_trained_anew_at_once() -> None:
+    scene, chain = running(slots=2)
+    beat(scene, chain, 6)
+    ask(scene, 4)
+    scene.scheduler.tick()
+    scene.scheduler.tick()
+    assert [(stage.start, stage.end) for _, stage in assigned(scene)] == [(0, 10), (0, 4)]
+
+
+def test_what_a_worker_will_pass_or_is_about_to_report_is_not() -> None:
+    scene, chain = running(slots=2)
+    beat(scene, chain, 3)
+    ask(scene, 4)
+    scene.scheduler.tick()
+    with scene.records.read() as rows:
+        assert rows.chains.flags(chain, 1).extra_eval_steps == (4,)
+    beat(scene, chain, 6)
+    scene.scheduler.tick()
+    assert [(stage.start, stage.end) for _, stage in assigned(scene)] == [(0, 10)]
+
+
+def assigned(scene: Scene) -> list[tuple[str, e.Stage]]:
+    return [(event.slot, stage) for event in scene.events(e.ChainAssigned) for stage in event.stages]
 
 
 def test_a_worker_that_is_alive_and_has_its_slot_was_interrupted() -> None:

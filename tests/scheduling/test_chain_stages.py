@@ -6,7 +6,8 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.events import Stage
-from app.scheduling.chains import evaluations, lead_trial, stages_of
+from app.scheduling.chains import lead_trial, stages_of
+from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Frontier, Span
 from tests.plans import Story, steps
 

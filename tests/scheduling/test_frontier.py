@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,9 +23,11 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.evolve import fold
-from app.domain.search_plan import Chain, Study
+from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import Chain, Progress, Study, Trial
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
+from app.scheduling.chains import lead_trial
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
 from app.scheduling.policies import POLICIES
@@ -82,6 +85,15 @@ class History(RuleBasedStateMachine):
             c.ApplyTunerActions(study=study.id, actions=tuple(c.Start(hp=hp, steps=asked) for hp, asked in wanted))
         )
 
+    @rule(data=st.data(), priority=st.integers(-1, 2))
+    @precondition(lambda self: any(study.trials for study in self.open()))
+    def prioritize(self, data: st.DataObject, priority: int) -> None:
+        study = data.draw(st.sampled_from([study for study in self.open() if study.trials]))
+        action = c.Prioritize(trial=data.draw(st.sampled_from(study.trials)).number, priority=float(priority))
+        command = c.ApplyTunerActions(study=study.id, actions=(action,))
+        self.story.give(command)
+        self.is_settled(command)
+
     @rule(data=st.data(), more=st.integers(1, 5), kind=st.sampled_from(["extend", "extend", "stop", "cancel"]))
     @precondition(lambda self: any(study.trials for study in self.open()))
     def change(self, data: st.DataObject, more: int, kind: str) -> None:
@@ -120,7 +132,11 @@ class History(RuleBasedStateMachine):
         if chain := self.story.take(self.frontier, policy):
             known = [stage for stage in chain.stages for step in stage.evaluate if step in self.node(stage).metrics]
             assert not known, "nothing is evaluated twice"
-            self.is_settled(c.AssignChain(chain=chain.id, slot="gpu0", stages=chain.stages, at=0.0))
+            progress = dict(self.frontier.progress)
+            again = c.AssignChain(chain=chain.id, slot="gpu0", stages=chain.stages, at=0.0, progress=progress)
+            self.is_settled(again)
+            with pytest.raises(Refused):
+                decide(self.plan, replace(again, chain=ChainId("another")))
 
     @rule(data=st.data(), seconds=st.floats(0.1, 9), value=st.sampled_from([0.5, 0.5, 0.5, None]), keep=st.booleans())
     @precondition(lambda self: self.training())
@@ -144,6 +160,17 @@ class History(RuleBasedStateMachine):
                 self.story.unsaved(stage.node, step)
             if step in self.frontier.marks(chain):
                 self.story.evaluate(stage.node, step)
+
+    @rule(data=st.data(), saving=st.booleans())
+    @precondition(lambda self: self.training())
+    def report_progress(self, data: st.DataObject, saving: bool) -> None:
+        """A heartbeat says how far a stage is; some of what it passed may be on its way."""
+        chain = data.draw(self.one(self.training()))
+        stage, known = chain.stages[chain.index], self.frontier.progress.get(chain.id, Progress(0))
+        step = data.draw(st.integers(max(stage.start, min(known.step, stage.end)), stage.end))
+        passed = range(stage.start + 1, step + 1)
+        coming = frozenset({data.draw(st.sampled_from(passed))} if saving and passed else ())
+        self.frontier.set_progress(chain.id, Progress(step, coming))
 
     @rule(data=st.data(), fate=st.sampled_from(["kept", "kept", "unsaved"]))
     @precondition(lambda self: any(node.saving for node in self.plan.nodes.values()))
@@ -194,10 +221,10 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def the_stage_tree_holds_each_missing_step_once(self) -> None:
-        stages = build_stage_tree(self.plan)
+        stages = build_stage_tree(self.plan, self.frontier.progress)
         covered = Counter((stage.node, step) for stage in stages for step in range(stage.start + 1, stage.end + 1))
         assert set(covered.values()) <= {1}
-        assert covered.keys() == missing(self.plan)
+        assert covered.keys() == missing(self.plan, self.frontier.progress)
         begun = [(stage.node, stage.end) for stage in stages]
         for number, stage in enumerate(stages):
             assert stage.parent is None or begun.index(stage.parent) < number
@@ -206,16 +233,36 @@ class History(RuleBasedStateMachine):
     @invariant()
     def the_frontier_is_the_stage_tree(self) -> None:
         catch_up(self.frontier)
-        expected, tree = urgencies(self.plan, self.costs), spans(self.plan)
-        found = {head: self.frontier.urgency(head) for head in self.frontier.heads()}
-        assert len(list(self.frontier.heads())) == len(found)
-        assert found.keys() == expected.keys()
-        for head, urgency in found.items():
-            assert urgency == pytest.approx(expected[head])
-            self.is_a_way(self.frontier.path(head), urgency[1], tree)
-        longest = self.frontier.longest()
-        assert (longest is None) == (not found)
-        assert longest is None or found[longest] == max(found.values())
+        expected = urgencies(self.plan, self.costs, self.frontier.progress)
+        heads = list(self.frontier.heads())
+        assert len(heads) == len(set(heads))
+        assert set(heads) == {head for places in expected.values() for head in places}
+        assert set(self.frontier.studies()) == expected.keys()
+        for study, places in expected.items():
+            self.is_right_for(study, places)
+        best = {head: self.most_important(expected, head) for head in heads}
+        for head, urgency in best.items():
+            assert self.frontier.urgency(head) == pytest.approx(urgency)
+        assert (self.frontier.longest() is None) == (not heads)
+
+    def is_right_for(self, study: StudyId, expected: dict[Any, Any]) -> None:
+        """What the frontier says of one study."""
+        tree, frontier = spans(self.plan, self.frontier.progress), self.frontier
+        assert set(frontier.heads(study)) == expected.keys()
+        for head, (_, seconds) in expected.items():
+            path = frontier.path(head, study)
+            self.is_a_way(path, seconds, tree)
+            assert lead_trial(self.plan, path[-1])[0] == study
+        longest = frontier.longest(study=study)
+        assert longest is not None and expected[longest] == pytest.approx(max(expected.values()))
+        second = frontier.longest({longest}, study)
+        others = {head: urgency for head, urgency in expected.items() if head != longest}
+        assert (second is None) == (not others)
+        assert second is None or others[second] == pytest.approx(max(others.values()))
+
+    def most_important(self, expected: dict[Any, Any], head: Any) -> Any:
+        rank = {study: float(self.plan.studies[study].spec.get("priority", 1)) for study in expected}
+        return max((rank[study], places[head][1]) for study, places in expected.items() if head in places)
 
     @invariant()
     def studies_add_up(self) -> None:
@@ -224,10 +271,17 @@ class History(RuleBasedStateMachine):
             assert study.active == sum(trial.state == "active" for trial in study.trials)
             assert study.unique <= study.requested
             for trial in study.trials:
-                waits = [
-                    step for step in trial.asked if trial.key in self.plan.node_of(trial, step).waiting.get(step, ())
-                ]
+                waits = {step for step in {*trial.asked, *trial.unevaluated} if self.waits(trial, step)}
                 assert bool(waits) == (trial.state == "active")
+                assert trial.unevaluated <= waits, "only where the state is kept, or will be"
+                assert all(self.is_kept(trial, step) for step in trial.unevaluated)
+
+    def waits(self, trial: Trial, step: int) -> bool:
+        return trial.key in self.plan.node_of(trial, step).waiting.get(step, ())
+
+    def is_kept(self, trial: Trial, step: int) -> bool:
+        node = self.plan.node_of(trial, step)
+        return step in node.checkpoints or step in node.saving
 
     def is_a_way(self, path: list[Span], seconds: float, tree: set[Any]) -> None:
         """Stages of the tree, one after the other, that take at least so long."""
@@ -291,7 +345,7 @@ def test_what_a_new_estimate_changes_is_taken_in_bit_by_bit() -> None:
     frontier.refresh()
     story.train(story.assign((story.path(study)[0], 0, 3)), seconds=60.0)
     frontier.refresh()
-    expected = {head: seconds for head, (_, seconds) in urgencies(story.plan, costs).items()}
+    expected = {head: seconds for head, (_, seconds) in urgencies(story.plan, costs)[study].items()}
     found = {head: frontier.urgency(head)[1] for head in frontier.heads()}
     assert found.keys() == expected.keys()
     assert found != pytest.approx(expected)

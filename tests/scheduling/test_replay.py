@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.errors import Conflict, Refused
+from app.domain.ids import StudyId
 from app.events.export import NotALog, lines, parse
 from app.events.memory import MemoryLog
 from app.scheduling.replay import replay
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import changed, what_if
 from stagetree.spec import SpecError
-from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers, submit
 
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
 
@@ -77,6 +79,60 @@ def test_a_changed_result_is_found(world: Simulator) -> None:
     assert not replay(enumerate(map(worse, world.events), 1), STUDY).identical
 
 
+def test_what_users_ask_for_is_what_it_is() -> None:
+    """The tuner of docs/sdk.md, after HyperDrive's Figure 5.3: the same trial is asked for more, by its user."""
+    world = simulator(spec({"kind": "external"}))
+    world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=5))
+    world.run()
+    world.give(c.Ask(study=STUDY, actions=(c.Extend(trial=0, steps=10),)))
+    world.run()
+    found = replay(enumerate(world.events, 1), STUDY)
+    assert found.identical and found.decisions == 0
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "sobol", "halton"])
+def test_draws_are_derived_again(sampler: str) -> None:
+    space = {"lr": [0.1, 0.2, 0.3, 0.4], "bs": [32, 64]}
+    world = simulator(spec({**ASHA, "num_trials": 8, "sampler": sampler}, space=space))
+    world.run()
+    found = replay(enumerate(world.events, 1), STUDY)
+    assert found.identical
+    number = next(n for n, event in enumerate(world.events) if isinstance(event, e.TrialAdded) and event.trial == 5)
+    tampered = [*world.events]
+    tampered[number] = replace(tampered[number], hp={**tampered[number].hp, "lr": 0.25})
+    difference = replay(enumerate(tampered, 1), STUDY).difference
+    assert difference and difference["event"] == number + 1
+    assert "0.25" in difference["problem"] and difference["recorded"]["hp"] != difference["derived"]["hp"]
+
+
+def test_draws_with_another_seed_are_no_replay(world: Simulator) -> None:
+    def seeded(event: e.Event) -> e.Event:
+        return replace(event, spec={**event.spec, "seed": 5}) if isinstance(event, e.StudySubmitted) else event
+
+    assert not replay(enumerate(map(seeded, world.events), 1), STUDY).identical
+
+
+def test_a_log_that_was_cut_is_a_difference_in_a_sentence(world: Simulator) -> None:
+    """Wherever an event is missing, the log can be read as far as it goes, and says so, or goes on to the end."""
+    for gone in range(len(world.events)):
+        cut = [(number, event) for number, event in enumerate(world.events, 1) if number != gone + 1]
+        found = replay(cut, STUDY)
+        json.dumps(found.to_json())
+        if isinstance(world.events[gone], e.TrialAdded | e.TrialExtended | e.ChainAssigned | e.StudySubmitted):
+            assert found.difference and "\n" not in found.difference["problem"]
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_log_that_was_edited_is_never_a_traceback(world: Simulator, seed: int) -> None:
+    rng = Random(seed)
+    edited = [*world.events]
+    for _ in range(3):
+        number = rng.randrange(len(edited))
+        name = rng.choice([field.name for field in fields(edited[number])])
+        edited[number] = replace(edited[number], **{name: rng.choice(["nobody", 10**6, None, {}, -1])})
+    json.dumps(replay(enumerate(edited, 1), STUDY).to_json())
+
+
 def test_it_stops_where_it_is_told_to(world: Simulator) -> None:
     half = len(world.events) // 2
     found = replay(enumerate(world.events, 1), STUDY, at=half)
@@ -102,28 +158,64 @@ def test_what_is_not_a_log_is_refused_by_line(line: str) -> None:
         list(parse(["\n", line]))
 
 
-def test_what_if_nothing_changes_saves_and_needs_nothing() -> None:
-    calm = simulator(spec(ASHA), slots=1)
-    calm.run()
-    found = what_if(calm.plan, STUDY, {})
-    assert (found["saved"], found["needed"]) == (0, 0)
-    assert found["unique"] == calm.plan.studies[STUDY].unique
+def calm(tuner: dict[str, Any] = ASHA, **options: Any) -> Simulator:
+    found = simulator(spec(tuner), **options)
+    found.run()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_if_nothing_changes_makes_no_difference(seed: int) -> None:
+    """However many slots there were, and however long each stage took."""
+    world = calm(slots=8, seconds=stragglers(seed), faults=faults(seed, fail=0.03, lose=0.05))
+    found = what_if(world.events, STUDY, {})
+    study = world.plan.studies[STUDY]
+    assert (found["saved"], found["needed"], found["not_known"]) == (0, 0, 0)
+    assert (found["unique"], found["trials"]) == (study.unique, len(study.trials))
 
 
 def test_what_if_fewer_go_on() -> None:
-    calm = simulator(spec(ASHA), slots=1)
-    calm.run()
-    strict, loose = (what_if(calm.plan, STUDY, {"tuner.reduction_factor": eta}) for eta in (9, 2))
+    world = calm(slots=1)
+    strict, loose = (what_if(world.events, STUDY, {"tuner.reduction_factor": eta}) for eta in (9, 2))
     assert strict["saved"] > 0 and strict["needed"] == 0
     assert loose["needed"] > 0
-    assert strict["unique"] < calm.plan.studies[STUDY].unique < loose["unique"]
+    assert strict["unique"] < world.plan.studies[STUDY].unique < loose["unique"]
+
+
+def test_what_if_it_goes_where_nobody_has_been() -> None:
+    """A grid of 5 steps, in which a sequence changes at step 6, is imagined longer: what is not known fails nothing."""
+    late = {"family": "values", "values": [0.1, 0.01], "milestones": [6]}
+    world = simulator(spec({"kind": "grid", "max_steps": 5}, space={"lr": [late, 0.1, 0.2]}))
+    world.run()
+    found = what_if(world.events, STUDY, {"tuner.max_steps": 8})
+    assert (found["trials"], found["needed"], found["not_known"]) == (3, 3 + 3 + 2, 3)
+    assert found["best"] is None, "no trial has a result at step 8"
+
+
+def test_what_if_there_were_more_trials() -> None:
+    world = calm(slots=4)
+    found = what_if(world.events, STUDY, {"tuner.num_trials": 50})
+    assert found["trials"] == 50 and found["saved"] == 0 and found["needed"] > 0
+    assert found["best"] is not None
+
+
+def test_what_if_another_tuner_needs_no_other_change_than_its_own_fields() -> None:
+    world = calm({**ASHA, "early_stopping_rate": 0}, slots=4)
+    found = what_if(world.events, STUDY, {"tuner.kind": "median", "tuner.interval": 3})
+    assert found["trials"] == 40
+
+
+def test_what_if_others_train_on_the_same_plan() -> None:
+    world = simulator(spec(ASHA), slots=3, seconds=stragglers(4))
+    submit(world, spec({**ASHA, "num_trials": 20}), StudyId("other"))
+    world.run()
+    assert what_if(world.events, STUDY, {})["saved"] == 0
+    assert what_if(world.events, STUDY, {"tuner.reduction_factor": 9})["saved"] > 0
 
 
 def test_what_if_the_study_file_would_be_wrong() -> None:
-    calm = simulator(spec(ASHA), slots=1)
-    calm.run()
     with pytest.raises(SpecError, match=r"tuner\.reduction_factor"):
-        what_if(calm.plan, STUDY, {"tuner.reduction_factor": 1})
+        what_if(calm(slots=1).events, STUDY, {"tuner.reduction_factor": 1})
 
 
 def test_changes_go_by_path() -> None:

@@ -35,9 +35,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "hyperband": {"kind": "hyperband", "min_steps": 1, "max_steps": 9},
     "hyperband: uneven": {"kind": "hyperband", "min_steps": 1, "max_steps": 10, "brackets": 2},
     "async_hyperband": {"kind": "async_hyperband", "num_trials": 20, "max_steps": 20, "reduction_factor": 2},
+    "asha: brackets": {"kind": "asha", "num_trials": 20, "min_steps": 2, "max_steps": 16, "eta": 2, "brackets": 3},
+    "hyperband: loops": {"kind": "hyperband", "min_steps": 1, "max_steps": 9, "loops": 2},
     "median": {"kind": "median", "num_trials": 14, "max_steps": 11, "interval": 3, "min_steps": 4},
     "bandit": {"kind": "bandit", "num_trials": 14, "max_steps": 11, "interval": 3, "epsilon": 0.3},
     "pbt": {"kind": "pbt", "population_size": 7, "ready_steps": 3, "max_steps": 11, "quantile": 0.3, "fixed": ["bs"]},
+    "pbt: populations": {"kind": "pbt", "population_size": 4, "ready_steps": 3, "max_steps": 9, "populations": 3},
+    "pbt: chance": {"kind": "pbt", "population_size": 4, "ready_steps": 3, "max_steps": 9, "chance": 0.9},
 }
 EVERY = pytest.mark.parametrize("tuner", KINDS.values(), ids=KINDS)
 SPACES = {"apart": SPACE | {"lr": [0.1, 0.01], "wd": [0, 0.1]}, "shared": SHARING}
@@ -75,12 +79,13 @@ def check(world: Simulator, tuner: dict[str, Any], name: StudyId = STUDY) -> Stu
 
 def most_trials(tuner: dict[str, Any]) -> int:
     if tuner["kind"] == "pbt":
-        return tuner["population_size"] * (1 + tuner["max_steps"] // tuner["ready_steps"])
+        places = tuner["population_size"] * tuner.get("populations", 1)
+        return places * ((10 if "chance" in tuner else 1) + tuner["max_steps"] // tuner["ready_steps"])
     return tuner.get("num_trials", 1000)
 
 
 def test_every_tuner_is_in_the_suite() -> None:
-    assert {tuner["kind"] for tuner in KINDS.values()} | {"trials", "external"} == set(TUNERS)
+    assert {tuner["kind"] for tuner in KINDS.values()} | {"trials", "external", "custom"} == set(TUNERS)
 
 
 @EVERY
@@ -124,7 +129,7 @@ def test_users_cancel_add_pause_and_resume(tuner: dict[str, Any], seed: int) -> 
 
 
 def interfere(world: Simulator, study: Study, rng: Random) -> None:
-    active = [trial.number for trial in study.trials if trial.state == "active"]
+    active = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
     match rng.randrange(8):
         case 0 if active:
             world.give(c.CancelTrial(study=STUDY, trial=rng.choice(active)))
@@ -179,7 +184,7 @@ def test_the_same_history_gives_the_same_actions(tuner: dict[str, Any], seed: in
 def test_max_of_a_metric_is_min_of_its_opposite(tuner: dict[str, Any]) -> None:
     least = run(study_of(tuner, "apart"), 3).plan.studies[STUDY]
     most = run(study_of(tuner, "apart", metric="accuracy", mode="max"), 3).plan.studies[STUDY]
-    if tuner["kind"] != "bandit":  # a factor is not the same below 0
+    if tuner["kind"] != "bandit" and "chance" not in tuner:  # a factor is not the same below 0, nor is a threshold
         assert [(x.kind, x.trial, x.steps) for x in least.history] == [(x.kind, x.trial, x.steps) for x in most.history]
 
 

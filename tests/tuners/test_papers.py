@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from app.domain import commands as c
 from app.domain.search_plan import Study
 from app.scheduling.tuners import tuner_of
 from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband, shares
 from app.scheduling.tuners.rungs import rung_steps
-from stagetree.spec import AshaTuner, AsyncHyperbandTuner, StudySpec
+from stagetree.spec import KINDS, AshaTuner, AsyncHyperbandTuner, StudySpec
 from tests.tuners.worlds import STUDY, simulator, spec, trials_at
 
 FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
@@ -119,3 +120,71 @@ def test_rungs_between_powers() -> None:
     assert rung_steps(1, 9, 3, early_stopping_rate=2) == [9]
     assert rung_steps(6, 6, 4) == [6]
     assert rung_steps(1, None, 4)[:5] == [1, 4, 16, 64, 256]
+
+
+@pytest.mark.parametrize(("rungs", "eta", "brackets"), [(5, 4, 3), (4, 3, 4), (4, 2, 3), (6, 3, 5)])
+def test_no_bracket_loses_a_trial_when_there_are_more(rungs: int, eta: int, brackets: int) -> None:
+    """Shares that compare remainders do: of 6 trials one bracket has 1, of 7 it has none (the Alabama paradox)."""
+    inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
+    before = [0] * brackets
+    for trials in range(1, 400):
+        after = shares(trials, rungs, eta, brackets)
+        assert sum(after) == trials and all(map(int.__ge__, after, before))
+        exact = [trials * share / sum(inverse) for share in inverse]
+        assert all(abs(mine - share) < 1 for mine, share in zip(after, exact, strict=True))
+        before = after
+
+
+def test_a_reopened_async_hyperband_starts_as_many_as_it_is_told() -> None:
+    tuner = {"kind": "async_hyperband", "num_trials": 6, "max_steps": 27, "min_steps": 1, "eta": 3, "brackets": 4}
+    world = simulator(spec(tuner))
+    world.run()
+    world.give(c.ReopenStudy(study=STUDY, trials=7))
+    world.run()
+    assert len(world.plan.studies[STUDY].trials) == 7
+
+
+def test_asha_in_brackets_is_asynchronous_hyperband() -> None:
+    fields = {"num_trials": 40, "max_steps": 64, "reduction_factor": 4, "brackets": 3, "min_steps": 1}
+    one, other = tuner("asha", **fields), tuner("async_hyperband", **fields)
+    assert (one.widths, [b.steps for b in one.brackets]) == (other.widths, [b.steps for b in other.brackets])
+    assert [b.steps for b in tuner("asha", **{**fields, "min_steps": 3}).brackets] == [
+        [3, 12, 48, 64],
+        [12, 48, 64],
+        [48, 64],
+    ]
+
+
+def test_hyperband_can_be_looped() -> None:
+    once = finished(spec({"kind": "hyperband", "max_steps": 9}), slots=7)
+    world = simulator(spec({"kind": "hyperband", "max_steps": 9, "loops": 2}), slots=7)
+    world.run()
+    twice = world.plan.studies[STUDY]
+    assert len(twice.trials) == 2 * len(once.trials)
+    half = len(once.history)
+    assert twice.history[:half] == once.history, "the second loop begins when the first is over"
+    assert {trial.reason["bracket"] for trial in twice.trials[len(once.trials) :]} == {3, 4, 5}
+
+
+@pytest.mark.parametrize("fields", [{"sampler": "random"}, {"sampler": "sobol"}, {"sampler": "halton"}])
+@pytest.mark.parametrize("kind", ["sha", "asha", "hyperband", "pbt", "random"])
+def test_a_sampling_seed_draws_and_no_other(kind: str, fields: dict[str, Any]) -> None:
+    sizes = {
+        "num_trials": 9,
+        "population_size": 4,
+        "min_steps": 1,
+        "max_steps": 9,
+        "ready_steps": 3,
+        "reduction_factor": 3,
+    }
+    known = set(KINDS[kind].model_fields)
+
+    def drawn(seed: int, sampling_seed: int | None) -> list[Any]:
+        given = {name: value for name, value in sizes.items() if name in known}
+        own = {} if sampling_seed is None else {"sampling_seed": sampling_seed}
+        sampler = {} if kind == "random" else fields
+        return [trial.hp for trial in finished(spec({"kind": kind, **given, **sampler, **own}, seed=seed)).trials]
+
+    assert drawn(1, 7) == drawn(2, 7)
+    assert drawn(1, 7) != drawn(1, 8)
+    assert drawn(7, None) == drawn(1, 7)

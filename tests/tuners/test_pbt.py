@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain import commands as c
 from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import Study
+from app.scheduling.replay import replay
+from app.scheduling.tuners.base import NewTrial
 from app.scheduling.tuners.explore import perturbed, spliced
 from stagetree.sequences import parse
 from stagetree.space import read_entry
 from stagetree.spec import PbtTuner
 from tests.strategies import sequences
-from tests.tuners.worlds import SPACE, STUDY, Table, losses, simulator, spec, stragglers
+from tests.tuners.worlds import SPACE, STUDY, Table, losses, numbered, simulator, spec, stragglers
 
 TEN = {"kind": "pbt", "population_size": 10, "ready_steps": 5, "max_steps": 15}
 
@@ -131,6 +134,55 @@ def test_where_holds_for_what_is_explored() -> None:
         assert values["lr"] * values["bs"] < 16  # type: ignore[operator]
 
 
+def test_it_begins_where_half_of_the_population_is_better_than_chance() -> None:
+    table = Table(TEN | {"chance": 0.5}, seed=1)
+    table.ask_all()
+    drawn_again = generation(table, {trial: 0.5 if trial < 6 else 0.1 for trial in range(10)})
+    assert kinds(drawn_again)["stop"] == [0, 1, 2, 3, 4, 5]
+    assert sum(isinstance(action, NewTrial) for action in drawn_again) == 6
+    begun = kinds(generation(table, {trial: None if trial == 10 else 0.1 for trial in range(10, 16)}))
+    assert len(begun["on"]) == 8 and len(begun["copy of"]) == 2
+
+
+def test_a_population_that_chance_does_not_like_begins_all_the_same() -> None:
+    table = Table({**TEN, "population_size": 4, "chance": 0.0}, seed=1)
+    table.ask_all()
+    for _ in range(30):
+        waiting = [trial for trial in range(table.started) if trial not in table.gone]
+        if kinds(generation(table, dict.fromkeys(waiting, 0.5)))["on"]:
+            break
+    assert table.started == 4 * 10 + 1, "ten draws for each place, and the first copy"
+
+
+@pytest.mark.parametrize("populations", [1, 3])
+def test_another_population_begins_where_slots_would_be_idle(populations: int) -> None:
+    tuner = {"kind": "pbt", "population_size": 4, "ready_steps": 3, "max_steps": 9, "populations": populations}
+    world = simulator(spec(tuner), slots=6, measure=losses(5), seconds=stragglers(5))
+    world.run()
+    study = world.plan.studies[STUDY]
+    drawn = [trial for trial in study.trials if "exploits" not in trial.reason]
+    assert len(drawn) == 4 * populations
+    for trial in study.trials:
+        for role in {"exploits", "replaces"} & trial.reason.keys():
+            other = study.trials[trial.reason[role]]
+            assert other.reason.get("population", 0) == trial.reason.get("population", 0)
+    last = [
+        max(trial.steps for trial in study.trials if trial.reason.get("population", 0) == n) for n in range(populations)
+    ]
+    assert last == [9] * populations
+    assert replay(numbered(world.events), STUDY).identical
+
+
+def test_a_population_can_follow_when_the_study_is_over() -> None:
+    world = simulator(spec(TEN), slots=4)
+    world.run()
+    world.give(c.ReopenStudy(study=STUDY, trials=2))
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert sum("exploits" not in trial.reason for trial in study.trials) == 20
+    assert study.state == "completed" and replay(numbered(world.events), STUDY).identical
+
+
 # ------------------------------------------------------------------------------------------------------------- explore
 
 
@@ -140,6 +192,11 @@ def test_where_holds_for_what_is_explored() -> None:
         ({"uniform": [0, 1]}, 0.5, {0.6, 0.4}),
         ({"loguniform": [0.1, 0.55]}, 0.5, {0.55, 0.4}),  # kept inside
         ({"randint": [1, 100]}, 10, {12, 8}),
+        ({"randint": [1, 4]}, 1, {2}),  # by one at least, away from the bound
+        ({"randint": [1, 4]}, 2, {1, 3}),
+        ({"randint": [1, 4]}, 4, {3}),
+        ({"randint": [0, 4]}, 0, {1}),
+        ({"randint": [3, 3]}, 3, {3}),
         ([32, 64, 128], 64, {32, 128}),  # a choice beside it
         ([32, 64, 128], 128, {64}),
         ([0.1], 0.1, {0.1}),

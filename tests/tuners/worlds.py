@@ -92,6 +92,7 @@ class Table:
     def __init__(self, tuner: dict[str, Any], **fields: Any) -> None:
         self.tuner: Tuner = tuner_of(spec(tuner, **fields))
         self.started, self.steps, self.log = 0, dict[int, int](), list[tuple[str, int, int]]()
+        self.gone = set[int]()
 
     def ask(self) -> Next | None:
         """What is wanted, granted at once."""
@@ -117,6 +118,7 @@ class Table:
         kind = {"NewTrial": "start", "Start": "start", "Extend": "promote", "Stop": "stop"}[type(action).__name__]
         trial = self.started if kind == "start" else action.trial
         self.started += kind == "start"
+        self.gone |= {trial} if kind == "stop" else set()
         steps = self.steps[trial] = getattr(action, "steps", self.steps.get(trial, 0))
         hp = getattr(action, "hp", {"lr": {"family": "constant", "value": 0.1}})
         self.log.append((kind, trial, steps))

@@ -25,6 +25,7 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId, plan_id
 from app.events.log import Recorded
 from app.events.tables import StudyRow
+from app.scheduling.tuners.custom import with_version
 from stagetree.spec import StudySpec
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
@@ -64,7 +65,7 @@ def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
     same: Json = {"trainer_args": args, "seed": spec.seed, "determinism": spec.determinism}
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, **same)
     stream, study = plan_id(spec.trainer, version, **same), _new_id(use, spec.name)
-    command = c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=at)
+    command = c.SubmitStudy(plan=opened, study=study, spec=with_version(spec.to_json()), at=at)
     return write(stream, lambda plan: decide(plan, command, use.limits))
 
 

@@ -1,23 +1,30 @@
 """Tuners: pure functions from what has happened in a study to what is wanted next, by the kind in its study file.
 
-`base` says what a tuner is; `driver` sets it to work on a study; `samplers` is where configurations come from.
+`base` says what a tuner is; `driver` sets it to work on a study; `samplers` is where configurations come from; `custom`
+holds those that were registered from files. What such a file needs can be imported from here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from app.domain.commands import Extend, Prioritize, Start, Stop
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
 from app.scheduling.tuners.asha import Asha
-from app.scheduling.tuners.base import Tuner
+from app.scheduling.tuners.base import NewTrial, Tuner
+from app.scheduling.tuners.custom import custom
 from app.scheduling.tuners.driver import TunerDriver
 from app.scheduling.tuners.external import External
 from app.scheduling.tuners.fixed import Fixed
-from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
+from app.scheduling.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.scheduling.tuners.pbt import Pbt
 from app.scheduling.tuners.samplers import SAMPLERS, Enqueued, Sampler
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
 from stagetree.spec import AshaTuner, SamplingTuner, StudySpec
 
-TUNERS: dict[str, type[Tuner]] = {
+TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
     "grid": Fixed,
     "random": Fixed,
     "trials": Fixed,
@@ -28,14 +35,17 @@ TUNERS: dict[str, type[Tuner]] = {
     "median": Median,
     "bandit": Bandit,
     "pbt": Pbt,
+    "custom": custom,
     "external": External,
 }
 
 
 def tuner_of(spec: StudySpec) -> Tuner:
-    """The tuner that a study file asks for."""
+    """The tuner that a study file asks for. Raises `stagetree.spec.SpecError` where it is none that this server has."""
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
         return AshaStopping(spec)
+    if isinstance(spec.tuner, AshaTuner) and spec.tuner.brackets > 1:
+        return AshaInBrackets(spec)
     return TUNERS[spec.tuner.kind](spec)
 
 
@@ -47,4 +57,19 @@ def sampler_of(spec: StudySpec) -> Sampler | None:
     return Enqueued(spec, sampler) if spec.first else sampler
 
 
-__all__ = ["SAMPLERS", "TUNERS", "Sampler", "Tuner", "TunerDriver", "sampler_of", "tuner_of"]
+__all__ = [
+    "SAMPLERS",
+    "TUNERS",
+    "Extend",
+    "NewTrial",
+    "Prioritize",
+    "Sampler",
+    "Start",
+    "Stop",
+    "TrialEvent",
+    "TrialEventKind",
+    "Tuner",
+    "TunerDriver",
+    "sampler_of",
+    "tuner_of",
+]

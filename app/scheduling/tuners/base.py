@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from app.domain.commands import Extend, Start, Stop
+from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from stagetree.spec import StudySpec
@@ -48,7 +48,7 @@ class NewTrial:
     reason: Mapping[str, Any] = field(default_factory=dict)
 
 
-Next = NewTrial | Start | Extend | Stop
+Next = NewTrial | Start | Extend | Stop | Prioritize
 
 
 class Tuner(ABC):

@@ -12,7 +12,7 @@ from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.samplers import Sampler
-from stagetree.spec import StudySpec
+from stagetree.spec import SpecError, StudySpec
 
 BATCH = 1000
 """How many actions of an eager tuner are suggested at once."""
@@ -35,7 +35,7 @@ class TunerDriver:
 
         self.spec = spec
         parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
-        with _blaming("the tuner"):
+        with _blaming("the tuner", but=SpecError):
             self._sampler = sampler or sampler_of(parsed)
             self._tuner: Tuner = tuner_of(parsed)
             if self._sampler is not None and (size := self._sampler.size()) is not None:
@@ -122,11 +122,13 @@ class TunerDriver:
 
 
 @contextmanager
-def _blaming(whom: str) -> Iterator[None]:
-    """What is raised within the block is the failure of a tuner, or of its sampler."""
+def _blaming(whom: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """What is raised within the block, `but` one kind, is the failure of a tuner, or of its sampler."""
     try:
         yield
     except MemoryError:
+        raise
+    except but:
         raise
     except Exception as error:
         raise TunerFailed(f"{whom} failed: {type(error).__name__}: {error}") from error

@@ -1,7 +1,8 @@
 """Other values near given ones: PBT's explore (ASHA paper, A.3), and how a trial's sequences change in the middle.
 
-A value drawn from a distribution is multiplied by one of the factors and kept inside the bounds; a choice moves to an
-option beside it; what the space holds fixed stays. That goes for every distribution, wherever it stands in a sequence.
+A value drawn from a distribution is multiplied by one of the factors and kept inside the bounds; a whole number moves
+by one at least, a choice to an option beside it; what the space holds fixed stays. That goes for every distribution,
+wherever it stands in a sequence.
 """
 
 from __future__ import annotations
@@ -74,15 +75,23 @@ def perturbed(pattern: Any, value: Any, rng: Random, factors: Sequence[float]) -
     match pattern:
         case Choice():
             return _beside(pattern, value, rng, factors)
-        case Uniform() | LogUniform() | RandInt():
-            moved = value * factors[int(rng.random() * len(factors))]
-            return min(max(round(moved) if isinstance(pattern, RandInt) else moved, pattern.low), pattern.high)
+        case RandInt():
+            return _whole(pattern, value, factors[int(rng.random() * len(factors))])
+        case Uniform() | LogUniform():
+            return min(max(value * factors[int(rng.random() * len(factors))], pattern.low), pattern.high)
         case dict():
             inside = [name for name in pattern if name in value]
             return {**value, **{name: perturbed(pattern[name], value[name], rng, factors) for name in inside}}
         case list():
             return [perturbed(item, old, rng, factors) for item, old in zip(pattern, value, strict=True)]
     return value
+
+
+def _whole(bounds: RandInt, value: int, factor: float) -> int:
+    """Another whole number in the direction of the factor, or the one beside it on the other side of a bound."""
+    moved = min(max(round(value * factor), bounds.low), bounds.high)
+    beside = (value + 1, value - 1) if factor > 1 else (value - 1, value + 1)
+    return next((near for near in (moved, *beside) if near != value and bounds.low <= near <= bounds.high), value)
 
 
 def _beside(choice: Choice, value: Any, rng: Random, factors: Sequence[float]) -> Any:

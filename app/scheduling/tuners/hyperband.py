@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -11,7 +10,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.asha import Bracket
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
-from app.scheduling.tuners.rungs import log_floor, rungs_down_from
+from app.scheduling.tuners.rungs import log_floor, rung_steps, rungs_down_from
 from app.scheduling.tuners.sha import SyncBracket
 from stagetree.spec import StudySpec
 
@@ -39,6 +38,7 @@ class Hyperband(_Brackets):
     Bracket s begins with ceil((s_max + 1) * eta^(s_max - s) / (s_max - s + 1)) configurations, so that each bracket
     takes about the same number of steps (Hyperband, Algorithm 1; s counts as in the ASHA paper, from the most
     aggressive). All brackets run at once: they do not depend on each other. Rungs are counted from `max_steps` down.
+    With `loops`, all of it is done again with new configurations, each time when the one before is over.
     """
 
     eager = True
@@ -48,7 +48,9 @@ class Hyperband(_Brackets):
         tuner: Any = spec.tuner
         eta = tuner.reduction_factor
         rungs = log_floor(tuner.max_steps, tuner.min_steps, eta) + 1
-        for s, width in enumerate(tuner.widths()):
+        widths = list(tuner.widths())
+        self._in_a_loop = len(widths)
+        for s, width in [*enumerate(widths)] * tuner.loops:
             steps = rungs_down_from(tuner.max_steps, rungs - s, eta)
             self.brackets.append(SyncBracket(width, steps, eta))
 
@@ -59,33 +61,32 @@ class Hyperband(_Brackets):
 
     def suggest(self) -> Next | None:
         """Every bracket's configurations first, so that what is granted together does not depend on results."""
-        starts = ((bracket.start(), number) for number, bracket in enumerate(self.brackets))
-        promotions = ((bracket.promotion(), number) for number, bracket in enumerate(self.brackets))
+        loop = self._loop()
+        starts = ((bracket.start(), number) for number, bracket in loop)
+        promotions = ((bracket.promotion(), number) for number, bracket in loop)
         wanted = ((action, number) for action, number in chain(starts, promotions) if action is not None)
         return next((_in_bracket(action, number) for action, number in wanted), None)
 
-    def suggest_many(self, most: int) -> Sequence[Next]:
-        starts = [_in_bracket(start, n) for n, bracket in enumerate(self.brackets) for start in bracket.starts(most)]
-        return starts[:most] or super().suggest_many(most)
+    def _loop(self) -> list[tuple[int, SyncBracket]]:
+        """The brackets, with their numbers, of the first loop that is not over, or of the last."""
+        numbered = list(enumerate(self.brackets))
+        loops = [numbered[first : first + self._in_a_loop] for first in range(0, len(numbered), self._in_a_loop)]
+        return next((loop for loop in loops if not all(bracket.is_over for _, bracket in loop)), loops[-1])
 
 
-class AsyncHyperband(_Brackets):
-    """ASHA in several brackets at once: by default eta 4, at most five rungs, the three most aggressive brackets.
+class AsyncBrackets(_Brackets):
+    """ASHA in several brackets at once, the most aggressive first.
 
-    The configurations are divided so that all brackets take the same number of steps: 70.5, 22.1 and 7.1 % by default.
-    A free slot takes a promotion if any bracket has one, the most aggressive first; otherwise a new configuration goes
-    to the bracket that is furthest behind its share.
+    The configurations are divided so that all brackets take the same number of steps. A free slot takes a promotion if
+    any bracket has one, the most aggressive first; otherwise a new configuration goes to the bracket that is furthest
+    behind its share.
     """
 
-    def __init__(self, spec: StudySpec) -> None:
+    def __init__(self, spec: StudySpec, ladders: list[list[int]]) -> None:
         super().__init__(spec)
         tuner: Any = spec.tuner
-        eta, most = tuner.reduction_factor, tuner.max_steps
-        rungs = log_floor(most, tuner.min_steps or 1, eta) + 1
-        rungs = rungs if tuner.min_steps else min(rungs, MAX_RUNGS)
-        ladders = [rungs_down_from(most, rungs - s, eta) for s in range(min(tuner.brackets, rungs))]
-        self.brackets = [Bracket(steps, eta) for steps in ladders]
-        self._trials, self._rungs, self._eta = tuner.num_trials, rungs, eta
+        self._trials, self._rungs, self._eta = tuner.num_trials, len(ladders[0]), tuner.reduction_factor
+        self.brackets = [Bracket(steps, self._eta) for steps in ladders]
         self.set_max_trials(tuner.num_trials)
 
     def set_max_trials(self, trials: int) -> None:
@@ -103,17 +104,43 @@ class AsyncHyperband(_Brackets):
         return NewTrial(steps=self.brackets[number].steps[0], reason={"rung": 0, "bracket": number})
 
 
+class AsyncHyperband(AsyncBrackets):
+    """As in the ASHA paper, §5.1: by default eta 4, at most five rungs, the three most aggressive brackets.
+
+    That gives the brackets 70.5, 22.1 and 7.1 % of the configurations. Rungs are counted from `max_steps` down.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        tuner: Any = spec.tuner
+        eta, most = tuner.reduction_factor, tuner.max_steps
+        rungs = log_floor(most, tuner.min_steps or 1, eta) + 1
+        rungs = rungs if tuner.min_steps else min(rungs, MAX_RUNGS)
+        super().__init__(spec, [rungs_down_from(most, rungs - s, eta) for s in range(min(tuner.brackets, rungs))])
+
+
+class AshaInBrackets(AsyncBrackets):
+    """Asynchronous Hyperband on the rungs of `asha`, which are counted from `min_steps` up."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        tuner: Any = spec.tuner
+        rungs = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
+        super().__init__(spec, [rungs[s:] for s in range(min(tuner.brackets, len(rungs)))])
+
+
 def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
     """How many of the trials each bracket gets: inversely to its average steps a configuration (ASHA paper, §5.1).
 
     With B = `rungs`, bracket s has B - s rungs and so takes (B - s) / eta^(B - 1 - s) of `max_steps` a configuration.
-    Rounded down, and what that leaves goes where most was cut off, ties to the first.
+    Each next trial goes where it is needed most, of the brackets that are not ahead of their exact share (Balinski and
+    Young's quota method): so no share is off by one, and none shrinks when there are more trials, as it may where
+    remainders are compared.
     """
     inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
-    exact = [trials * share / sum(inverse) for share in inverse]
-    rest = trials - sum(map(int, exact))
-    rounded_up = sorted(range(brackets), key=lambda s: (int(exact[s]) - exact[s], s))[:rest]
-    return [int(share) + (s in rounded_up) for s, share in enumerate(exact)]
+    whole, given = sum(inverse), [0] * brackets
+    for number in range(1, trials + 1):
+        behind = [(inverse[s] / (given[s] + 1), -s) for s in range(brackets) if given[s] * whole < number * inverse[s]]
+        given[-max(behind)[1]] += 1
+    return given
 
 
 def _in_bracket(action: Next, number: int) -> Next:

@@ -68,6 +68,11 @@ class SyncBracket:
                 return promotion
         return None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be wanted, and nothing is under way."""
+        return not self._open and self.suggest() is None
+
     def _enter(self, trial: int, number: int) -> None:
         self._at[trial] = number
         self.entered[number] += 1

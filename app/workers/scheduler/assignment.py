@@ -94,7 +94,7 @@ class Assignment:
         budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // sharers
         assignment = assign(plan, placed.frontier.id, placed.spans, stages, budget)
         try:
-            self._record(chain, placed.slot.name, assignment, stages)
+            self._record(chain, placed, assignment, stages)
         except SlotTaken:
             return True
         except (Refused, Conflict, PlanUnusable) as reason:
@@ -103,8 +103,11 @@ class Assignment:
         self._dispatch.send(chain, len(stages), placed.slot.name)
         return True
 
-    def _record(self, chain: str, slot: str, assignment: ChainAssignment, stages: tuple[Stage, ...]) -> None:
-        command = c.AssignChain(chain=ChainId(chain), slot=slot, stages=stages, at=self._ports.clock())
+    def _record(self, chain: str, placed: Placed, assignment: ChainAssignment, stages: tuple[Stage, ...]) -> None:
+        slot, progress = placed.slot.name, dict(placed.frontier.progress)
+        command = c.AssignChain(
+            chain=ChainId(chain), slot=slot, stages=stages, at=self._ports.clock(), progress=progress
+        )
         stream, work, ttl = assignment.plan, assignment.to_json(), self._ports.lease_seconds
         self._ports.transact(
             stream,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
-from app.domain.ids import PlanId
+from app.domain.ids import ChainId, PlanId
+from app.domain.search_plan import Chain, Progress, SearchPlan
 from app.events.plans import PlanUnusable
+from app.events.rows.ports import ChainRecord
 from app.scheduling.frontier import Frontier
 from app.workers.scheduler.ports import Ports
 
@@ -18,12 +21,17 @@ class Outlook:
         self._frontiers: dict[str, Frontier] = {}
         self._unusable: set[str] = set()
 
-    def update(self, versions: Mapping[str, int]) -> None:
-        """Take in which plans are busy, and what happened in those that moved. Raises `DatabaseUnavailable`."""
+    def update(self, versions: Mapping[str, int], live: Iterable[ChainRecord] = ()) -> None:
+        """Take in which plans are busy, what happened in those that moved, and how far the chains that are live are.
+
+        Raises `DatabaseUnavailable`.
+        """
         for stream in self._frontiers.keys() - versions.keys():
             del self._frontiers[stream]
         for stream in self._unusable - versions.keys():
             self._set_usable(stream)
+        for row in live:
+            self._take_in_progress(row)
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)
@@ -46,6 +54,16 @@ class Outlook:
         else:
             self._set_usable(stream)
 
+    def _take_in_progress(self, row: ChainRecord) -> None:
+        """How far a worker is by its last heartbeat, if it is known what it is at."""
+        frontier = self._frontiers.get(row.stream)
+        if frontier is None or row.stream in self._unusable:
+            return
+        with suppress(PlanUnusable), self._ports.plans.holding(row.stream, fresh=False) as plan:
+            chain = plan.chains.get(ChainId(row.chain))
+            if frontier.plan is plan and chain is not None and not chain.is_trained and chain.index == row.index:
+                frontier.set_progress(chain.id, _progress(plan, chain, row))
+
     def _set_usable(self, stream: str) -> None:
         self._unusable.discard(stream)
         self._ports.problems.clear(stream)
@@ -55,6 +73,13 @@ class Outlook:
         if frontier is None or stream in self._unusable:
             return True
         return frontier.plan.version != version or frontier.is_behind
+
+
+def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> Progress:
+    """What was passed; but what is to be evaluated or kept there is on its way, as long as it is not on record."""
+    stage, node = chain.stages[chain.index], plan.node(chain.stages[chain.index].node)
+    coming = {*stage.evaluate} - node.metrics.keys() | {*row.extra_eval_steps} - node.checkpoints.keys()
+    return Progress(row.step, frozenset(step for step in coming if stage.start < step <= row.step))
 
 
 def _take_in(frontier: Frontier) -> None:

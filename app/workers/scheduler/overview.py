@@ -17,13 +17,14 @@ DISPATCH_AGAIN_SECONDS = 15.0
 class Overview:
     """now: by the clock of the leases. versions: how many events each busy plan has.
 
-    slots: those that are alive. expired: the chains that were not heard of in time. undelivered: those that were sent
-    long ago and that nobody claimed.
+    slots: those that are alive. live: the chains that nobody has ended. expired: those of them that were not heard of
+    in time. undelivered: those that were sent long ago and that nobody claimed.
     """
 
     now: float
     versions: Mapping[str, int]
     slots: Mapping[str, SlotRecord]
+    live: Sequence[ChainRecord]
     expired: Sequence[ChainRecord]
     undelivered: Sequence[ChainRecord]
 
@@ -35,6 +36,7 @@ def overview(records: Records, lease_seconds: float) -> Overview:
             now=rows.now(),
             versions=rows.studies.busy_versions(),
             slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
+            live=rows.chains.live(),
             expired=rows.chains.expired(),
             undelivered=rows.chains.undelivered(DISPATCH_AGAIN_SECONDS),
         )

@@ -56,7 +56,7 @@ class Scheduler:
         if self._reaper.reap(seen):  # whose slots are free now
             seen = overview(self._ports.records, self._ports.lease_seconds)
         self._dispatch.send_again(seen.undelivered)
-        self._outlook.update(seen.versions)
+        self._outlook.update(seen.versions, seen.live)
         self._tuning.forget(seen.versions)
         room = max(1, len(seen.slots))
         self._tune(room)

@@ -1,0 +1,145 @@
+"""What trials wait for: results that they were asked for, and evaluations of steps that others trained before.
+
+A result that comes, and one that never will, go into the study's history here; `app.domain.evolve` says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.domain.ids import TrialKey
+from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
+from app.domain.states import FailureKind, TrialEventKind, TrialState
+
+
+def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
+    """The trial waits for something at a step of a node."""
+    node.waiting.setdefault(step, set()).add(trial.key)
+    plan.touched.add(node.id)
+
+
+def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
+    """Steps past `before` on the trial's way were trained for others, and not evaluated: they are, if it is kept."""
+    if not (every := study.spec.get("eval_every")):
+        return
+    for name, end in plan.ends(trial):
+        node = plan.nodes[name]
+        if node.running:
+            plan.touched.add(name)  # whoever trains there is to evaluate what is ahead
+        for step in {*node.checkpoints, *node.saving} - node.metrics.keys():
+            if max(before, node.start) < step <= end and step % every == 0 and step != trial.steps:
+                trial.unevaluated.add(step)
+                wait(plan, node, step, trial)
+
+
+def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
+    """A state is kept by now at a step that was trained without being evaluated: the studies that want that have it.
+
+    It costs a look at all their trials, which is seldom: most steps are evaluated before their state is kept.
+    """
+    if step in node.metrics:
+        return
+    for study in plan.studies.values():
+        every = study.spec.get("eval_every")
+        if study.is_final or not every or step % every or study.deepest.get(node.id, 0) < step:
+            continue
+        for trial in study.trials:
+            goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
+            is_extra = trial.steps >= step and step not in trial.asked  # for what it was asked, it waits in any case
+            if goes_on and is_extra and plan.node_of(trial, step) is node:
+                study.active += trial.state != TrialState.ACTIVE
+                trial.state = TrialState.ACTIVE
+                trial.unevaluated.add(step)
+                wait(plan, node, step, trial)
+
+
+def answer(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """The result that the trial waited for at `step` is there."""
+    study = plan.studies[trial.study]
+    if (problem := problem_with(study, plan.metrics(trial, step) or {}, step)) is not None:
+        end_trial(plan, trial, TrialState.FAILED, problem)
+        return
+    study.answered += 1
+    study.history.append(TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {}))
+    settle(plan, trial)
+
+
+def settle(plan: SearchPlan, trial: Trial) -> None:
+    """The trial is completed, if everything is there that it waits for."""
+    if trial.state != TrialState.ACTIVE or trial.unevaluated:
+        return
+    if all(plan.metrics(trial, asked) is not None for asked in trial.asked):
+        trial.state = TrialState.COMPLETED
+        plan.studies[trial.study].active -= 1
+
+
+def leave_unevaluated(plan: SearchPlan, node: Node, step: int) -> None:
+    """There is no state to evaluate any more: nobody trains only for that."""
+    for trial in [plan.trial(key) for key in sorted(node.waiting.get(step, ()))]:
+        if step in trial.unevaluated and step not in node.checkpoints:
+            leave_unevaluated_by(plan, trial, step)
+
+
+def leave_unevaluated_by(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """The trial goes without this evaluation."""
+    trial.unevaluated.discard(step)
+    _forget(plan, plan.node_of(trial, step), step, trial.key)
+    settle(plan, trial)
+
+
+def problem_with(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
+    """Why these metrics are no result for the study, if they are not."""
+    name = study.spec.get("metric", "")
+    if name not in metrics:
+        reported = ", ".join(sorted(metrics)) or "nothing"
+        text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"
+        return {"kind": FailureKind.METRIC, "step": step, "error": text}
+    if metrics[name] is None:
+        return {"kind": FailureKind.NAN, "step": step, "error": f"{name} is not a finite number after step {step}"}
+    return None
+
+
+_EVENT_OF = {
+    TrialState.STOPPED: TrialEventKind.STOP,
+    TrialState.FAILED: TrialEventKind.FAIL,
+    TrialState.CANCELLED: TrialEventKind.CANCEL,
+}
+
+
+def end_trial(
+    plan: SearchPlan,
+    trial: Trial,
+    state: TrialState,
+    error: dict[str, Any] | None = None,
+    reason: Mapping[str, Any] | None = None,
+) -> None:
+    """The trial is over: before it has what it was asked for, or before its tuner asked for more."""
+    trial.error = error
+    line = TrialEvent(_EVENT_OF[state], trial.number, trial.steps, reason=reason or error or {})
+    plan.studies[trial.study].history.append(line)
+    if trial.state == TrialState.ACTIVE:
+        plan.studies[trial.study].active -= 1
+    trial.state = state
+    if state == TrialState.FAILED:
+        plan.studies[trial.study].failed.append(trial.number)
+    waited, trial.unevaluated = {*trial.asked, *trial.unevaluated}, set()
+    for step in sorted(waited):
+        node = plan.node_of(trial, step)
+        if trial.key in node.waiting.get(step, ()):
+            _forget(plan, node, step, trial.key)
+
+
+def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:
+    node.waiting[step].discard(key)
+    if not node.waiting[step]:
+        del node.waiting[step]
+    plan.touched.add(node.id)
+
+
+def fail_trial(plan: SearchPlan, trial: Trial, step: int, error: dict[str, Any]) -> None:
+    """What the trial waits for at a step cannot be had. It fails once, wherever else it waits."""
+    if step in trial.unevaluated:
+        leave_unevaluated_by(plan, trial, step)
+    elif trial.state == TrialState.ACTIVE:
+        end_trial(plan, trial, TrialState.FAILED, error)

@@ -1,0 +1,156 @@
+"""Several studies of any tuner on one plan, with every command and accident; and what must hold at the end, recounted.
+
+A result is made of the values that were trained with, step by step, so a wrong state or a wrong metric cannot hide.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.errors import Refused
+from app.domain.evolve import fold
+from app.domain.ids import StudyId, digest
+from app.domain.search_plan import Node, Study, Trial
+from app.scheduling.fair_share import fair_share
+from app.scheduling.policies import POLICIES
+from app.scheduling.replay import replay
+from stagetree.sequences import parse
+from tests.plans import tried
+from tests.tuners.test_every_tuner import KINDS
+from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers, submit
+
+
+class World:
+    """Up to five studies, and users who interfere. `seed` decides everything."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.seed = Random(seed), seed
+        luck = {"fail": self.rng.choice([0, 0.05]), "lose": self.rng.choice([0, 0.1])}
+        policy = self.rng.choice([fair_share, *POLICIES.values()])
+        options: dict[str, Any] = {
+            "measure": self.measure,
+            "seconds": stragglers(seed),
+            "faults": faults(seed, **luck),
+        }
+        self.simulator = simulator(
+            self.study(), slots=self.rng.choice([1, 4, 30]), name=StudyId("study-0"), policy=policy, **options
+        )
+        self.plan = self.simulator.plan
+        for number in range(1, self.rng.randint(1, 5)):
+            self.advance(self.rng.randrange(20))
+            submit(self.simulator, self.study(), StudyId(f"study-{number}"))
+        self.advance(10_000)
+        for study in list(self.plan.studies.values()):
+            self.try_to(c.ResumeStudy(study=study.id))
+        self.simulator.run()
+
+    def study(self) -> Any:
+        tuner = dict(self.rng.choice(list(KINDS.values())))
+        tuner |= {"fixed": []} if "fixed" in tuner else {}
+        fields: dict[str, Any] = {"merge": self.rng.random() < 0.8, "priority": self.rng.choice([1, 1, 2])}
+        fields |= {"weight": self.rng.choice([1, 3])}
+        if tuner["kind"] == "median" or self.rng.random() < 0.5:
+            fields["eval_every"] = self.rng.choice([2, 3])
+        return spec(tuner, space=SHARING, **fields)
+
+    def advance(self, stages: int) -> None:
+        for _ in range(stages):
+            if not self.simulator.advance():
+                return
+            if self.rng.random() < 0.1:
+                self.interfere(self.rng.choice(list(self.plan.studies.values())))
+
+    def interfere(self, study: Study) -> None:
+        trial = self.rng.randrange(len(study.trials) or 1)
+        hp = {"lr": self.rng.choice(SHARING["lr"])}
+        commands: list[c.Command] = [
+            c.CancelTrial(study=study.id, trial=trial),
+            c.AddTrial(study=study.id, hp=hp, steps=self.rng.randint(1, 9)),
+            c.Ask(study=study.id, actions=(c.Extend(trial=trial, steps=self.rng.randint(1, 12)),)),
+            c.PauseStudy(study=study.id),
+            c.ResumeStudy(study=study.id),
+            c.ResumeStudy(study=study.id),
+            c.ReopenStudy(study=study.id, trials=self.rng.randint(1, 3)),
+            c.ApplyTunerActions(study=study.id, actions=()),
+        ]
+        if self.rng.random() < 0.03:
+            commands = [c.CancelStudy(study=study.id, at=self.simulator.now)]
+        self.try_to(self.rng.choice(commands))
+        self.drop_a_checkpoint()
+
+    def try_to(self, command: c.Command) -> None:
+        try:
+            self.simulator.give(command)
+        except Refused as refused:
+            assert str(refused)
+
+    def drop_a_checkpoint(self) -> None:
+        kept = [
+            (node.id, step, found.key) for node in self.plan.nodes.values() for step, found in node.checkpoints.items()
+        ]
+        if kept and self.rng.random() < 0.3:
+            node, step, key = self.rng.choice(kept)
+            self.simulator.take([e.CheckpointDropped(node=node, step=step, key=key, reason="it is gone")])
+
+    def measure(self, node: Node, step: int) -> e.Metrics:
+        way = self.simulator.plan.ancestry(node.id)
+        ends = [*(below.start for below in way[1:]), step]
+        return result([at.segment.values(t) for at, end in zip(way, ends, strict=True) for t in range(at.start, end)])
+
+
+def result(values: list[dict[str, Any]]) -> e.Metrics:
+    luck = Random(digest(values))
+    return {"loss": None if luck.random() < 0.05 else round(luck.random(), 6)}
+
+
+def values_of(trial: Trial, steps: int) -> list[dict[str, Any]]:
+    """The trial's own values, from its sequences alone."""
+    taken = {name: parse(sequence).take(steps) for name, sequence in sorted(trial.hp.items())}
+    return [{name: values[step] for name, values in taken.items()} for step in range(steps)]
+
+
+@tried(20)
+@given(seed=st.integers(0, 10**9))
+def test_whatever_happens(seed: int) -> None:
+    world = World(seed)
+    plan = world.plan
+    for study in plan.studies.values():
+        assert study.is_final
+        results_are_its_own(world, study)
+        counters_are_right(world, study)
+        found = replay(numbered(world.simulator.events), study.id)
+        assert found.identical, found.difference
+    assert not plan.chains
+    assert not any(node.waiting or node.running or node.saving for node in plan.nodes.values())
+    assert sum(study.executed for study in plan.studies.values()) == sum(node.steps_run for node in plan.nodes.values())
+    again = fold(world.simulator.events)
+    assert again.nodes == plan.nodes and again.studies == plan.studies
+
+
+def results_are_its_own(world: World, study: Study) -> None:
+    """Every result that the tuner was told is that of the trial's own values; so is every point of its curve."""
+    for line in study.history:
+        if line.kind == "result":
+            assert line.metrics == result(values_of(study.trials[line.trial], line.steps))
+    for trial in study.trials:
+        for step, metrics in world.plan.curve(trial):
+            assert metrics == result(values_of(trial, step))
+
+
+def counters_are_right(world: World, study: Study) -> None:
+    assert study.active == sum(trial.state == "active" for trial in study.trials) == 0
+    assert study.requested == sum(trial.steps for trial in study.trials)
+    passed = {
+        (name, step)
+        for trial in study.trials
+        for name, end in world.plan.ends(trial)
+        for step in range(world.plan.nodes[name].start, end)
+    }
+    assert study.unique == len(passed)
+    assert study.answered == sum(line.kind == "result" for line in study.history)

@@ -1,0 +1,190 @@
+"""Tuners against the papers: at every recorded decision, the plainest reading of the algorithm is asked what is next.
+
+The naive tuners know nothing of ours: they read the lines of the history anew at each decision and sort what they find.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain.search_plan import TrialEvent
+from tests.plans import tried
+from tests.tuners.worlds import STUDY, faults, losses, simulator, spec, stragglers
+
+Decision = tuple[str, int, int]
+"""(start | promote | stop, trial or -1, steps)"""
+
+Naive = Callable[[list[TrialEvent], dict[str, Any]], Decision | None]
+
+
+@dataclass
+class Seen:
+    """What a history says, sorted: where each trial is, and every arrival (loss, trial) at each step asked for."""
+
+    started: int
+    at: dict[int, int]
+    arrived: dict[int, list[tuple[float, int]]]
+    order: list[tuple[int, int]]
+    gone: set[int]
+    decided: set[tuple[int, int]]
+
+
+def read(history: list[TrialEvent], *, forget: bool = True) -> Seen:
+    """`forget`: cancelled trials do not count, where they have not gone on."""
+    seen = Seen(0, {}, {}, [], set(), set())
+    for line in history:
+        match line.kind:
+            case "start":
+                seen.started += 1
+                seen.at[line.trial] = line.steps
+            case "promote":
+                seen.decided.add((line.trial, seen.at[line.trial]))
+                seen.at[line.trial] = line.steps
+            case "stop":
+                seen.decided.add((line.trial, seen.at[line.trial]))
+                seen.gone.add(line.trial)
+            case "result" | "fail":
+                steps = seen.at[line.trial]
+                loss = math.inf if line.kind == "fail" else float(line.metrics["loss"] or 0)
+                seen.arrived.setdefault(steps, []).append((loss, line.trial))
+                seen.order.append((line.trial, steps))
+            case "cancel":
+                for steps, arrivals in seen.arrived.items() if forget else ():
+                    if (line.trial, steps) not in seen.decided:
+                        seen.arrived[steps] = [each for each in arrivals if each[1] != line.trial]
+                seen.gone.add(line.trial)
+    return seen
+
+
+def rungs(tuner: dict[str, Any]) -> list[int]:
+    """r * eta^(s + k) below R, and R."""
+    steps, found = tuner["min_steps"] * tuner["reduction_factor"] ** tuner.get("early_stopping_rate", 0), list[int]()
+    while steps < tuner["max_steps"]:
+        found.append(steps)
+        steps *= tuner["reduction_factor"]
+    return [*found, tuner["max_steps"]]
+
+
+def asha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
+    """get_job of Algorithm 2: from the top rung down, the best of the top 1/eta that has not gone on."""
+    seen, ladder = read(history), rungs(tuner)
+    for lower, upper in reversed(list(pairwise(ladder))):
+        ranked = sorted(seen.arrived.get(lower, []))
+        for loss, trial in ranked[: len(ranked) // tuner["reduction_factor"]]:
+            if (trial, lower) not in seen.decided and math.isfinite(loss):
+                return ("promote", trial, upper)
+    return ("start", -1, ladder[0]) if seen.started < tuner["num_trials"] else None
+
+
+def sha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
+    """Algorithm 1: n_i = floor(n / eta^i) of the complete rung i - 1 go on together."""
+    seen, ladder = read(history), rungs(tuner)
+    if seen.started < tuner["num_trials"]:
+        return ("start", -1, ladder[0])
+    for number, (lower, upper) in enumerate(pairwise(ladder), start=1):
+        if any(not arrived(seen, trial) for trial, at in seen.at.items() if at == lower and trial not in seen.gone):
+            return None
+        keep = max(1, tuner["num_trials"] // tuner["reduction_factor"] ** number)
+        for loss, trial in sorted(seen.arrived.get(lower, []))[:keep]:
+            if (trial, lower) not in seen.decided and math.isfinite(loss):
+                return ("promote", trial, upper)
+    return None
+
+
+def arrived(seen: Seen, trial: int) -> bool:
+    return any(trial == other for _, other in seen.arrived.get(seen.at[trial], []))
+
+
+def one_by_one(verdict: Callable[[Seen, int, int, dict[str, Any]], bool]) -> Naive:
+    """A stopping rule: who came to a decision point is judged by what was known then, the first to come first."""
+
+    def naive(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
+        points = tuner["points"]
+        for end in range(1, len(history) + 1):
+            line = history[end - 1]
+            if line.kind != "result":
+                continue
+            then, now = read(history[:end], forget=False), read(history)
+            trial, at = line.trial, then.at[line.trial]
+            if at == points[-1] or (trial, at) in now.decided or trial in now.gone:
+                continue
+            if any(other.kind == "fail" and other.trial == trial for other in history[end:]):
+                continue
+            if verdict(then, trial, at, tuner):
+                return ("promote", trial, points[points.index(at) + 1])
+            return ("stop", trial, at)
+        return ("start", -1, points[0]) if read(history).started < tuner["num_trials"] else None
+
+    return naive
+
+
+def in_top(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
+    """Stopping ASHA: in the top 1/eta of those seen there, itself among them, but one at least."""
+    ranked = [other for _, other in sorted(seen.arrived[at])]
+    return ranked.index(trial) < max(1, len(ranked) // tuner["reduction_factor"])
+
+
+def near_the_best(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
+    """Bandit, where less is better and values are above 0: the best of all times 1 + epsilon is more than its own."""
+    own = min(loss for arrivals in seen.arrived.values() for loss, other in arrivals if other == trial)
+    best = min(loss for arrivals in seen.arrived.values() for loss, _ in arrivals)
+    return own == best or best * (1 + tuner["epsilon"]) > own
+
+
+CASES: dict[str, tuple[dict[str, Any], Naive]] = {
+    "asha": ({"kind": "asha", "num_trials": 25, "min_steps": 1, "max_steps": 20, "reduction_factor": 3}, asha),
+    "asha, s = 1": (
+        {"kind": "asha", "num_trials": 20, "min_steps": 1, "max_steps": 16, "reduction_factor": 2}
+        | {"early_stopping_rate": 1},
+        asha,
+    ),
+    "sha": ({"kind": "sha", "num_trials": 20, "min_steps": 1, "max_steps": 16, "reduction_factor": 2}, sha),
+    "stopping asha": (
+        {"kind": "asha", "type": "stopping", "num_trials": 20, "min_steps": 1, "max_steps": 16, "reduction_factor": 2},
+        one_by_one(in_top),
+    ),
+    "bandit": (
+        {"kind": "bandit", "num_trials": 15, "max_steps": 11, "interval": 3, "epsilon": 0.3},
+        one_by_one(near_the_best),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@tried(6)
+@given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 2, 5, 40]))
+def test_every_decision_is_the_papers(case: str, seed: int, slots: int) -> None:
+    """With ties, failures, lost workers and trials that users cancel."""
+    tuner, naive = CASES[case]
+    rng = Random(seed)
+    luck = {"fail": rng.choice([0, 0.1]), "lose": rng.choice([0, 0.1])}
+    made_up = {"measure": losses(seed, digits=rng.choice([1, 3])), "seconds": stragglers(seed)}
+    world = simulator(spec(tuner), slots=slots, faults=faults(seed, **luck), **made_up)
+    study = world.plan.studies[STUDY]
+    while world.advance():
+        waiting = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
+        if rng.random() < 0.05 and waiting and not study.is_final:
+            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(waiting)))
+    fields = tuner | {"points": points(tuner)}
+    for number, line in enumerate(study.history):
+        if line.kind in ("start", "promote", "stop"):
+            trial = -1 if line.kind == "start" else line.trial
+            assert naive(study.history[:number], fields) == (str(line.kind), trial, line.steps), number
+    if study.state == "completed":
+        assert naive(study.history, fields) is None
+
+
+def points(tuner: dict[str, Any]) -> list[int]:
+    if "interval" in tuner:
+        return [*range(tuner["interval"], tuner["max_steps"], tuner["interval"]), tuner["max_steps"]]
+    return rungs(tuner)
