@@ -42,7 +42,16 @@ class Stop:
     reason: Json = field(default_factory=dict)
 
 
-TunerAction = Start | Extend | Stop
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prioritize:
+    """How urgent a trial is among those of its study, and why."""
+
+    trial: int
+    priority: float
+    reason: Json = field(default_factory=dict)
+
+
+TunerAction = Start | Extend | Stop | Prioritize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,10 @@ def _tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> I
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
             case c.Extend() if _may_extend(study.trials[action.trial], action.steps):
                 yield trials.extend(action.trial, action.steps, action.reason)
+            case c.Prioritize() if study.trials[action.trial].state in EXTENDABLE:
+                yield e.TrialPrioritized(
+                    study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
+                )
             case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
 

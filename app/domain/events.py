@@ -82,6 +82,16 @@ class TrialExtended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPrioritized:
+    """The tuner says how urgent the trial is among those of its study (HyperDrive: labelJob); 0 if it never did."""
+
+    study: StudyId
+    trial: int
+    priority: float
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStopped:
     """The tuner wants no more of this trial."""
 
@@ -236,6 +246,7 @@ Event = (
     | StudySubmitted
     | TrialAdded
     | TrialExtended
+    | TrialPrioritized
     | TrialStopped
     | TrialCancelled
     | StudyPaused

@@ -63,6 +63,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
             plan.studies[event.study].history.append(line)
             _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
+        case e.TrialPrioritized():
+            _prioritize(plan, event)
         case e.TrialStopped():
             _end(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
         case e.TrialCancelled():
@@ -118,6 +120,12 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
     study.active += 1
     study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
     _ask(plan, trial, event.steps, event.path)
+
+
+def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
+    study, line = plan.studies[event.study], TrialEvent(TrialEventKind.PRIORITIZE, event.trial, 0, reason=event.reason)
+    study.history.append(line)
+    study.trials[event.trial].priority, study.trials[event.trial].standing = event.priority, event.reason
 
 
 def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:

@@ -76,9 +76,9 @@ class Node:
 class TrialEvent:
     """One line of a study's history, which is all that a tuner is told.
 
-    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
-    more of it is wanted), `RESULT` (its `metrics` after `steps`), `FAIL` or `CANCEL` (no result will come). `hp`: of a
-    start, the configuration.
+    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `PRIORITIZE`
+    (it is so urgent, see its `reason`), `STOP` (no more of it is wanted), `RESULT` (its `metrics` after `steps`),
+    `FAIL` or `CANCEL` (no result will come). `hp`: of a start, the configuration.
     """
 
     kind: TrialEventKind
@@ -91,7 +91,10 @@ class TrialEvent:
 
 @dataclass(slots=True)
 class Trial:
-    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands."""
+    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
+
+    priority, standing: how urgent its tuner says that it is, and why, where it does.
+    """
 
     study: StudyId
     number: int
@@ -101,6 +104,8 @@ class Trial:
     asked: list[int] = field(default_factory=list)
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
+    priority: float = 0.0
+    standing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> TrialKey:

@@ -35,6 +35,7 @@ class TrialEventKind(Word):
 
     START = "start"
     PROMOTE = "promote"
+    PRIORITIZE = "prioritize"
     STOP = "stop"
     RESULT = "result"
     FAIL = "fail"

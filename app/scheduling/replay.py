@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
-from app.domain.commands import Extend, Start, Stop
+from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.evolve import evolve, strikes
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.base import NewTrial, Next
+from app.scheduling.tuners.base import Context, NewTrial, Next
 from app.scheduling.tuners.driver import TunerDriver
 
 Numbered = tuple[int, e.Event]
-Decision = e.TrialAdded | e.TrialExtended | e.TrialStopped
+Decision = e.TrialAdded | e.TrialExtended | e.TrialPrioritized | e.TrialStopped
 Json = dict[str, Any]
 
 RUNG = ("rung", "bracket")
@@ -119,7 +119,7 @@ def _is_decision(event: e.Event, study: StudyId) -> bool:
         return event.study == study
     if isinstance(event, e.TrialAdded):
         return event.study == study and event.reason.get("by") == "tuner"
-    return isinstance(event, e.TrialExtended | e.TrialStopped) and event.study == study
+    return isinstance(event, e.TrialExtended | e.TrialPrioritized | e.TrialStopped) and event.study == study
 
 
 def _compare(found: Replay, judge: TunerDriver, number: int, event: e.Event) -> None:
@@ -128,7 +128,7 @@ def _compare(found: Replay, judge: TunerDriver, number: int, event: e.Event) -> 
     found.decisions += 1
     if found.difference is not None:
         return
-    recorded, derived = _recorded(event), _derived(judge, study)
+    recorded, derived = _recorded(event), _derived(judge, study, _context(study, event))
     if recorded != derived:
         found.difference = {"event": number, "recorded": recorded, "derived": derived}
 
@@ -140,18 +140,33 @@ def _recorded(event: e.Event) -> Json | None:
             return {"kind": "start", "steps": event.steps, "reason": reason}
         case e.TrialExtended():
             return {"kind": "promote", "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}
+        case e.TrialPrioritized():
+            return _priority(event)
         case e.TrialStopped():
             return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
     return {"kind": "complete"}
 
 
-def _derived(judge: TunerDriver, study: Study) -> Json | None:
-    action: Next | None = judge.expected(study)
+def _priority(of: e.TrialPrioritized | Prioritize) -> Json:
+    return {"kind": "prioritize", "trial": of.trial, "priority": of.priority, "reason": dict(of.reason)}
+
+
+def _context(study: Study, event: e.Event) -> Context:
+    """What the tuner looked at beside the history when it decided so."""
+    if isinstance(event, e.StudyCompleted):
+        return Context(elapsed=event.at - study.submitted_at)
+    return Context.recorded(getattr(event, "reason", {}))
+
+
+def _derived(judge: TunerDriver, study: Study, context: Context) -> Json | None:
+    action: Next | None = judge.expected(study, context)
     match action:
         case NewTrial() | Start():
             return {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}
         case Extend():
             return {"kind": "promote", "trial": action.trial, "steps": action.steps, "reason": dict(action.reason)}
+        case Prioritize():
+            return _priority(action)
         case Stop():
             return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
     return {"kind": "complete"} if study.active == 0 else None

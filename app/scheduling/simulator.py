@@ -22,6 +22,7 @@ from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import POLICIES, Policy
 from app.scheduling.tuners import TunerDriver
+from app.scheduling.tuners.surroundings import context_of
 from stagetree.limits import LIMITS, Limits
 
 Measure = Callable[[Node, int], e.Metrics]
@@ -144,7 +145,8 @@ class Simulator:
         if name not in self._drivers or self._drivers[name].spec is not study.spec:
             self._drivers[name] = TunerDriver(study.spec)
         driver = self._drivers[name]
-        while (actions := driver.actions(study, self._slots)) and self.give(
+        context = context_of(self.plan, study, self.now, self._slots)
+        while (actions := driver.actions(study, self._slots, context)) and self.give(
             c.ApplyTunerActions(study=name, actions=actions)
         ):
             pass

@@ -27,6 +27,7 @@ from app.scheduling.chains import lead_trial, stages_of
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import Choice, Policy
 from app.scheduling.tuners import TunerDriver
+from app.scheduling.tuners.surroundings import context_of
 from stagetree.limits import LIMITS, Limits
 
 logger = logging.getLogger(__name__)
@@ -132,12 +133,19 @@ class Ticker:
     def _tune_study(self, stream: str, name: StudyId, room: int) -> None:
         """Grant the study's actions one after the other, each on what the one before led to."""
         driver = self._driver(stream, name)
-        while self._transact(stream, lambda plan: _tuned(plan, name, driver, room, self._limits)):
+        while self._transact(stream, lambda plan: self._tuned(plan, name, driver, room)):
             pass
         with self._plans.holding(stream) as plan:
             done = driver.is_done(plan.studies[name])
         if done:
             self._close(stream, c.CloseStudy(study=name, at=self._clock()))
+
+    def _tuned(self, plan: SearchPlan, name: StudyId, driver: TunerDriver, room: int) -> Sequence[e.Event]:
+        study = plan.studies[name]
+        if not study.is_running:
+            return ()
+        actions = driver.actions(study, room, context_of(plan, study, self._clock(), self._room))
+        return decide(plan, c.ApplyTunerActions(study=name, actions=actions), self._limits)
 
     def _driver(self, stream: str, name: StudyId) -> TunerDriver:
         spec = self._plans.get(stream).studies[name].spec
@@ -232,13 +240,6 @@ class Ticker:
         """Whether anything was decided."""
         recorded = transact(self._log, self._plans, stream, deciding, at=self._clock(), alongside=alongside)
         return bool(recorded)
-
-
-def _tuned(plan: SearchPlan, name: StudyId, driver: TunerDriver, room: int, limits: Limits) -> Sequence[e.Event]:
-    study = plan.studies[name]
-    if not study.is_running:
-        return ()
-    return decide(plan, c.ApplyTunerActions(study=name, actions=driver.actions(study, room)), limits)
 
 
 def _resume(plan: SearchPlan, name: NodeId, step: int) -> dict[str, Any] | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from app.scheduling.tuners.asha import Asha
 from app.scheduling.tuners.base import Tuner
 from app.scheduling.tuners.driver import TunerDriver
+from app.scheduling.tuners.early_term import EarlyTerm
 from app.scheduling.tuners.external import External
 from app.scheduling.tuners.fixed import Fixed
 from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
 from app.scheduling.tuners.pbt import Pbt
+from app.scheduling.tuners.pop import Pop
 from app.scheduling.tuners.samplers import SAMPLERS, Sampler
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
@@ -27,6 +29,8 @@ TUNERS: dict[str, type[Tuner]] = {
     "async_hyperband": AsyncHyperband,
     "median": Median,
     "bandit": Bandit,
+    "early_term": EarlyTerm,
+    "pop": Pop,
     "pbt": Pbt,
     "external": External,
 }

@@ -6,15 +6,19 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from app.domain.commands import Extend, Start, Stop, TunerAction
+from app.domain.commands import Extend, Prioritize, Start, Stop, TunerAction
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.base import NewTrial, Next, Tuner
+from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
 from app.scheduling.tuners.samplers import Sampler
 from stagetree.spec import StudySpec
 
 BATCH = 1000
 """How many actions of an eager tuner are granted in one transaction."""
+
+
+NOWHERE = Context()
+_DECISIONS = (TrialEventKind.START, TrialEventKind.PROMOTE, TrialEventKind.PRIORITIZE, TrialEventKind.STOP)
 
 
 class TunerDriver:
@@ -44,12 +48,13 @@ class TunerDriver:
     def tuner(self) -> Tuner:
         return self._tuner
 
-    def actions(self, study: Study, room: int) -> tuple[TunerAction, ...]:
+    def actions(self, study: Study, room: int, context: Context = NOWHERE) -> tuple[TunerAction, ...]:
         """What the study wants next: one action, if fewer than `room` of its trials are active; of an eager tuner, all.
 
         The actions count as granted. If they were not, the next call notices and reads the history again.
         """
         self._catch_up(study)
+        self._tuner.set_context(context)
         if not self._tuner.eager:
             return self._take(study, 1) if study.active < room else ()
         return self._take(study, BATCH)
@@ -59,9 +64,10 @@ class TunerDriver:
         self._catch_up(study)
         return study.active == 0 and not self._tuner.open_ended and self._concrete(self._tuner.suggest()) is None
 
-    def expected(self, study: Study) -> Next | None:
-        """What the tuner wants, from the history alone: for replay."""
+    def expected(self, study: Study, context: Context = NOWHERE) -> Next | None:
+        """What the tuner wants, from the history and a context that was recorded: for replay."""
         self._catch_up(study)
+        self._tuner.set_context(context)
         return self._tuner.suggest()
 
     def _take(self, study: Study, most: int) -> tuple[TunerAction, ...]:
@@ -99,7 +105,7 @@ class TunerDriver:
     def _catch_up(self, study: Study) -> None:
         """Read what is new in the history; from the start, if what was taken for granted did not happen."""
         for event in study.history[self._read :]:
-            if self._granted and event.kind in ("start", "promote", "stop"):
+            if self._granted and event.kind in _DECISIONS:
                 if not (_is_ours(study, event) and _same(event, self._granted[0])):
                     return self._start_over(study)
                 self._granted.popleft()
@@ -120,6 +126,8 @@ def _entry(action: TunerAction, number: int) -> TrialEvent:
             return TrialEvent(TrialEventKind.START, number, action.steps, reason=action.reason, hp=action.hp)
         case Extend():
             return TrialEvent(TrialEventKind.PROMOTE, action.trial, action.steps, reason=action.reason)
+        case Prioritize():
+            return TrialEvent(TrialEventKind.PRIORITIZE, action.trial, 0, reason=action.reason)
         case Stop():
             return TrialEvent(TrialEventKind.STOP, action.trial, 0, reason=action.reason)
 

@@ -1,0 +1,64 @@
+"""What the trials of a study will come to, as its history tells it: for tuners that predict learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.curves import Bend, Curve, CurveModel, Posterior
+from app.scheduling.tuners.bends import bends_of
+from stagetree.spec import StudySpec
+
+REFIT_SHARE = 0.1
+REFIT_LEAST = 5
+"""What ended trials teach is learnt anew when a tenth more of them have ended, but no fewer than five."""
+
+
+class Forecasts:
+    """The curves of a study, and a model that learns from those that ended. When it learns follows from the history."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        tuner: Any = spec.tuner
+        self._metric, self.horizon = spec.metric, tuner.max_steps
+        self._model = CurveModel(spec.mode, tuner.max_steps, (tuner.bounds[0], tuner.bounds[1]))
+        self._points: dict[int, dict[int, float]] = {}
+        self._bends: dict[int, tuple[Bend, ...]] = {}
+        self._ended: dict[int, None] = {}
+        self._fitted = 0
+        self._lesson: list[Curve] | None = None  # what is to be learnt before the next prediction
+
+    def observe(self, event: TrialEvent) -> None:
+        """Take in a line of the study's history."""
+        match event.kind:
+            case TrialEventKind.START:
+                self._points[event.trial] = {}
+                self._bends[event.trial] = bends_of(event.hp, self.horizon)
+            case TrialEventKind.RESULT:
+                if (value := event.metrics[self._metric]) is not None:
+                    self._points[event.trial][event.steps] = value
+                if event.steps >= self.horizon:
+                    self._end(event.trial)
+            case TrialEventKind.STOP | TrialEventKind.CANCEL:
+                self._end(event.trial)
+
+    def curve(self, trial: int) -> Curve:
+        """The evaluations of a trial so far."""
+        points = sorted(self._points[trial].items())
+        return Curve(tuple(step for step, _ in points), tuple(value for _, value in points), self._bends[trial])
+
+    def posterior(self, trials: Iterable[int]) -> Posterior:
+        """What some trials will come to."""
+        if self._lesson is not None:
+            self._model.fit(self._lesson)
+            self._lesson = None
+        return self._model.predict([self.curve(trial) for trial in trials])
+
+    def _end(self, trial: int) -> None:
+        if not self._points[trial]:
+            return
+        self._ended[trial] = None
+        if len(self._ended) >= self._fitted + max(REFIT_LEAST, REFIT_SHARE * self._fitted):
+            self._fitted = len(self._ended)
+            self._lesson = [self.curve(trial) for trial in self._ended]
