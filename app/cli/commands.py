@@ -232,12 +232,18 @@ def _what_if(id: str, at: int | None, changes: list[str], log: Path | None, serv
 
 
 @app.command()
-def export(id: StudyId, server: Server = None) -> None:
+def export(
+    id: StudyId,
+    curves: Annotated[bool, typer.Option("--curves", help="Print the study's curves instead, a trial a line.")] = False,
+    server: Server = None,
+) -> None:
     """Print the whole log of a study's plan, one event a line; `replay --log` reads it."""
     from app.cli import stacks
+    from app.cli.curves import curves as curves_of
 
     with stacks.server(server) as service:
-        sys.stdout.write(service.client.log(id))
+        log = service.client.log(id)
+    sys.stdout.writelines(curves_of(log, id) if curves else [log])
 
 
 @app.command()

@@ -179,7 +179,7 @@ LR = {"lr": 0.1}
         (
             curve_study("early_term", delta=2),
             "tuner.delta",
-            "must be a number from 0 to 1: less likely trials end, got 2",
+            "must be a number from 0 to 1: less likely trials end",
         ),
         (GRID | {"tuner": {"kind": "median", "num_trials": 9, "max_t": 9}}, "tuner.interval", "or give eval_every"),
         (

@@ -11,7 +11,7 @@ clock or on the number of slots is read from there, so that the history alone sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -29,6 +29,9 @@ Reason = dict[str, Any]
 
 BOUNDARIES = 10
 """Of a study that does not say how far apart they are: "5-10 % of the max epoch" (§9)."""
+
+MOST_LOOKED_AT = 12
+"""At so many steps ahead P(y_m >= target) is computed: what it costs grows with them, and they are much alike."""
 
 
 class Class(StrEnum):
@@ -175,7 +178,7 @@ class Pop(Tuner):
     def _forecast(self, number: int) -> Reason:
         """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
         seconds, target = self._context.seconds_per_step(number), self._target()
-        steps = list(self._ahead(number, seconds))
+        steps = self._ahead(number, seconds)
         judged = {"target": target, "seconds_per_step": seconds}
         if not steps:
             return {"p": 0.0, "expected_seconds": 0.0, **judged}
@@ -183,12 +186,12 @@ class Pop(Tuner):
         remaining = max(0.0, float(first.expected[0]) - self._forecasts.curve(number).last_step) * seconds
         return {"p": round(float(first.probability[0]), 4), "expected_seconds": round(remaining, 3), **judged}
 
-    def _ahead(self, number: int, seconds: float) -> Iterator[int]:
-        """The evaluations of a trial that are to come before time is up."""
+    def _ahead(self, number: int, seconds: float) -> list[int]:
+        """Steps at which a trial may be at the target before time is up: boundaries, or some of them, and the last."""
         now = self._forecasts.curve(number).last_step
-        for step in self._points:
-            if step > now and (step - now) * seconds <= self._seconds_left():
-                yield step
+        ends = [step for step in self._points if step % self._boundary == 0 or step not in self._next_point]
+        ahead = [step for step in ends if step > now and (step - now) * seconds <= self._seconds_left()]
+        return ahead[::-1][:: 1 + (len(ahead) - 1) // MOST_LOOKED_AT][::-1]
 
     def _target(self) -> float:
         return self._targets[0] if self._is_given else self._sign * self._best
