@@ -38,6 +38,8 @@ class EarlyTerm(StoppingRule):
         steps, best = self.points[point], self.value(self._best)
         if steps % self._boundary or point + 1 == len(self.points) or best is None or not math.isfinite(loss):
             return True, {}
+        if not self._forecasts.has_shape(trial):
+            return True, {}
         posterior = self._forecasts.posterior([trial])
         p = round(float(posterior.prob_reaches([self._forecasts.horizon], best)[0, 0]), 4)
         return p >= self._delta, {"p": p, "delta": self._delta, "best_of_all": best}

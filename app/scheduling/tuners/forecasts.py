@@ -16,8 +16,16 @@ REFIT_LEAST = 5
 """What ended trials teach is learnt anew when a tenth more of them have ended, but no fewer than five."""
 
 
+LEARNT_FROM = 0.5
+"""Trials teach that were trained for so much of the horizon. Those that were ended before, which are most, never showed
+how they would have gone on: learnt from, they make it look as if nothing ever rose later."""
+LEAST_POINTS = 4
+"""A curve with fewer evaluations has no shape yet: what is foretold of it is hardly more than what it is now. (In the
+papers there are ten, or thirty, before anything is decided.)"""
+
+
 class Forecasts:
-    """The curves of a study, and a model that learns from those that ended. When it learns follows from the history."""
+    """The curves of a study, and a model that learns from those that ended late: when it does, the history says."""
 
     def __init__(self, spec: StudySpec) -> None:
         tuner: Any = spec.tuner
@@ -48,6 +56,10 @@ class Forecasts:
         points = sorted(self._points[trial].items())
         return Curve(tuple(step for step, _ in points), tuple(value for _, value in points), self._bends[trial])
 
+    def has_shape(self, trial: int) -> bool:
+        """Whether there are enough evaluations to end a trial by what is foretold of it."""
+        return len(self._points[trial]) >= LEAST_POINTS
+
     def posterior(self, trials: Iterable[int]) -> Posterior:
         """What some trials will come to."""
         if self._lesson is not None:
@@ -56,7 +68,7 @@ class Forecasts:
         return self._model.predict([self.curve(trial) for trial in trials])
 
     def _end(self, trial: int) -> None:
-        if not self._points[trial]:
+        if max(self._points[trial], default=0) < LEARNT_FROM * self.horizon:
             return
         self._ended[trial] = None
         if len(self._ended) >= self._fitted + max(REFIT_LEAST, REFIT_SHARE * self._fitted):

@@ -170,10 +170,14 @@ class Pop(Tuner):
         if kill is not None and curve.last_step >= self._tuner.min_steps and self._sign * (value - kill) > 0:
             return Stop(trial=number, reason=self._noted({"class": Class.POOR, "value": value, "kill_threshold": kill}))
         judged = self._forecast(number)
-        if judged["p"] < self._tuner.lower_bound:
+        if judged["p"] < self._tuner.lower_bound and self._may_end(number, judged):
             return Stop(trial=number, reason=self._noted({"class": Class.POOR, **judged}))
         others = [trial.p for other, trial in self._trials.items() if trial.judged and other != number]
         return self._prioritize(number, judged, divide([*others, judged["p"]], self._context.slots))
+
+    def _may_end(self, number: int, judged: Reason) -> bool:
+        """Whether p may end a trial: too few evaluations say nothing, unless time is too short for one more."""
+        return self._forecasts.has_shape(number) or not self._ahead(number, judged["seconds_per_step"])
 
     def _forecast(self, number: int) -> Reason:
         """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
@@ -191,7 +195,7 @@ class Pop(Tuner):
         now = self._forecasts.curve(number).last_step
         ends = [step for step in self._points if step % self._boundary == 0 or step not in self._next_point]
         ahead = [step for step in ends if step > now and (step - now) * seconds <= self._seconds_left()]
-        return ahead[::-1][:: 1 + (len(ahead) - 1) // MOST_LOOKED_AT][::-1]
+        return ahead[::-1][:: 1 + len(ahead) // (MOST_LOOKED_AT + 1)][::-1]
 
     def _target(self) -> float:
         return self._targets[0] if self._is_given else self._sign * self._best
