@@ -75,7 +75,10 @@ def best(found: Study) -> float:
 def test_the_study_ends_when_the_target_is_reached(slots: int) -> None:
     found = run(POP | {"target": 0.8}, slots=slots)
     assert best(found) >= 0.8
-    assert [trial.state for trial in found.trials].count("completed") == 1, "the one that reached it"
+    winner = next(event for event in found.history if event.metrics.get("accuracy", 0) >= 0.8)
+    assert found.trials[winner.trial].state == "completed"
+    after = found.history[found.history.index(winner) + 1 :]
+    assert {event.kind for event in after} <= {TrialEventKind.STOP, TrialEventKind.RESULT}
     assert {event.reason["over"] for event in found.history if event.reason.get("over")} <= {"target"}
     assert found.executed < 12 * 20
 
@@ -138,12 +141,25 @@ def test_the_expected_remaining_time_is_in_seconds_and_within_the_time_left() ->
 
 
 def test_opportunistic_trials_take_turns_of_one_boundary() -> None:
-    """With one slot and nobody promising, every trial has its first boundary before any has its second."""
-    found = run(POP | {"target": 0.99, "lower_bound": 0}, slots=1)
+    """Every trial has its first boundary before any has its second, but for the examples, which have one slot."""
+    found = run(POP | {"target": 0.99, "lower_bound": 0}, slots=2)
     asked = [event for event in found.history if event.kind in (TrialEventKind.START, TrialEventKind.PROMOTE)]
-    assert [event.trial for event in asked[:12]] == list(range(12))
-    opportunistic = [event.trial for event in asked[12:24] if event.reason["class"] == "opportunistic"]
-    assert opportunistic == sorted(opportunistic)
+    turns = [event for event in asked if not event.reason.get("example") and event.reason.get("class") != "promising"]
+    assert [event.trial for event in turns[:12]] == list(range(12))
+    assert all(event.kind == TrialEventKind.START for event in turns[:12])
+
+
+def test_without_examples_p_ends_nobody_and_one_trial_after_the_other_becomes_one() -> None:
+    """Nobody seems to get there: that may be so, or the model does not know what curves come to here."""
+    found = run(POP | {"target": 0.99}, slots=2)
+    examples = [event.trial for event in found.history if event.reason.get("example")]
+    whole = [trial.number for trial in found.trials if trial.steps == 20]
+    first_end = next(event for event in found.history if event.kind == TrialEventKind.STOP)
+    before = found.history[: found.history.index(first_end)]
+    assert sum(event.kind == TrialEventKind.RESULT and event.steps == 20 for event in before) >= 5
+    assert len(set(examples)) <= 5 and set(examples) <= set(whole)
+    changes = [one for one, other in zip(examples, [None, *examples], strict=False) if one != other]
+    assert len(changes) == len(set(changes)), "each goes to the end before the next begins"
 
 
 def test_promising_trials_have_slots_of_their_own() -> None:

@@ -72,6 +72,7 @@ class Pop(Tuner):
         self._targets: list[float] = list(tuner.targets())
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec), Context()
+        self._example: int | None = None  # the trial that goes to the end for the model to learn from
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
         self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once
@@ -94,6 +95,7 @@ class Pop(Tuner):
                 self._trials[event.trial] = _Trial(event.steps)
             case TrialEventKind.PROMOTE if event.trial in self._trials:
                 self._resume(event.trial, event.steps)
+                self._example = event.trial if event.reason.get("example") else self._example
             case TrialEventKind.PRIORITIZE if event.trial in self._trials:
                 self._take_judgement(event)
             case TrialEventKind.RESULT:
@@ -137,7 +139,7 @@ class Pop(Tuner):
 
     def _end(self, number: int) -> None:
         self._trials.pop(number, None)
-        self._pools = None
+        self._pools, self._example = None, None if number == self._example else self._example
         for waiting in (self._turns, self._between, self._unjudged):
             waiting.pop(number, None)
 
@@ -176,8 +178,9 @@ class Pop(Tuner):
         return self._prioritize(number, judged, divide([*others, judged["p"]], self._context.slots))
 
     def _may_end(self, number: int, judged: Reason) -> bool:
-        """Whether p may end a trial: too few evaluations say nothing, unless time is too short for one more."""
-        return self._forecasts.has_shape(number) or not self._ahead(number, judged["seconds_per_step"])
+        """Whether p may end a trial: not before there are examples, and a curve, unless it has no time left."""
+        known = self._forecasts.has_learnt and self._forecasts.has_shape(number)
+        return known or not self._ahead(number, judged["seconds_per_step"])
 
     def _forecast(self, number: int) -> Reason:
         """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
@@ -234,15 +237,31 @@ class Pop(Tuner):
         training = sum(trial.training and trial.is_promising for trial in self._trials.values())
         if best is not None and training < self._divided().slots:
             return self._extend(best)
+        if (example := self._next_example()) is not None:
+            return example
         if self._started < self._limit:
             return NewTrial(steps=self._points[0], reason=self._noted({}))
         turn = next((number for number in self._turns if not self._trials[number].is_promising), best)
         return None if turn is None else self._extend(turn)
 
-    def _extend(self, number: int) -> Extend:
+    def _next_example(self) -> Extend | None:
+        """Where the model has no examples and takes nobody for promising, it may be wrong about all of them: then one
+        trial after the other goes to the end, each the best there is when its turn is.
+        """
+        if self._forecasts.has_learnt or self._divided().slots:
+            return None
+        number = self._example
+        if number is None:
+            number = min(self._turns, key=self._last_loss, default=None)
+        return self._extend(number, example=True) if number in self._turns else None
+
+    def _last_loss(self, number: int) -> tuple[float, int]:
+        return self._sign * self._forecasts.curve(number).values[-1], number
+
+    def _extend(self, number: int, **why: Any) -> Extend:
         trial = self._trials[number]
         kept = {name: trial.judged[name] for name in ("class", "p") if name in trial.judged}
-        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted(kept))
+        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted({**kept, **why}))
 
     def _noted(self, reason: Reason) -> Reason:
         """A reason with what was looked at beside the history."""
