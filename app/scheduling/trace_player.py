@@ -78,11 +78,10 @@ class Player:
         workload = self._workload
         study = {"name": workload.name, "trainer": "recorded", "merge": False, "tuner": dict(tuner)}
         study |= {"metric": workload.metric, "mode": workload.mode, "eval_every": eval_every}
-        if tuner["kind"] != "random":
-            return StudySpec.from_dict(study | {"space": {NUMBER: 0}})
-        proposals = map(Recorded(workload).propose, range(len(workload.traces)))
-        trials = [{"hp": each.hp, "steps": tuner["max_steps"]} for each in proposals if each is not None]
-        return StudySpec.from_dict(study | {"tuner": {"kind": "trials", "trials": trials}})
+        if tuner["kind"] == "random":  # it starts trials one by one, as the others do, in the order of the workload
+            steps = tuner["max_steps"]
+            study["tuner"] = {"kind": "asha", "num_trials": tuner["num_trials"], "min_steps": steps, "max_steps": steps}
+        return StudySpec.from_dict(study | {"space": {NUMBER: 0}})
 
     def _number(self, node: Node) -> int:
         value = node.segment.values(node.start)[NUMBER]

@@ -55,7 +55,7 @@ def test_a_trial_that_failed_ends_with_null() -> None:
 def test_the_command_line_takes_them_from_a_log() -> None:
     world = simulator(spec(RANDOM))
     world.run()
-    log = "".join(lines(Recorded(number, number, 0.0, event) for number, event in enumerate(world.events, 1)))
+    log = "".join(lines(Recorded(number, "plan", number, event, 0.0) for number, event in enumerate(world.events, 1)))
     assert [json.loads(line) for line in curves(log, "study")] == list(record(world.plan, world.plan.studies[STUDY]))
 
 
@@ -82,12 +82,12 @@ def test_time_runs_to_the_evaluation_that_reaches_the_target_not_to_the_end_of_i
 def test_going_on_at_once_costs_nothing_and_taking_up_again_does() -> None:
     tuner: dict[str, Any] = {"kind": "asha", "num_trials": 2, "min_steps": 1, "max_steps": 4, "eta": 2}
     workload_of_two = RISING.taken([0, 1])
-    free = Player(workload_of_two, tuner, slots=1, target=0.8)
-    costly = Player(workload_of_two, tuner, slots=1, target=0.8, switch=0.5)
-    assert free.time_to_target() == 1 * 2.0 + 4 * 2.0
+    free = Player(workload_of_two, tuner, slots=1, target=0.5)
+    costly = Player(workload_of_two, tuner, slots=1, target=0.5, switch=0.5)
+    assert free.time_to_target() == 1 * 2.0 + 2 * 2.0
     assert costly.time_to_target() == free.time_to_target(), "trial 1 goes on as soon as its first step is over"
-    other_way = Player(workload_of_two.taken([1, 0]), tuner, slots=1, target=0.8, switch=0.5)
-    assert other_way.time_to_target() == 1 * 2.0 + 4 * 2.0 + 0.5
+    other_way = Player(workload_of_two.taken([1, 0]), tuner, slots=1, target=0.5, switch=0.5)
+    assert other_way.time_to_target() == 1 * 2.0 + 2 * 2.0 + 0.5
 
 
 def test_a_recorded_failure_fails_the_trial() -> None:
