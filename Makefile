@@ -20,6 +20,7 @@ demo: .venv/.installed  ## run the main job: a grid on the digits data, shared b
 	@$(BIN)/stagetree run examples/digits/study.yaml
 	@echo
 	@echo "Next: source .venv/bin/activate, and then"
+	@echo "  stagetree trials last --sort value                        the trials of what you just ran"
 	@echo "  stagetree preview examples/charlm/study.yaml --slots 2    what another study would cost"
 	@echo "  stagetree up                                              a server to submit studies to"
 	@echo "docs/quick-start.md goes on from here."

@@ -1,7 +1,8 @@
 """The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as children of this process.
 
 Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
-this process, however it ends.
+this process, however it ends. What they write is for this user alone, and what lies in the working folder is not
+imported, whatever its name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typing import IO
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
+PRIVATE = 0o077
+"""As a umask."""
 
 PYTHON = (sys.executable, "-P", "-m")
 """Without the working folder on the path: whatever its user has there, an app.py or a yaml.py, is not ours."""
@@ -50,6 +53,7 @@ class Embedded:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: str = ""
     _lock: IO[bytes] | None = None
+    _trainers: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -60,11 +64,13 @@ class Embedded:
 
         Slots import torch, which takes seconds; a study may be submitted before.
         """
-        self._prepare_folder()
+        with _private_files():
+            self._prepare_folder()
         self.port = self._free_port()
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
-            self._spawn_all()
+            with _private_files():
+                self._spawn_all()
             self._await_ready(self.slots if await_slots else 0)
         except BaseException:
             self.stop()
@@ -79,6 +85,8 @@ class Embedded:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._processes.clear()
+        if self._trainers:
+            self._trainers.close()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._lock:
@@ -87,16 +95,20 @@ class Embedded:
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
         for name, process in self._processes.items():
-            if process.poll() is not None:
+            if process.poll() is not None and name != "trainers":
                 raise StackFailed(f"{name} ended with exit code {process.returncode}{self._last_words(name)}")
 
     def environment(self) -> dict[str, str]:
         """The settings of the child processes."""
         return {
             **os.environ,
+            "STAGETREE_LOCKS": f"{self._scratch}/locks",
+            "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
+            "STAGETREE_HOSTS": os.environ.get("STAGETREE_HOSTS") or f"{socket.gethostname()},{socket.getfqdn()}",
+            "STAGETREE_LOGS": str(self.folder / "logs"),
             "STAGETREE_TRAINERS": ",".join(str(Path(path).resolve()) for path in self.trainers),
             "PYTHONPATH": os.pathsep.join(filter(None, (_home_first(), os.environ.get("PYTHONPATH")))),
         }
@@ -128,7 +140,8 @@ class Embedded:
 
     def _spawn_all(self) -> None:
         commands = self._commands()
-        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)  # first: it has most to import
+        self._spawn_trainers()  # first: it has most to import
+        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)
         self._spawn("redis", commands["redis"])
         self._create_database()
         self._spawn("api", commands["api"])
@@ -137,14 +150,27 @@ class Embedded:
     def _commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log."""
         workers = {"scheduler": [*_worker("scheduler"), "-P", "solo", "-B"]}
-        workers |= {name: _worker(name) for name in (f"gpu{number}" for number in range(self.slots))}
-        nursery = ["app.workers.nursery", str(self.folder / "logs"), json.dumps(workers)]
+        workers |= {name: _worker(name) for name in slot_names(self.slots)}
+        prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
         api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
             "redis": _redis_command(self._scratch),
             "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log"],
-            "workers": [*PYTHON, *nursery],
+            "workers": [*PYTHON, *prefork],
         }
+
+    def _spawn_trainers(self) -> None:
+        """The interpreter that has imported torch, and forks a process that trains for whichever slot asks.
+
+        It ends when the socket that it has from us is closed. Should it end before, each slot starts one of its own.
+        """
+        self._trainers, theirs = socket.socketpair()
+        with theirs, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{self._scratch}/trainers.sock")
+            listener.listen()
+            fds = [theirs.fileno(), listener.fileno()]
+            command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds)]
+            self._spawn("trainers", command, pass_fds=fds)
 
     def _has_work(self) -> bool:
         """Whether a slot still trains or saves something."""
@@ -181,12 +207,16 @@ class Embedded:
         finally:
             database.dispose()
 
-    def _spawn(self, name: str, command: Sequence[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, name: str, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 env=self.environment(),
                 stdin=stdin,
+                pass_fds=pass_fds,
+                umask=PRIVATE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us to handle
@@ -210,6 +240,22 @@ class Embedded:
     def _last_words(self, name: str) -> str:
         lines = (self.folder / "logs" / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def slot_names(count: int) -> list[str]:
+    """What the slots of this machine are called: after its GPUs, or its CPU."""
+    kind = "gpu" if _gpus() else "cpu"
+    return [f"{kind}{number}" for number in range(count)]
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """What is created in the block is for this user alone."""
+    before = os.umask(PRIVATE)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _home_first() -> str:

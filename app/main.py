@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import time
 from uuid import uuid4
 
 from fastapi import FastAPI
-from kombu import Connection
+from kombu.connection import Connection
 
 from app.api.application import make_app
-from app.api.health import check_schema
+from app.api.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_writable
 from app.api.services import Services
+from app.away import store_is_away
 from app.events.database import Database
-from app.events.records import Records, SqlRecords
-from app.events.transact import Plans
+from app.events.plans import Plans
+from app.events.records import SqlRecords
 from app.registry import Catalogue
 from app.settings import Settings
 from app.settings import settings as read_settings
+from app.urls import without_secrets
 from app.workers.celery_app import nudge
+from app.workers.notifier import Notifier
+
+CHECK_PATIENCE_SECONDS = 5.0
+LATE_TICKS = 4
+"""A scheduler that did not look for so many of its periods, and for as many seconds more, is not there."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -27,21 +35,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     Raises `TrainerFileError`. It does not touch the schema: `stagetree up`, or the migrations, must have made it.
     """
     settings = settings or read_settings()
-    database = Database(settings.database_url)
-    records = SqlRecords(database)
+    records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
     services = Services(
         records=records,
         plans=Plans(records.log),
         trainers=_trainers(settings),
         limits=settings.limits,
-        nudge=nudge,
+        nudge=Notifier(nudge).notify,
         clock=time,
         new_id=lambda: uuid4().hex,
-        checks={
-            "database": lambda: _ping_database(records),
-            "schema": partial(check_schema, database),
-            "broker": partial(_ping_broker, settings.broker_url),
-        },
+        hosts=settings.host_names,
+        logs=settings.logs_folder,
+        checks=Checks(_checks(settings)),
+        lease_seconds=settings.lease_seconds,
+        stop_seconds=settings.stop_seconds,
     )
     return make_app(services)
 
@@ -53,11 +60,36 @@ def _trainers(settings: Settings) -> Catalogue:
     return catalogue
 
 
-def _ping_database(records: Records) -> None:
-    records.log.head()
+def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
+    """What readiness means. They have connections of their own, so that they take none from the requests."""
+    database = Database(settings.database_url, patience=CHECK_PATIENCE_SECONDS)
+    records, late = SqlRecords(database), LATE_TICKS * (settings.tick_seconds + 1)
+    return {
+        "database": partial(check_writable, records),
+        "schema": partial(check_schema, database),
+        "broker": partial(_ping_broker, settings.broker_url),
+        "store": partial(_look_at_store, settings.checkpoints),
+        "scheduler": partial(check_scheduler, records, late),
+        "slots": partial(check_slots, records, settings.lease_seconds),
+    }
 
 
 def _ping_broker(url: str) -> None:
     options = {"socket_connect_timeout": 1, "socket_timeout": 1, "max_retries": 0}
-    with Connection(url, connect_timeout=1, transport_options=options) as connection:
-        connection.default_channel.close()
+    try:
+        with Connection(url, connect_timeout=1, transport_options=options) as connection:  # type: ignore[no-untyped-call]
+            connection.default_channel.close()
+    except Exception as error:
+        raise NotReady(without_secrets(str(error) or type(error).__name__, url)) from error
+
+
+def _look_at_store(root: str) -> None:
+    """Whether it answers; that nothing is there yet is an answer."""
+    from fsspec.core import url_to_fs  # slow to import
+
+    try:
+        filesystem, path = url_to_fs(root, use_listings_cache=False) if "://" in root else url_to_fs(root)
+        filesystem.info(path)
+    except Exception as error:
+        if not isinstance(error, FileNotFoundError) or store_is_away(error):
+            raise NotReady(str(error) or type(error).__name__) from error

@@ -8,7 +8,7 @@ and never goes on from an old checkpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -95,11 +95,18 @@ class Catalogue:
 
     def _look(self) -> list[tuple[str, _File]]:
         with self._lock:
-            for path in self._files:
+            files = list(files_in(self._files))
+            for path in files:
                 known = self._known.get(path)
                 if known is None or not known.is_settled or _stamps(known.stamps) != known.stamps:
                     self._known[path] = _read(path, known.names if known else frozenset())
-            return [(path, self._known[path]) for path in self._files]
+            return [(path, self._known[path]) for path in files]
+
+
+def files_in(paths: Iterable[str]) -> Iterator[str]:
+    """The files among the paths, and of each folder what is there now: `FOLDER/NAME/trainer.py`."""
+    for path in paths:
+        yield from map(str, sorted(Path(path).glob("*/trainer.py"))) if Path(path).is_dir() else [path]
 
 
 def describe(files: Iterable[str]) -> dict[str, str]:

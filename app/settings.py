@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -23,6 +24,9 @@ class Settings(BaseSettings):
     broker_url: str = Field(default="redis://127.0.0.1:6379/0", description="the Celery broker")
     checkpoints: str = Field(default="checkpoints", description="a folder, or s3://BUCKET/PREFIX")
     trainers: str = Field(default="", description="Python files with trainers, separated by commas")
+    hosts: str = Field(
+        default="", description="names by which the API is reached, separated by commas, or *; addresses always do"
+    )
     policy: Literal["critical_path", "breadth_first", "most_children_first"] = Field(
         default="critical_path", description="which outstanding stages a free slot takes"
     )
@@ -33,6 +37,10 @@ class Settings(BaseSettings):
         default=60.0, gt=0, description="a worker that is silent for so long has lost its chain"
     )
     tick_seconds: float = Field(default=5.0, gt=0, description="the scheduler looks at the log at least this often")
+    stop_seconds: float = Field(
+        default=30.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
+    )
+    locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
     spare_overhead: float = Field(
         default=0.01, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"
     )
@@ -44,6 +52,22 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(
         default=256 * 2**20, ge=0, description="the most bytes of recent checkpoints that a slot keeps in memory"
     )
+
+    strike_after_seconds: float = Field(
+        default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"
+    )
+    silence_seconds: float = Field(
+        default=1800.0, gt=0, description="a trainer that is silent for so long, and ten times longer than ever, hangs"
+    )
+    logs: str = Field(
+        default="", description="the folder for what trainers print; by default `logs` beside a local database, or here"
+    )
+    warm: str = Field(default="", description="the socket of an interpreter that forks trainers for all slots here")
+    allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU where there is no GPU")
+
+    key_days: float = Field(default=7.0, gt=0, description="how long an idempotency key is remembered")
+    chain_days: float = Field(default=7.0, gt=0, description="how long the row of a chain stays when it is over")
+    worker_days: float = Field(default=1.0, gt=0, description="how long a slot or scheduler that is gone stays listed")
 
     max_trials: int = Field(default=LIMITS.trials, ge=1, description="the most trials that a study may have")
     max_segments: int = Field(
@@ -57,14 +81,36 @@ class Settings(BaseSettings):
     max_depth: int = Field(default=LIMITS.depth, ge=4, description="how deep a study file or a body may be nested")
 
     @property
+    def host_names(self) -> list[str]:
+        return [name.strip() for name in self.hosts.split(",") if name.strip()]
+
+    @property
     def limits(self) -> Limits:
         """How much may be asked for, as one thing."""
         return Limits(**{each.name: getattr(self, f"max_{each.name}") for each in fields(Limits)})
 
     @property
+    def logs_folder(self) -> Path:
+        """Where the logs of trials are, in a folder for each study."""
+        if self.logs:
+            return Path(self.logs)
+        kind, _, path = self.database_url.partition(":///")
+        return (Path(path).parent if kind == "sqlite" else Path()) / "logs"
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a slot that is to end waits for what it has not saved yet, so that it ends in time."""
+        return 0.6 * self.stop_seconds
+
+    @property
     def heartbeat_seconds(self) -> float:
         """How often a slot shows that it is alive, and how far it is."""
         return min(2.0, self.lease_seconds / 6)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long to wait for an answer of the database or the broker: a dead one must be noticed within a lease."""
+        return max(1.0, min(20.0, self.lease_seconds / 3))
 
     @property
     def trainer_files(self) -> list[str]:

@@ -19,9 +19,9 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan
-from app.scheduling.simulator import Simulator
-from app.scheduling.tuners import mind
+from app.domain.search_plan import Node
+from app.scheduling.tuners import driver
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 SPACE = {"lr": {"loguniform": [1e-4, 1.0]}, "momentum": {"uniform": [0.8, 0.99]}}
@@ -66,9 +66,9 @@ def timed(simulator: Simulator) -> float | None:
 def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, its time added up."""
 
-    def timing(*arguments: Any) -> Any:
+    def timing(*arguments: Any, **named: Any) -> Any:
         begun = time.perf_counter()
-        found = function(*arguments)
+        found = function(*arguments, **named)
         SPENT[0] += time.perf_counter() - begun
         return found
 
@@ -79,7 +79,7 @@ def submitted(trials: int, slots: int) -> Simulator:
     """A simulator with a study of so many trials."""
     study = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
     spec = StudySpec.from_dict(study | {"tuner": TUNER | {"num_trials": trials}})
-    simulator = Simulator(SearchPlan(), slots=slots, measure=loss, seconds=straggling)
+    simulator = Simulator(slots=slots, measure=loss, seconds=straggling)
     opened = e.PlanOpened(trainer="none", trainer_version="", trainer_args={}, seed=0)
     simulator.give(c.SubmitStudy(plan=opened, study=StudyId("scale"), spec=spec.to_json(), at=0.0))
     return simulator
@@ -94,6 +94,6 @@ def straggling(stage: e.Stage, number: int) -> float:
 
 
 if __name__ == "__main__":
-    for name in ("actions", "is_done"):
-        setattr(mind.TunerDriver, name, clocked(getattr(mind.TunerDriver, name)))
+    for name in ("observe", "suggest", "is_done"):
+        setattr(driver.TunerDriver, name, clocked(getattr(driver.TunerDriver, name)))
     main()

@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduling.trace_player import Player
-from app.scheduling.traces import Trace, Workload, read
+from app.simulation.trace_player import Player
+from app.simulation.traces import Trace, Workload, read
 
 DATA = Path(__file__).parent / "data"
 FIGURE_SLOTS = 5

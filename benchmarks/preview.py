@@ -9,7 +9,7 @@ import argparse
 import time
 from typing import Any
 
-from app.scheduling.preview import preview
+from app.simulation.preview import preview
 from stagetree.spec import StudySpec
 
 

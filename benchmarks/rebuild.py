@@ -23,7 +23,7 @@ from app.domain.search_plan import Node, SearchPlan
 from app.events.database import Database
 from app.events.log import SqlLog
 from app.events.transact import Plans
-from app.scheduling.simulator import Simulator
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 STREAM, BATCH = "plan", 10_000
@@ -40,7 +40,7 @@ def history(trials: int) -> list[e.Event]:
     study = {"name": "grid", "trainer": "digits", "metric": "accuracy", "mode": "max", "eval_every": 25}
     tuner = {"kind": "grid", "max_steps": 100}
     spec = StudySpec.from_dict({**study, "space": {"lr": lrs, "bs": sizes}, "tuner": tuner})
-    simulator = Simulator(SearchPlan(), slots=8, measure=measure)
+    simulator = Simulator(slots=8, measure=measure)
     opened = e.PlanOpened(trainer="digits", trainer_version="", trainer_args={}, seed=0)
     simulator.give(c.SubmitStudy(plan=opened, study=StudyId("grid"), spec=spec.to_json(), at=0.0))
     simulator.run()

@@ -29,7 +29,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
-from app.scheduling.simulator import Simulator
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 STUDY_FILE = Path(__file__).parent.parent / "examples" / "cifar10" / "resnet56.yaml"
@@ -70,7 +70,7 @@ def run(tuner: dict[str, Any], curves: Curves, slots: int) -> Study:
     spec = StudySpec.from_dict(file | {"tuner": tuner, "metric": "loss", "mode": "min"})
     plan, name = SearchPlan(), StudyId("savings")
     measure = Recorded(plan, curves, spec.to_json()["tuner"]["max_steps"])
-    simulator = Simulator(plan, slots=slots, measure=measure, seconds=uneven, spare_every=1)
+    simulator = Simulator(slots=slots, measure=measure, seconds=uneven, keep_every=1)
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version="", trainer_args={}, seed=spec.seed)
     simulator.give(c.SubmitStudy(plan=opened, study=name, spec=spec.to_json(), at=0.0))
     simulator.run()

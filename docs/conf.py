@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,26 @@ html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 highlight_language = "none"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
 myst_heading_anchors = 3
 
 
+def as_rst(app: Any, what: str, name: str, object: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are prose with code in single backticks, and with indented programs after a blank line."""
+    for number, line in enumerate(lines):
+        lines[number] = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line)
+        if _begins_program(lines, number):
+            lines[number] = lines[number].removesuffix(":") + "::"
+
+
+def _begins_program(lines: list[str], number: int) -> bool:
+    after = lines[number + 1 : number + 3]
+    is_prose = bool(lines[number].strip()) and not lines[number].startswith((" ", ".."))
+    return is_prose and len(after) == 2 and not after[0].strip() and after[1].startswith("    ")
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
     app.connect("builder-inited", lambda app: plots.draw(HERE / "sequences.md", HERE / "plots"))

@@ -1,4 +1,4 @@
-"""What users import: sequences, spaces, study specs, trainers and the client.
+"""What users import: sequences, spaces, study specs, trainers, studies and the client.
 
 Every name is imported when it is first asked for, so that `import stagetree` costs nothing.
 """
@@ -9,7 +9,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+    __version__: str
+    from stagetree.client import AsyncClient, Client
+    from stagetree.conditions import when
+    from stagetree.distributions import (
+        Choice,
+        LogUniform,
+        RandInt,
+        SpaceError,
+        Uniform,
+        choice,
+        loguniform,
+        randint,
+        uniform,
+    )
+    from stagetree.errors import (
+        Conflict,
+        Invalid,
+        NotFound,
+        ProblemError,
+        StagetreeError,
+        StudyOver,
+        TrialFailed,
+        Unreachable,
+    )
+    from stagetree.functions import FunctionTrainer, function_trainer
+    from stagetree.local_server import LocalServer, local
+    from stagetree.results import Results
     from stagetree.sequences import (
         Constant,
         Cosine,
@@ -26,34 +52,66 @@ if TYPE_CHECKING:
         Warmup,
         Wsd,
     )
-    from stagetree.space import Space, SpaceError
-    from stagetree.spec import GridTuner, Problem, RandomTuner, SpecError, StudySpec, TrialSpec, TrialsTuner
-    from stagetree.study import Result, Study, StudyOver, SyncStudy, TrialFailed, wait_all, wait_any
+    from stagetree.space import Space
+    from stagetree.spec import (
+        AshaTuner,
+        AsyncHyperbandTuner,
+        BanditTuner,
+        ExternalTuner,
+        GridTuner,
+        HyperbandTuner,
+        MedianTuner,
+        PbtTuner,
+        Problem,
+        RandomTuner,
+        ShaTuner,
+        SpecError,
+        StudySpec,
+        TrialSpec,
+        TrialsTuner,
+    )
+    from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
     from stagetree.torch_trainer import TorchTrainer
     from stagetree.trainer import Trainer
     from stagetree.where import WhereError
 
 __all__ = [
+    "AshaTuner",
+    "AsyncClient",
+    "AsyncHyperbandTuner",
+    "AsyncStudy",
+    "BanditTuner",
+    "Choice",
     "Client",
     "Conflict",
     "Constant",
     "Cosine",
     "Cyclic",
     "Exponential",
+    "ExternalTuner",
+    "FunctionTrainer",
     "GridTuner",
+    "HyperbandTuner",
     "Invalid",
     "Linear",
+    "LocalServer",
+    "LogUniform",
+    "MedianTuner",
     "MultiStep",
     "NotFound",
     "Part",
+    "PbtTuner",
     "Piecewise",
     "Polynomial",
     "Problem",
     "ProblemError",
+    "RandInt",
     "RandomTuner",
     "Result",
+    "Results",
     "Sequence",
     "SequenceError",
+    "ShaTuner",
     "Space",
     "SpaceError",
     "SpecError",
@@ -61,26 +119,91 @@ __all__ = [
     "Study",
     "StudyOver",
     "StudySpec",
-    "SyncStudy",
     "TorchTrainer",
     "Trainer",
     "TrialFailed",
     "TrialSpec",
     "TrialsTuner",
+    "Uniform",
     "Unreachable",
     "Values",
     "Warmup",
     "WhereError",
     "Wsd",
+    "__version__",
+    "choice",
+    "function_trainer",
+    "local",
+    "loguniform",
+    "randint",
+    "uniform",
     "wait_all",
     "wait_any",
+    "when",
 ]
 
 _HOMES = {
-    "client": ("Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"),
-    "space": ("Space", "SpaceError"),
-    "spec": ("GridTuner", "Problem", "RandomTuner", "SpecError", "StudySpec", "TrialSpec", "TrialsTuner"),
-    "study": ("Result", "Study", "StudyOver", "SyncStudy", "TrialFailed", "wait_all", "wait_any"),
+    "client": ("AsyncClient", "Client"),
+    "conditions": ("when",),
+    "distributions": (
+        "Choice",
+        "LogUniform",
+        "RandInt",
+        "SpaceError",
+        "Uniform",
+        "choice",
+        "loguniform",
+        "randint",
+        "uniform",
+    ),
+    "errors": (
+        "Conflict",
+        "Invalid",
+        "NotFound",
+        "ProblemError",
+        "StagetreeError",
+        "StudyOver",
+        "TrialFailed",
+        "Unreachable",
+    ),
+    "functions": ("FunctionTrainer", "function_trainer"),
+    "local_server": ("LocalServer", "local"),
+    "results": ("Results",),
+    "sequences": (
+        "Constant",
+        "Cosine",
+        "Cyclic",
+        "Exponential",
+        "Linear",
+        "MultiStep",
+        "Part",
+        "Piecewise",
+        "Polynomial",
+        "Sequence",
+        "SequenceError",
+        "Values",
+        "Warmup",
+        "Wsd",
+    ),
+    "space": ("Space",),
+    "spec": (
+        "AshaTuner",
+        "AsyncHyperbandTuner",
+        "BanditTuner",
+        "ExternalTuner",
+        "GridTuner",
+        "HyperbandTuner",
+        "MedianTuner",
+        "PbtTuner",
+        "Problem",
+        "RandomTuner",
+        "ShaTuner",
+        "SpecError",
+        "StudySpec",
+        "TrialSpec",
+        "TrialsTuner",
+    ),
+    "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),
     "torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
     "where": ("WhereError",),
@@ -89,7 +212,16 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The name from the module it lives in; what is not listed above is a sequence."""
-    if name not in __all__:
+    """The name, from the module it lives in."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("stagetree")
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'sequences')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What there is to import, for an editor or a prompt that completes names."""
+    return __all__

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from stagetree.client import Json, StagetreeError
-from stagetree.sequences import Constant, Sequence, parse
+from stagetree.errors import StagetreeError
+from stagetree.sequences import Constant, parse
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from stagetree.results import Results
+
+Json = dict[str, Any]
 
 SHOWN = 10
 """How many trials a notebook shows."""
@@ -28,38 +33,84 @@ def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
     return sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))
 
 
-def frame(trials: Iterable[Json]) -> DataFrame:
-    """A row for each trial; a column `hp_NAME` holds a constant's value, and other sequences as they are."""
+# ---------------------------------------------------------------------------------------------------------- data frames
+
+
+def frame(results: Results, *, by_step: bool = True) -> DataFrame:
+    """A row for each trial: see `Results.dataframe`."""
     try:
         import pandas
     except ImportError:
         raise StagetreeError("a DataFrame needs pandas: pip install 'stagetree[pandas]'") from None
-    return pandas.DataFrame([_row(trial) for trial in sorted(trials, key=lambda trial: trial["trial"])])
+    rows = [_row(results, trial.trial) for trial in results.trials]
+    names = list(dict.fromkeys(name for row in rows for name in row["hp"]))
+    steps = sorted({point.step for trial in results.trials for point in trial.curve}) if by_step else []
+    metric = results.study.metric
+    table = [
+        {
+            **row["first"],
+            **{name: row["hp"].get(name) for name in names},
+            **row["last"],
+            **{f"{metric}@{step}": row["curve"].get(f"{step}") for step in steps},
+        }
+        for row in rows
+    ]
+    return pandas.DataFrame(table)
 
 
-def _row(trial: Json) -> dict[str, Any]:
-    row = {name: trial[name] for name in ("trial", "state", "steps", "value")}
-    row |= {f"hp_{name}": value for name, value in _values(trial["hp"]).items()}
-    return {**row, "error": trial.get("error", "")}
+def _row(results: Results, number: int) -> dict[str, Json]:
+    trial, history = results.trial(number), results.history(number)
+    added, ended = history.added, history.ended
+    last: Json = {"rung": history.rung, "reason": words(history.reason), "added": added, "ended": ended}
+    last["seconds"] = None if added is None or ended is None else ended - added
+    return {
+        "first": {"trial": trial.trial, "state": trial.state, "steps": trial.steps, "value": trial.value},
+        "hp": dict(flat_hp(trial.hp)),
+        "last": {**last, "error": trial.error},
+        "curve": {f"{step}": value for step, value in results.curve(number).items()},
+    }
 
 
-def _values(hp: Mapping[str, Any]) -> dict[str, Any]:
-    sequences = {name: parse(value, name) for name, value in hp.items()}
-    return {name: _value(sequence) for name, sequence in sequences.items()}
+def flat_hp(hp: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A configuration as names and plain values: `lr` of a constant, `lr.family`, `lr.init` and so on of others."""
+    for name, value in hp.items():
+        yield from _flat(name, parse(value, name).to_json())
 
 
-def _value(sequence: Sequence) -> Any:
-    return sequence.value if isinstance(sequence, Constant) else sequence
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value.get("family") == Constant.family:
+        yield name, value["value"]
+    elif isinstance(value, Mapping):
+        for field, item in value.items():
+            yield from _flat(f"{name}.{field}", item)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value):
+            yield from _flat(f"{name}[{number}]", item)
+    else:
+        yield name, tuple(value) if isinstance(value, list) else value
+
+
+def words(reason: Mapping[str, Any]) -> str:
+    """Why a tuner decided what it did, for people."""
+    if {"rank", "cut", "of"} <= reason.keys():
+        return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    return "  ".join(f"{name} {json.dumps(value)}" for name, value in reason.items() if name not in _NOT_WORDS)
+
+
+_NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
 
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
     """A study in a line."""
-    if not study:
-        return f"<{name} at {url}, not created or opened yet>"
     said = f"{study['state']}, {len(trials)} trials" if "state" in study else "not heard of yet"
-    found = best(trials, study.get("mode", "max"))
-    if found is not None:
-        said += f", best {study['metric']} {found['value']:.6g} (trial {found['trial']} after {found['steps']} steps)"
+    winner = best(trials, study.get("mode", "max"))
+    if winner is not None:
+        said += (
+            f", best {study['metric']} {winner['value']:.6g} (trial {winner['trial']} after {winner['steps']} steps)"
+        )
     return f"<{name} {study['study']} at {url}: {said}>"
 
 
@@ -67,14 +118,22 @@ def html(line: str, study: Json, trials: Collection[Json]) -> str:
     """A study as a small table: its best trials, then others."""
     first = ranked(trials, study.get("mode", "max"))
     rows = [*first, *(trial for trial in trials if trial["value"] is None)]
-    heads = ["trial", "state", "steps", str(study.get("metric", "value")), *(rows[0]["hp"] if rows else ())]
-    table = "".join(map(_html_row, rows[:SHOWN]))
+    names = list(dict.fromkeys(name for trial in rows for name, _ in flat_hp(trial["hp"])))
+    heads = ["trial", "state", "steps", str(study.get("metric", "value")), *names]
+    table = "".join(_html_row(trial, names) for trial in rows[:SHOWN])
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     more = f"<p>{len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
     return f"<p>{escape(line)}</p><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>{more}"
 
 
-def _html_row(trial: Json) -> str:
-    value = "" if trial["value"] is None else f"{trial['value']:.6g}"
-    cells = [trial["trial"], trial["state"], trial["steps"], value, *_values(trial["hp"]).values()]
+def _html_row(trial: Json, names: Iterable[str]) -> str:
+    hp = dict(flat_hp(trial["hp"]))
+    values = [_short(trial["value"]), *(_short(hp.get(name)) for name in names)]
+    cells = [trial["trial"], trial["state"], trial["steps"], *values]
     return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

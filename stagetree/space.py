@@ -1,7 +1,8 @@
 """Spaces: which configurations a study may try.
 
 A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
-its fields, or a list of such entries to choose from.
+its fields, or a list of such entries to choose from. Some may exist only if others have certain values: see
+`stagetree.conditions`.
 
 >>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
 >>> space = Space({"lr": [decays, 0.1], "bs": [64, 128]})
@@ -17,18 +18,41 @@ True
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, islice, product
 from random import Random
 from typing import Any
 
-from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
+from stagetree.conditions import in_order, split
+from stagetree.distributions import (
+    READERS,
+    Choice,
+    Distribution,
+    LogUniform,
+    RandInt,
+    SpaceError,
+    Uniform,
+    is_number,
+    plain,
+)
+from stagetree.inverse import values_of
+from stagetree.sequences import Constant, Sequence, SequenceError, did_you_mean, parse
 from stagetree.where import Where, WhereError, compile_where
 
-__all__ = ["DISTRIBUTIONS", "Choice", "Distribution", "LogUniform", "RandInt", "Space", "SpaceError", "Uniform"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "Choice",
+    "Distribution",
+    "LogUniform",
+    "RandInt",
+    "Space",
+    "SpaceError",
+    "Uniform",
+    "drawing",
+    "plain",
+    "read_entry",
+]
 
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
@@ -42,75 +66,6 @@ _CHECKED = 10_000
 """How many of the ways to choose inside one entry are looked at before a study starts."""
 
 
-class SpaceError(SequenceError):
-    """A space that cannot be: `field` is the path inside it, `problem` what is wrong and what would be right."""
-
-
-# ------------------------------------------------------------------------------------------------------- distributions
-# Each says where in it a number u stands, 0 <= u < 1: that makes draws, and points of a quasi-random sequence.
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Numbers from `low` to `high`, all alike."""
-
-    low: float
-    high: float
-
-    def at(self, u: float) -> float:
-        """The value below which a share `u` of the distribution lies."""
-        return min(self.low + (self.high - self.low) * u, self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class LogUniform:
-    """Numbers from `low` to `high` whose logarithms are uniform."""
-
-    low: float
-    high: float
-
-    def at(self, u: float) -> float:
-        """The value below which a share `u` of the distribution lies."""
-        low, high = math.log(self.low), math.log(self.high)
-        return min(max(math.exp(low + (high - low) * u), self.low), self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class RandInt:
-    """Whole numbers from `low` to `high`, both included."""
-
-    low: int
-    high: int
-
-    def at(self, u: float) -> int:
-        """The value below which a share `u` of the distribution lies."""
-        return min(self.low + int(u * (self.high - self.low + 1)), self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Options with equal chances; its values are their numbers. `path` is where they are written: `path[n]`."""
-
-    options: tuple[Any, ...]
-    path: str
-
-    @property
-    def low(self) -> int:
-        """The number of the first option."""
-        return 0
-
-    @property
-    def high(self) -> int:
-        """The number of the last option."""
-        return len(self.options) - 1
-
-    def at(self, u: float) -> int:
-        """The number of the option at a share `u` of them."""
-        return min(int(u * len(self.options)), self.high)
-
-
-Distribution = Uniform | LogUniform | RandInt | Choice
-
 Choose = Callable[[str, Distribution], Any]
 """Gives the value of a distribution, named by its place in the space."""
 
@@ -120,49 +75,13 @@ def drawing(rng: Random) -> Choose:
     return lambda path, distribution: distribution.at(rng.random())
 
 
-def _read_bounds(value: Any, path: str) -> tuple[Any, Any]:
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_number, value)):
-        raise SpaceError(path, f"must be [lowest, highest], two finite numbers, got {value!r}")
-    low, high = value
-    if high < low:
-        raise SpaceError(path, f"must be [lowest, highest], but {low!r} is more than {high!r}")
-    return low, high
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _read_uniform(value: Any, path: str) -> Uniform:
-    return Uniform(*_read_bounds(value, path))
-
-
-def _read_loguniform(value: Any, path: str) -> LogUniform:
-    low, high = _read_bounds(value, path)
-    if low <= 0:
-        raise SpaceError(path, f"must have bounds above 0, since their logarithms are used, got {value!r}")
-    return LogUniform(low, high)
-
-
-def _read_randint(value: Any, path: str) -> RandInt:
-    low, high = _read_bounds(value, path)
-    if not (isinstance(low, int) and isinstance(high, int)):
-        raise SpaceError(path, f"must be [lowest, highest], two whole numbers, got {value!r}")
-    return RandInt(low, high)
-
-
 def _read_choice(value: Any, path: str) -> Choice:
     if not isinstance(value, list | tuple) or not value:
         raise SpaceError(path, f"must be a list of at least one option, got {value!r}")
     return Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
 
 
-DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {
-    "uniform": _read_uniform,
-    "loguniform": _read_loguniform,
-    "randint": _read_randint,
-    "choice": _read_choice,
-}
+DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {**READERS, "choice": _read_choice}
 
 
 # ------------------------------------------------------------------------------------------------------------ patterns
@@ -274,7 +193,7 @@ def _parameters(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]:
 
 def _holds(distribution: Distribution, value: Any) -> bool:
     kind = int if isinstance(distribution, RandInt | Choice) else int | float
-    return isinstance(value, kind) and _is_number(value) and bool(distribution.low <= value <= distribution.high)
+    return isinstance(value, kind) and is_number(value) and bool(distribution.low <= value <= distribution.high)
 
 
 def _label(name: str) -> str:
@@ -295,15 +214,6 @@ def _random_parts(pattern: Any) -> Iterator[str]:
             yield from chain.from_iterable(map(_random_parts, pattern))
 
 
-def plain(value: Any) -> Any:
-    """The JSON of what was written in Python: sequences as objects, tuples as lists."""
-    if isinstance(value, Sequence):
-        return value.to_json()
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 # --------------------------------------------------------------------------------------------------------------- space
 
 
@@ -320,7 +230,9 @@ class Space:
         if not all(isinstance(name, str) and name for name in entries):
             raise SpaceError("", f"must name its hyper-parameters by strings, got {list(entries)!r}")
         self._json = {name: plain(entry) for name, entry in entries.items()}
-        self._patterns = {name: read_entry(entry, name) for name, entry in self._json.items()}
+        self._conditions = {name: split(entry, name)[1] for name, entry in self._json.items()}
+        self._patterns = {name: read_entry(self._json[name], name) for name in in_order(self._conditions)}
+        self._check_conditions()
         self._is_filtered = where is not None
         self._where = _read_where(where, list(entries))
 
@@ -338,11 +250,42 @@ class Space:
 
         Lists and `choice` are crossed, at any depth. Raises `SpaceError` for other distributions.
         """
-        options = [_grid_options(name, pattern) for name, pattern in self._patterns.items()]
-        for chosen in product(*options):
-            configuration = dict(zip(self._patterns, chosen, strict=True))
+        options = {name: _grid_options(name, pattern) for name, pattern in self._patterns.items()}
+        for configuration in self._combined(options):
             if self._where(configuration):
                 yield configuration
+
+    def _combined(self, options: Mapping[str, list[Sequence]]) -> Iterator[dict[str, Sequence]]:
+        """Every combination of the options of those that exist in it."""
+        if self.is_conditional:
+            return self._extended({}, list(options), options)
+        return (dict(zip(options, chosen, strict=True)) for chosen in product(*options.values()))
+
+    def _extended(
+        self, chosen: dict[str, Sequence], names: list[str], options: Mapping[str, list[Sequence]]
+    ) -> Iterator[dict[str, Sequence]]:
+        """Every way to go on from what is chosen, through the rest of the names, one by one."""
+        if not names:
+            yield chosen
+        elif self.exists(names[0], chosen):
+            for option in options[names[0]]:
+                yield from self._extended({**chosen, names[0]: option}, names[1:], options)
+        else:
+            yield from self._extended(chosen, names[1:], options)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether some hyper-parameters exist only if others have certain values."""
+        return any(self._conditions.values())
+
+    def exists(self, name: str, configuration: Mapping[str, Sequence]) -> bool:
+        """Whether a hyper-parameter belongs into a configuration, by what is chosen of it."""
+        condition = self._conditions[name]
+        return condition is None or condition.holds(configuration)
+
+    def parents(self) -> set[str]:
+        """The hyper-parameters on which the existence of others depends."""
+        return {name for condition in self._conditions.values() if condition for name in condition.wanted}
 
     def sample(self, seed: int, number: int) -> dict[str, Sequence]:
         """Configuration `number` of `seed`: always the same, and independent of all other numbers.
@@ -368,7 +311,7 @@ class Space:
         """How many configurations the grid has, after `where`; None when it is endless, with a distribution in it."""
         if any(map(_is_random, self._patterns.values())):
             return None
-        return sum(1 for _ in self.grid()) if self._is_filtered else self.combinations()
+        return sum(1 for _ in self.grid()) if self._is_filtered or self.is_conditional else self.combinations()
 
     def combinations(self) -> int:
         """How many ways there are to choose among lists and `choice`, before `where`. Counted, not made."""
@@ -402,23 +345,49 @@ class Space:
 
         return self.compose(choose)
 
+    def values(self, configuration: Mapping[str, Sequence]) -> dict[str, Any] | None:
+        """The values of `parameters` that `build` makes the configuration of; None if they are not in the space."""
+        names = [name for name in self._patterns if self.exists(name, configuration)]
+        if set(names) != set(configuration):
+            return None
+        found: dict[str, Any] = {}
+        for name in names:
+            inside = values_of(self._patterns[name], _label(name), configuration[name].to_json())
+            if inside is None:
+                return None
+            found |= inside
+        return found
+
     def compose(self, choose: Choose) -> dict[str, Sequence]:
         """The configuration whose values `choose` gives, asked in the order written for those that have a say."""
-        return {name: parse(_fill(p, _label(name), choose), name) for name, p in self._patterns.items()}
+        return self._filled(lambda name, pattern: _fill(pattern, _label(name), choose))
+
+    def _filled(self, fill: Callable[[str, Any], Any]) -> dict[str, Sequence]:
+        configuration: dict[str, Sequence] = {}
+        for name, pattern in self._patterns.items():
+            if self.exists(name, configuration):
+                configuration[name] = parse(fill(name, pattern), name)
+        return configuration
 
     def allows(self, configuration: Mapping[str, Sequence]) -> bool:
         """Whether `where` lets a configuration through."""
         return bool(self._where(dict(configuration)))
 
     def _attempt(self, key: str) -> dict[str, Sequence]:
-        return {
-            name: parse(_fill(p, name, drawing(Random(f"{key}/{name}"))), name) for name, p in self._patterns.items()
-        }
+        return self._filled(lambda name, pattern: _fill(pattern, name, drawing(Random(f"{key}/{name}"))))
+
+    def _check_conditions(self) -> None:
+        """Raises `SpaceError` for a value that a hyper-parameter can never have, where that can be seen."""
+        for name, condition in self._conditions.items():
+            for other, wanted in condition.wanted.items() if condition else ():
+                known = [unfolded for _, unfolded in islice(_unfold_entry(self._patterns[other], other), _CHECKED)]
+                if len(known) < _CHECKED and not any(map(_is_random, known)):
+                    _check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
 
 
 def read_entry(entry: Any, path: str = "") -> Any:
     """The pattern of one hyper-parameter, after a look at every sequence it can become."""
-    pattern = _read_entry(entry, path)
+    pattern = _read_entry(split(entry, path)[0], path)
     for place, unfolded in islice(_unfold_entry(pattern, path), _CHECKED):
         _check(unfolded, place)
     return pattern
@@ -452,6 +421,17 @@ def _grid_entry(name: str, pattern: Any) -> Iterator[Sequence]:
         for kind in _random_parts(unfolded):
             raise SpaceError(path, f"must be listed for a grid: {kind} has no list of values, use choice or a list")
         yield parse(unfolded, path)
+
+
+def _check_wanted(wanted: tuple[Sequence, ...], known: list[Sequence], path: str) -> None:
+    for value in wanted:
+        if value not in known:
+            got, texts = _text(value), list(map(_text, known))
+            raise SpaceError(path, f"must be one of {', '.join(texts)}, got {got}{did_you_mean(got, texts)}")
+
+
+def _text(sequence: Sequence) -> str:
+    return str(sequence.value) if isinstance(sequence, Constant) else str(sequence)
 
 
 def _read_where(where: str | Where | None, names: list[str]) -> Where:

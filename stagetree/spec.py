@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count, islice
 from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -137,6 +138,7 @@ Entries = Annotated[dict[str, Annotated[Any, AfterValidator(_entry)]], BeforeVal
 Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(_sequence)]], BeforeValidator(_named)]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=1)]
+Restarts = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 _OTHER_NAMES = {
@@ -144,6 +146,8 @@ _OTHER_NAMES = {
     "min_steps": ("grace_period", "min_resource"),
     "reduction_factor": ("eta",),
     "num_trials": ("num_samples",),
+    "sampling_seed": ("seed",),
+    "first": ("points_to_evaluate",),
     "population_size": ("num_trials", "num_samples"),
     "ready_steps": ("perturbation_interval",),
     "quantile": ("quantile_fraction",),
@@ -167,13 +171,26 @@ def _max_steps() -> Any:
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_of_numpy(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: plain(value) if hasattr(value, "tolist") else value for name, value in values.items()}
+
 
 # -------------------------------------------------------------------------------------------------------------- tuners
+
+
+def _kind_is_required(schema: dict[str, Any]) -> None:
+    """In Python a tuner knows its own kind; a study file must say it."""
+    schema["required"] = ["kind", *schema.get("required", ())]
 
 
 class TunerSpec(_Model):
     """What all tuners have in common. A new kind is a subclass with its own `kind`, added to `Tuner` below."""
 
+    model_config = ConfigDict(json_schema_extra=_kind_is_required)
     needs_space: ClassVar[bool] = True
 
     def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
@@ -199,19 +216,30 @@ class GridTuner(TunerSpec):
             raise WhereError("must let at least one combination of the space through, got none")
 
 
+def _sampling_seed() -> Any:
+    return common(
+        "sampling_seed",
+        "a whole number from 0 to 4294967295, from which configurations are drawn; by default another for each study",
+        default=None,
+    )
+
+
+def _first() -> Any:
+    return common("first", "a list of configurations to try before any are drawn", default=None)
+
+
 class RandomTuner(TunerSpec):
     """Draws `num_trials` configurations and trains each for `max_steps`."""
 
     kind: Literal["random"] = "random"
     num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
     max_steps: Count = _max_steps()
-    seed: Seed | None = Field(
-        default=None, description="a whole number from 0 to 4294967295; without it, the study's seed draws"
-    )
+    sampling_seed: Seed | None = _sampling_seed()
+    first: list[Sequences] | None = _first()
 
     def configurations(self, spec: StudySpec) -> Iterator[dict[str, Sequence]]:
-        seed = spec.seed if self.seed is None else self.seed
-        return (spec.search_space.sample(seed, number) for number in range(self.num_trials))
+        drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in count())
+        return islice(chain(spec.first, drawn), self.num_trials)
 
 
 class TrialSpec(_Model):
@@ -259,10 +287,12 @@ class SamplingTuner(TunerSpec):
         default="random",
         description="random, grid, sobol, halton, tpe, cmaes or gp: where configurations come from",
     )
+    sampling_seed: Seed | None = _sampling_seed()
+    first: list[Sequences] | None = _first()
 
     def check(self, spec: StudySpec) -> None:
         if self.sampler != "grid":
-            spec.search_space.sample(spec.seed, 0)
+            spec.search_space.sample(spec.sampling_seed, 0)
         elif next(spec.search_space.grid(), None) is None:
             raise WhereError("must let at least one combination of the space through, got none")
         self.check_steps()
@@ -470,6 +500,8 @@ class PbtTuner(SamplingTuner):
             raise FieldError(
                 "tuner.ready_steps", f"must not be more than max_steps, {self.max_steps}, got {self.ready_steps}"
             )
+        for name in sorted(spec.search_space.parents() - set(self.fixed)):
+            raise FieldError("tuner.fixed", f"must hold {name}: whether others exist depends on it")
         for number, name in enumerate(self.fixed):
             if name not in (spec.space or {}):
                 known = list(spec.space or {})
@@ -532,8 +564,17 @@ class StudySpec(_Model):
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    value: Literal["last", "best"] = Field(
+        default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
+    )
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    max_restarts: Restarts = Field(
+        default=2, description="how often an error at one step is tried again before it fails a trial, 0 or more"
+    )
+    max_failures: Restarts | None = Field(
+        default=None, description="how many trials may fail before the study does, 0 or more"
+    )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
     where: Annotated[str | Where | None, PlainValidator(_where, json_schema_input_type=str | None)] = Field(
@@ -567,6 +608,7 @@ class StudySpec(_Model):
         for field in ("space", "where"):
             if not self.tuner.needs_space and getattr(self, field) is not None:
                 raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
+        self._check_first()
         try:
             self.tuner.check(self)
         except (WhereError, FieldError):
@@ -574,6 +616,13 @@ class StudySpec(_Model):
         except SequenceError as error:
             raise SequenceError(_path("space", error.field), error.problem) from None
         return self
+
+    def _check_first(self) -> None:
+        for number, configuration in enumerate(self.first):
+            here = [name for name in self.space or {} if self.search_space.exists(name, configuration)]
+            if set(here) != set(configuration):
+                got = ", ".join(configuration)
+                raise FieldError(f"tuner.first[{number}]", f"must hold exactly {', '.join(here)}, got {got}")
 
     @classmethod
     def from_dict(cls, values: Any, limits: Limits | None = LIMITS) -> StudySpec:
@@ -615,6 +664,32 @@ class StudySpec(_Model):
     def search_space(self) -> Space:
         """The space with its `where`."""
         return Space(self.space or {}, self.where)
+
+    @property
+    def sampling_seed(self) -> int:
+        """What configurations are drawn from: the tuner's own seed, or the study's where it has none yet."""
+        own: int | None = getattr(self.tuner, "sampling_seed", None)
+        return self.seed if own is None else own
+
+    @cached_property
+    def first(self) -> list[dict[str, Sequence]]:
+        """The configurations that are tried before any are drawn."""
+        given: list[dict[str, Any]] | None = getattr(self.tuner, "first", None)
+        return [{name: parse(value) for name, value in configuration.items()} for configuration in given or ()]
+
+    def with_sampling_seed(self, seed: int) -> StudySpec:
+        """The same study, drawing from a seed if its tuner draws and its user has given none."""
+        if getattr(self.tuner, "sampling_seed", self) is not None:
+            return self
+        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
+
+    def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether a study on record is this one, but for the seed that it was given when it was submitted."""
+        given = getattr(self.tuner, "sampling_seed", None)
+        tuner = {**recorded.get("tuner", {})}
+        if given is None:
+            tuner.pop("sampling_seed", None)
+        return {**recorded, "tuner": tuner} == self.to_json()
 
     def configurations(self) -> Iterator[dict[str, Sequence]]:
         """The configurations the tuner begins with, in the order of their trials."""

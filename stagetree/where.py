@@ -4,8 +4,9 @@
 >>> wanted({"bs": Constant(128), "lr": Constant(0.1)})
 False
 
-A name stands for the value of a constant, and for its fields otherwise (`lr.family`, `lr.gamma`, `lr.then.init`). There
-are comparisons, `in`, `and`, `or`, `not`, arithmetic on numbers, lists and indices: no calls, no builtins, no powers.
+A name stands for the value of a constant, and for its fields otherwise (`lr.family`, `lr.gamma`, `lr.then.init`); one
+that a configuration does not have is `None`. There are comparisons, `in`, `and`, `or`, `not`, arithmetic on numbers,
+lists and indices: no calls, no builtins, no powers.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _scalar(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
 def _value(node: ast.expr, hp: Mapping[str, Sequence]) -> Any:
     match node:
         case ast.Name(id=name):
-            return hp[name]
+            return hp.get(name)
         case ast.Constant(value=value):
             return value
         case ast.List(elts=items) | ast.Tuple(elts=items):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ import boto3
 import psutil
 import pytest
 from celery import Celery
+from proxies import Proxy, proxied
 from redis import Redis
+from sqlalchemy import make_url
 
 from app.embedded import Embedded, redis_server
 from app.events.database import Database
@@ -112,19 +114,23 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @dataclass
 class Cluster(Service):
-    """Redis on a port, PostgreSQL, S3, the API, two slots and a scheduler; each can be killed and started again."""
+    """Redis on a port, PostgreSQL, S3, the API, two slots and a scheduler; each can be killed and started again.
+
+    networks: for each process, the proxies before the "database", the "broker" and the "store".
+    """
 
     folder: Path
     database: Database
     settings: dict[str, str]
     commands: dict[str, list[str]]
+    networks: dict[str, dict[str, Proxy]]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, *names: str, **settings: str) -> None:
         """Start processes, all of them if none is named, and return when they are at work."""
         names = names or tuple(self.commands)
         for name in names:
-            environment = {**os.environ, **self.settings, **settings}
+            environment = {**os.environ, **self.settings, **self.addresses(name), **settings}
             with (self.folder / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
                     self.commands[name],
@@ -137,6 +143,35 @@ class Cluster(Service):
         for name in names:
             if name.startswith("gpu"):
                 wait_for(f"the start of {name}", lambda name=name: self.is_ready(name))
+
+    def addresses(self, name: str) -> dict[str, str]:
+        """Where a process finds the servers: each behind a proxy of its own."""
+        proxies = self.networks.get(name)
+        if proxies is None:
+            return {}
+        database = make_url(self.settings["STAGETREE_DATABASE_URL"]).difference_update_query(["host"])
+        through = database.set(host="127.0.0.1", port=proxies["database"].port)
+        return {
+            "STAGETREE_DATABASE_URL": through.render_as_string(hide_password=False),
+            "STAGETREE_BROKER_URL": f"redis://127.0.0.1:{proxies['broker'].port}/0",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxies['store'].port}",
+        }
+
+    def proxies(self, server: str) -> list[Proxy]:
+        """Those before one kind of server, of every process."""
+        return [proxies[server] for proxies in self.networks.values()]
+
+    @contextmanager
+    def fault(self, server: str, kind: str, *names: str) -> Iterator[None]:
+        """A server is away, in this way, for these processes or all of them; at the end of the block it is back."""
+        proxies = [self.networks[name][server] for name in names or self.networks]
+        for proxy in proxies:
+            getattr(proxy, kind)()
+        try:
+            yield
+        finally:
+            for proxy in proxies:
+                proxy.heal()
 
     def is_ready(self, slot: str) -> bool:
         """Whether the slot was registered by the worker that was started last."""
@@ -212,9 +247,13 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_LEASE_SECONDS": "4",
         "STAGETREE_TICK_SECONDS": "1",
         "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
+        "STAGETREE_ALLOW_CPU": "1",
+        "STAGETREE_STOP_SECONDS": "8",
+        "STAGETREE_LOCKS": str(folder / "locks"),
         "PYTHONPATH": str(ROOT),
     }
-    celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO"]
+    quiet = ["--without-gossip", "--without-mingle"]
+    celery = [sys.executable, "-m", "celery", "-A", "app.workers", "worker", "-l", "INFO", *quiet]
     serve = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app"]
     commands = {
         "redis": [redis_server(), "--port", str(broker), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
@@ -224,15 +263,28 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "scheduler": [*celery, "-Q", "scheduler", "-c", "1", "-B", "-n", "scheduler@%h"],
     }
     database = Database(cluster_url)
+    networks = {name: networks_of(cluster_url, broker, bucket) for name in ("api", "gpu0", "gpu1", "scheduler")}
     with Client(f"http://127.0.0.1:{api}") as client:
-        running = Cluster(client, folder, database, settings, commands)
+        running = Cluster(client, folder, database, settings, commands, networks)
         try:
             running.start()
             yield running
         finally:
             running.stop()
+            for proxy in (proxy for proxies in networks.values() for proxy in proxies.values()):
+                proxy.close()
     database.dispose()
     shutil.rmtree(folder)
+
+
+def networks_of(database_url: str, broker: int, bucket: dict[str, str]) -> dict[str, Proxy]:
+    """A proxy before each server."""
+    host, _, port = bucket["AWS_ENDPOINT_URL"].removeprefix("http://").partition(":")
+    return {
+        "database": proxied(database_url)[0],
+        "broker": Proxy(("127.0.0.1", broker)),
+        "store": Proxy((host, int(port))),
+    }
 
 
 def free_port() -> int:

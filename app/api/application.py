@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
-from app.api.routes import plans, replays, service, studies, trials
+from app.api.guard import Guard
+from app.api.routes import pages, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
+from app.grace import end_within
 
 API = "/api/v1"
 VERSION = "0.1.0"
@@ -24,6 +27,8 @@ def make_app(services: Services) -> FastAPI:
         lifespan=_lifespan,
         generate_unique_id_function=openapi.operation_id,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
     errors.install(app)
@@ -31,12 +36,21 @@ def make_app(services: Services) -> FastAPI:
     for router in (studies.router, trials.router, trials.batch, plans.router, replays.router, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
+    app.include_router(pages.router)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(Guard, names=services.hosts)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    with calling_on_signals(services.stopping.set):
+
+    def stop() -> None:
+        end_within(services.stop_seconds)
+        services.stopping.set()
+
+    with calling_on_signals(stop):
         yield
-    services.records.close()
+    services.stopping.set()
+    services.close()

@@ -1,16 +1,13 @@
-"""JSON bodies, read with care: no NaN, no key written twice, nothing that a database cannot keep."""
+"""What bodies write, parsed in our own words: refusals name each field. FastAPI knows their types, for the document."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Body
+from pydantic import PlainValidator
 
-from app.api.errors import Invalid, Problem
-from app.api.services import Use
+from app.api import schemas
 from app.domain import commands as c
 from app.registry import Catalogue, TrainerFileError, TrainerSource
 from app.scheduling.tuners.samplers import unavailable
@@ -18,36 +15,6 @@ from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
-
-
-async def raw_body(request: Request, use: Use) -> bytes:
-    """The bytes of the body. Raises `Problem` 413 as soon as there are too many."""
-    body, most = bytearray(), use.limits.bytes
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise Problem(413, f"The body is larger than {most:,} bytes.")
-    return bytes(body)
-
-
-Raw = Annotated[bytes, Depends(raw_body)]
-
-
-def json_body(request: Request, raw: Raw, use: Use) -> Any:
-    """The JSON value in the body. Raises `Problem` 400, 415 or 422."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Problem(415, "The body must be JSON, and the Content-Type must say so: application/json.")
-    try:
-        value = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-        _check(value, use.limits.depth)
-    except RecursionError:
-        raise _too_deep(use.limits.depth) from None
-    except ValueError as error:
-        raise Problem(400, f"The body is not JSON: {error}.") from None
-    return value
-
-
-Body = Annotated[Any, Depends(json_body)]
 
 
 def study_of(body: Any, trainers: Catalogue, limits: Limits) -> StudySpec:
@@ -127,42 +94,19 @@ def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _refuse_constant(constant: str) -> Any:
-    raise Problem(422, f"Numbers must be finite, and the body holds {constant}.")
+def _as_it_is(value: Any) -> Any:
+    """The route parses it, by the limits of its server."""
+    return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise Problem(422, f"The key {key!r} is written twice in one object.")
-        found[key] = value
-    return found
+def _typed(kind: Any, example: Any) -> Any:
+    """A body that the document describes as `kind`."""
+    validator = PlainValidator(_as_it_is, json_schema_input_type=kind)
+    return Annotated[Any, validator, Body(openapi_examples={"example": {"value": example}})]
 
 
-def _check(value: Any, most: int) -> None:
-    """Raise `Problem` for what is JSON, and cannot be kept."""
-    for path, item in _walk(value, most):
-        if isinstance(item, float) and not math.isfinite(item):
-            raise Invalid(path, "must be a finite number; this one is too large")
-        if isinstance(item, str) and ("\0" in item or any("\ud800" <= char <= "\udfff" for char in item)):
-            raise Invalid(path, "must be text that can be kept, without NUL characters and lone surrogates")
-
-
-def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All keys and all values that hold no others, each with its place."""
-    if depth > most:
-        raise _too_deep(most)
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield path, key
-            yield from _walk(item, most, f"{path}.{key}" if path else key, depth + 1)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _walk(item, most, f"{path}[{number}]", depth + 1)
-    else:
-        yield path, value
-
-
-def _too_deep(most: int) -> Problem:
-    return Problem(422, f"The body must not be nested deeper than {most} levels.")
+TRIAL = {"hp": schemas.HP, "steps": 40}
+StudyBody = _typed(StudySpec, schemas.STUDY_FILE)
+TrialBody = _typed(TrialSpec, TRIAL)
+AsksBody = _typed(schemas.TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
+ExtensionBody = _typed(schemas.Extension, {"steps": 80})

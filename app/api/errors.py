@@ -6,6 +6,7 @@ Problem             anything a route refuses by itself
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +19,7 @@ from starlette.exceptions import HTTPException
 from app.domain import errors as domain
 from app.events import log
 from app.events.database import DatabaseUnavailable
+from app.events.plans import PlanUnusable
 from stagetree.spec import SpecError
 
 MEDIA_TYPE = "application/problem+json"
@@ -68,7 +70,23 @@ def _spec(request: Request, error: SpecError) -> Response:
 
 
 def _validation(request: Request, error: RequestValidationError) -> Response:
-    return _fields(request, [{"field": str(each["loc"][-1]), "problem": each["msg"]} for each in error.errors()])
+    if _is_command_read(request, error):
+        return _not_allowed(request)
+    return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
+
+
+def _is_command_read(request: Request, error: RequestValidationError) -> bool:
+    """Whether the path is one of a command, such as `trials/3:extend`, and was taken for one with a wrong number."""
+    is_in_path = any(each["loc"][0] == "path" for each in error.errors())
+    return is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", "")
+
+
+def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What pydantic found: a parameter that is wrong, or all that is wrong in a body."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return [{"field": problem.field, "problem": problem.problem} for problem in cause.problems]
+    return [{"field": str(error["loc"][-1]), "problem": error["msg"]}]
 
 
 def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
@@ -77,11 +95,19 @@ def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
 
 
 def _http(request: Request, error: HTTPException) -> Response:
-    sentences = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.method} is not possible at {request.url.path}.",
-    }
-    return answer(request, error.status_code, sentences.get(error.status_code, error.detail), error.headers)
+    if error.status_code == 405:
+        return _not_allowed(request)
+    detail = f"There is nothing at {request.url.path}." if error.status_code == 404 else error.detail
+    return answer(request, error.status_code, detail, error.headers)
+
+
+def _not_allowed(request: Request) -> Response:
+    """What is possible there follows from the document: a router knows only the first route that fits."""
+    shapes = {path: re.sub(r"\\{\w+\\}", "[^/:]+", re.escape(path)) for path in request.app.openapi()["paths"]}
+    paths = [path for path, shape in shapes.items() if re.fullmatch(shape, request.url.path)]
+    allowed = sorted(method.upper() for path in paths for method in request.app.openapi()["paths"][path])
+    detail = f"{request.method} is not possible at {request.url.path}."
+    return answer(request, 405, detail, {"Allow": ", ".join(allowed)})
 
 
 def _refused(request: Request, error: domain.Refused) -> Response:
@@ -101,6 +127,10 @@ def _unavailable(request: Request, error: DatabaseUnavailable) -> Response:
     return answer(request, 503, str(error), TRY_AGAIN)
 
 
+def _unusable(request: Request, error: PlanUnusable) -> Response:
+    return answer(request, 500, str(error))
+
+
 def _unexpected(request: Request, _: Exception) -> Response:
     return answer(request, 500, "The server made a mistake; its log says which.")
 
@@ -115,5 +145,6 @@ HANDLERS: dict[type[Exception], Any] = {
     log.KeyReused: _key_reused,
     log.Conflict: _crowded,
     DatabaseUnavailable: _unavailable,
+    PlanUnusable: _unusable,
     Exception: _unexpected,
 }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from time import monotonic
 
-from anyio import sleep
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from app.api import views
 from app.api.services import Services
+from app.api.tail import Watcher
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
@@ -20,7 +21,6 @@ from app.events.log import EventLog, Recorded
 from app.events.tables import StudyRow
 
 BATCH = 500
-POLL_SECONDS = 0.2
 HEARTBEAT_SECONDS = 15.0
 RECONNECT_MILLISECONDS = 2000
 
@@ -45,26 +45,27 @@ class Feed:
 
     def __init__(self, use: Services, row: StudyRow, version: int) -> None:
         self.version, self.is_over, self.state = version, False, ""
-        self._use, self._stream, self._study = use, row.stream, StudyId(row.id)
+        self.stream = row.stream
+        self._use, self._study = use, StudyId(row.id)
         self._chains: dict[str, Trained] = {}
-        self._is_final = False
+        self.is_final = False
 
     def read(self, limit: int) -> list[Recorded]:
         """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`."""
-        batch = self._use.log.read(self._stream, after=self.version, limit=limit)
+        batch = self._use.log.read(self.stream, after=self.version, limit=limit)
         if batch or not self.state:
             for recorded in batch:
                 self._follow_chain(recorded.event)
             batch = self._concerning(batch)
         else:
-            self.is_over = self._is_final
+            self.is_over = self.is_final
         return batch
 
     def _concerning(self, batch: list[Recorded]) -> list[Recorded]:
         self.version = batch[-1].version if batch else self.version
-        with self._use.plans.holding(self._stream) as plan:
+        with self._use.plans.holding(self.stream) as plan:
             study = plan.studies[self._study]
-            self.state, self._is_final = study.state, study.is_final
+            self.state, self.is_final = study.state, study.is_final
             return [recorded for recorded in batch if self._concerns(recorded.event, study)]
 
     def _concerns(self, event: e.Event, study: Study) -> bool:
@@ -74,36 +75,54 @@ class Feed:
             return node in study.deepest
         if (chain := getattr(event, "chain", None)) is not None:
             return any(charged == study.id or node in study.deepest for charged, node in self._chains[chain])
-        return event.study == study.id
+        return bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
-        """Know what each chain trains: from its assignment or, when that was before we began, from its row."""
+        """Know what each chain trains: from its assignment or, if that was before we began, from its row or the log."""
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
             with self._use.records.read() as rows:
                 row = rows.chains.get(chain)
-            stages = row.assignment["stages"] if row else ()
-            self._chains[chain] = [(stage["study"], stage["node"]) for stage in stages]
+            if row is None:  # rows of chains that are over go after some days
+                self._read_assignments()
+            else:
+                self._chains[chain] = [(stage["study"], stage["node"]) for stage in row.assignment["stages"]]
+
+    def _read_assignments(self) -> None:
+        """Those from before we began."""
+        version = 0
+        while version < self.version and (batch := self._use.log.read(self.stream, after=version, limit=BATCH)):
+            version = batch[-1].version
+            for recorded in batch:
+                if isinstance(recorded.event, e.ChainAssigned):
+                    self._follow_chain(recorded.event)
 
 
 async def server_sent(feed: Feed, use: Services) -> AsyncIterator[bytes]:
-    """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops."""
+    """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops.
+
+    When the database is away it ends: whoever follows comes back, and is told why.
+    """
     yield f"retry: {RECONNECT_MILLISECONDS}\n".encode()
+    with suppress(DatabaseUnavailable):
+        async with use.tail.watching(feed.stream) as watcher:
+            async for text in _texts(feed, use, watcher):
+                yield text
+
+
+async def _texts(feed: Feed, use: Services, watcher: Watcher) -> AsyncIterator[bytes]:
     spoken = monotonic()
     while not use.stopping.is_set():
-        try:
-            before, found = feed.version, await run_in_threadpool(feed.read, BATCH)
-        except DatabaseUnavailable:
-            return  # whoever follows comes back, and is told why
-        if found or monotonic() - spoken > HEARTBEAT_SECONDS:
-            yield b"".join(map(_sse, found)) or KEEPALIVE_COMMENT
+        before, batch = feed.version, await run_in_threadpool(feed.read, BATCH)
+        if batch or monotonic() - spoken >= HEARTBEAT_SECONDS:
+            yield b"".join(map(_sse, batch)) or KEEPALIVE_COMMENT
             spoken = monotonic()
         if feed.is_over:
             yield format_sse_event(event="end", data_str=json.dumps({"state": feed.state}))
             return
-        if feed.version == before:
-            await sleep(POLL_SECONDS)
+        if feed.version == before and not batch and not feed.is_final:
+            await watcher.wait(HEARTBEAT_SECONDS)
 
 
 def _sse(recorded: Recorded) -> bytes:

@@ -1,42 +1,107 @@
-"""Whether what the service needs is there."""
+"""Whether what the service needs is there: its servers, and the processes without which nothing is trained."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from threading import Lock, Thread
 
 from app.events.database import Database, migration_config
+from app.events.records import Records
 
 PATIENCE_SECONDS = 1.0
+FRESH_SECONDS = 1.0
+"""An answer is good for so long, however many ask."""
 
 
-class WrongSchema(Exception):
-    """The database's schema is not the one this version works with."""
+class NotReady(Exception):
+    """Something is not as it must be; the message says what."""
 
 
-def failures(checks: Mapping[str, Callable[[], None]]) -> dict[str, str]:
-    """Why each check that fails does. None gets more than a second."""
-    pool = ThreadPoolExecutor(max(1, len(checks)))
-    futures = {name: pool.submit(check) for name, check in checks.items()}
-    pool.shutdown(wait=False)
-    wait(futures.values(), PATIENCE_SECONDS)
-    return {name: why for name, future in futures.items() if (why := _failure(future))}
+class Check:
+    """One question, asked once at a time, however long the answer takes. look: raises when it is not so."""
+
+    def __init__(self, look: Callable[[], None], fresh_seconds: float = FRESH_SECONDS) -> None:
+        self._look, self._fresh_seconds = look, fresh_seconds
+        self._lock, self._asked_at = Lock(), float("-inf")
+        self._answer: Future[None] = Future()
+        self._answer.set_result(None)
+
+    def ask(self) -> Future[None]:
+        """The answer that is on its way, or fresh, or a new one."""
+        with self._lock:
+            if self._answer.done() and time.monotonic() - self._asked_at > self._fresh_seconds:
+                self._asked_at, self._answer = time.monotonic(), Future()
+                Thread(target=self._find_out, args=(self._answer,), name="check", daemon=True).start()
+            return self._answer
+
+    def _find_out(self, answer: Future[None]) -> None:
+        try:
+            self._look()
+        except Exception as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
 
 
-def _failure(future: Future[None]) -> str:
-    if not future.done():
+class Checks:
+    """Questions by name."""
+
+    def __init__(self, looks: Mapping[str, Callable[[], None]]) -> None:
+        self._checks = {name: Check(look) for name, look in looks.items()}
+
+    def ask(self) -> dict[str, str]:
+        """Of each "ok", or why not. None is waited for longer than a second."""
+        answers = {name: check.ask() for name, check in self._checks.items()}
+        wait(answers.values(), PATIENCE_SECONDS)
+        return {name: _said(answer) for name, answer in answers.items()}
+
+
+def _said(answer: Future[None]) -> str:
+    if not answer.done():
         return f"did not answer within {PATIENCE_SECONDS:g} s"
-    error = future.exception()
-    return "" if error is None else str(error) or type(error).__name__
+    error = answer.exception()
+    return "ok" if error is None else str(error) or type(error).__name__
+
+
+# ------------------------------------------------------------------------------------------------------- what is asked
+
+
+def check_writable(records: Records) -> None:
+    """Write nothing, as one who could."""
+    with records.write() as rows:
+        rows.schedulers.forget("")
 
 
 def check_schema(database: Database) -> None:
-    """Raises `WrongSchema` when migrations have not been run, or others have."""
+    """Raises `NotReady` when migrations have not been run, or others have."""
     from alembic.migration import MigrationContext  # slow to import
     from alembic.script import ScriptDirectory
 
-    with database.engine.connect() as connection:
+    with database.read() as session:
+        connection = session.connection()
         wanted = ScriptDirectory.from_config(migration_config(connection)).get_current_head()
-        found = MigrationContext.configure(connection).get_current_revision()
-    if found != wanted:
-        raise WrongSchema(f"the database's schema is at {found or 'nothing'}, and must be at {wanted}")
+        current = MigrationContext.configure(connection).get_current_revision()
+    if current != wanted:
+        raise NotReady(f"the database's schema is at {current or 'nothing'}, and must be at {wanted}")
+
+
+def check_scheduler(records: Records, within: float) -> None:
+    """Raises `NotReady` when no scheduler has looked at the log in the last `within` seconds."""
+    with records.read() as rows:
+        last, now = rows.schedulers.last_tick(), rows.now()
+    if last is None:
+        raise NotReady("no scheduler was ever heard of")
+    if now - last > within:
+        raise NotReady(f"no scheduler was heard of for {now - last:.0f} s")
+
+
+def check_slots(records: Records, lease_seconds: float) -> None:
+    """Raises `NotReady` when no slot has a worker that is alive and well."""
+    with records.read() as rows:
+        slots, now = rows.slots.alive(lease_seconds), rows.now()
+    well = [slot for slot in slots if (slot.quarantined_until or now) <= now]
+    if not well:
+        notes = "".join(f"; {slot.name}: {slot.note or 'in quarantine'}" for slot in slots)
+        raise NotReady(f"no slot is at work{notes}")

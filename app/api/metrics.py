@@ -1,44 +1,39 @@
-"""A few numbers in the text format of Prometheus."""
+"""A few numbers in the text format of Prometheus. All come from rows: no plan is looked at, however many there are."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from app.api import views
 from app.api.services import Services
-from app.domain.states import StudyState
+from app.domain.states import ChainState, StudyState
 
-STUDY_STATES = tuple(StudyState)
-STEPS = ("requested", "unique", "executed")
+LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)
 
 
 def text(use: Services) -> str:
     """All of them, as of now."""
-    states, steps = _studies(use)
     with use.records.read() as rows:
-        busy = Counter("busy" if row.chain else "idle" for row in rows.slots.all())
+        now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
+        studies = rows.studies.count_by_state()
+        chains = Counter(row.state for row in rows.chains.live())
+    states = Counter(views.slot_state(row, now, use.lease_seconds) for row in slots)
+    checks = {name: int(said == "ok") for name, said in use.checks.ask().items()}
+    ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
-        *_metric("stagetree_studies", "gauge", "Studies by state.", "state", {s: states[s] for s in STUDY_STATES}),
-        *_metric("stagetree_slots", "gauge", "Slots by state.", "state", {s: busy[s] for s in ("idle", "busy")}),
-        *_metric("stagetree_steps", "gauge", "Training steps of all studies.", "kind", {s: steps[s] for s in STEPS}),
-        *_metric("stagetree_log_head", "gauge", "The position of the last event.", "", {"": use.log.head()}),
+        *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
+        *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in views.SLOT_STATES}),
+        *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
+        *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
+        *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),
+        *_metric("stagetree_ready", "Whether a check of readiness is met.", "check", checks),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _studies(use: Services) -> tuple[Counter[str], Counter[str]]:
-    """Studies by state, and their steps by kind."""
-    states, steps = Counter[str](), Counter[str]()
-    for stream in use.log.streams():
-        with use.plans.holding(stream) as plan:
-            for study in plan.studies.values():
-                states[study.state] += 1
-                steps.update({kind: getattr(study, kind) for kind in STEPS})
-    return states, steps
-
-
-def _metric(name: str, kind: str, meaning: str, label: str, values: Mapping[str, int]) -> Iterator[str]:
+def _metric(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
     yield f"# HELP {name} {meaning}"
-    yield f"# TYPE {name} {kind}"
+    yield f"# TYPE {name} gauge"
     for value, number in values.items():
         yield f'{name}{{{label}="{value}"}} {number}' if label else f"{name} {number}"

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond what FastAPI sees: bodies that are read by hand, and how refusals look."""
+"""What the OpenAPI document says beyond what FastAPI sees: how refusals look, and nulls in examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fastapi.routing import APIRoute
 
 from app.api import schemas
 from app.api.errors import MEDIA_TYPE
-from stagetree.spec import StudySpec, TrialSpec
 
 Json = dict[str, Any]
 
@@ -36,12 +35,6 @@ def _refusal(status: int) -> Json:
     return {"description": REFUSALS[status], "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}}}
 
 
-def body(model: str, example: Json) -> Json:
-    """The `openapi_extra` of a route that reads its body itself."""
-    content = {"schema": {"$ref": REF + model}, "example": example}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
-
-
 def operation_id(route: APIRoute) -> str:
     """The function's name: stable, and what a generated client calls it."""
     return route.name
@@ -56,19 +49,12 @@ def install(app: FastAPI) -> None:
                 title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
             )
             found = app.openapi_schema["components"]["schemas"]
-            found |= _by_hand()
+            problem = schemas.Problem.model_json_schema(ref_template=REF + "{model}")
+            found |= problem.pop("$defs") | {"Problem": problem}
             _restore_nulls(found)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
-
-
-def _by_hand() -> dict[str, Json]:
-    found: dict[str, Json] = {}
-    for model in (schemas.Problem, StudySpec, TrialSpec, schemas.TrialsAsked, schemas.Extension):
-        schema = model.model_json_schema(ref_template=REF + "{model}")
-        found |= schema.pop("$defs", {}) | {model.__name__: schema}
-    return found
 
 
 def _restore_nulls(found: dict[str, Json]) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from threading import Event as Flag
 from typing import Annotated
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Request
+from fastapi import Path as PathParameter
 
+from app.api.health import Checks
+from app.api.tail import Tail
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
+from app.events.plans import Plans
 from app.events.records import Records
 from app.events.tables import StudyRow
-from app.events.transact import Plans
 from app.registry import Catalogue
 from stagetree.limits import LIMITS, Limits
 
@@ -27,8 +32,10 @@ ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 @dataclass(frozen=True)
 class Services:
     """trainers: those on offer, as their files are now. limits: how much may be asked for. nudge: tells the scheduler
-    that something happened. checks: what readiness means; each raises when it is not so. stopping: set when the server
-    goes down, so that streams end.
+    that something happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
+    for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
+    take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
+    server answers to, besides addresses and localhost.
     """
 
     records: Records
@@ -37,13 +44,26 @@ class Services:
     nudge: Callable[[], None]
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    checks: Checks
+    lease_seconds: float
+    stop_seconds: float
     limits: Limits = LIMITS
     stopping: Flag = field(default_factory=Flag)
+    logs: Path | None = None
+    hosts: Collection[str] = ()
+
+    def close(self) -> None:
+        """Let go of everything, before the process ends."""
+        self.records.close()
 
     @property
     def log(self) -> EventLog:
         return self.records.log
+
+    @cached_property
+    def tail(self) -> Tail:
+        """Who follows the log."""
+        return Tail(self.log, self.stopping.is_set)
 
     def find(self, study: str) -> StudyRow:
         """The study's row. Raises `Unknown`."""
@@ -72,8 +92,8 @@ def services(request: Request) -> Services:
 
 
 Use = Annotated[Services, Depends(services)]
-StudyPath = Annotated[str, Path(description="the id of a study", examples=["digits-grid-3f9c1a"])]
-TrialPath = Annotated[int, Path(description="the number of a trial in its study, from 0 on", examples=[3])]
+StudyPath = Annotated[str, PathParameter(description="the id of a study", examples=["digits-grid-3f9c1a"])]
+TrialPath = Annotated[int, PathParameter(description="the number of a trial in its study, from 0 on", examples=[3])]
 
 
 def study_row(study: StudyPath, use: Use) -> StudyRow:

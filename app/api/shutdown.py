@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Within the block a signal to stop also calls `stop`, before whoever handles it; `stop` is called at the end too.
+    """Within the block a signal to stop also calls `stop`, before whoever handles it.
 
     Only the main thread may watch signals: a server in another thread must have its streams told otherwise.
     """
@@ -22,7 +22,8 @@ def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: Any) -> None:
         stop()
-        handlers[number](number, frame)  # type: ignore[operator, misc]
+        if callable(before := handlers[signal.Signals(number)]):
+            before(number, frame)
 
     if threading.current_thread() is threading.main_thread():
         for number in watched:
@@ -30,7 +31,6 @@ def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        stop()
         for number in watched:
             if signal.getsignal(number) is handle:
                 signal.signal(number, handlers[number])

@@ -5,22 +5,25 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from app.api.forms import form_text
+from app.api.progress import progress
+from app.api.writable import writable
+from app.domain import accounting, results
 from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Chain, Node, SearchPlan, Study, Trial
+from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
+from app.domain.standing import Standing, meaning, standing
 from app.events.codec import encode
 from app.events.log import Recorded
-from app.events.tables import ChainRow, SlotRow, StudyRow
-from stagetree.sequences import Form
+from app.events.rows.ports import ChainRecord, SlotRecord
+from app.events.tables import StudyRow
 
 Json = dict[str, Any]
 Busy = Mapping[NodeId, Sequence[Stage]]
@@ -45,48 +48,45 @@ def study(
         "study": found.id,
         "name": found.spec.get("name", ""),
         "state": found.state,
-        "error": found.error,
+        "error": writable(found.error),
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
+        "value": found.spec.get("value", "last"),
+        "tuner": found.spec.get("tuner", {}).get("kind", ""),
         "best": best(plan, found),
         "counts": dict.fromkeys(TRIAL_STATES, 0) | Counter(_state(plan, trial, busy) for trial in found.trials),
-        **_costs(found),
+        **costs(plan, found),
         "wall_seconds": round((found.finished_at or max(now, found.submitted_at)) - found.submitted_at, 3),
         "submitted_at": found.submitted_at,
         "finished_at": found.finished_at,
-        "progress": {"running": list(_progress(plan, found, reached or {}))},
+        "progress": progress(plan, found, reached or {}),
     }
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
 
 
-def _costs(study: Study) -> Json:
-    steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
+def costs(plan: SearchPlan, study: Study) -> Json:
+    """The study's steps, and the waterfall of `app.domain.accounting`."""
+    steps: Json = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
     rate = round(study.requested / study.unique, 3) if study.unique else None
-    return {"steps": steps, "merge_rate": rate, "gpu_seconds": round(study.gpu_seconds, 3)}
-
-
-def _progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[Json]:
-    for chain in plan.chains.values():
-        if not chain.is_trained and chain.stages[chain.index].node in study.deepest:
-            yield _under_way(chain, reached.get(chain.id, 0))
-
-
-def _under_way(chain: Chain, reached: int) -> Json:
-    """What a slot is doing. `study` is the one that is charged for it."""
-    stage = chain.stages[chain.index]
-    step = min(max(reached, stage.start), stage.end)
-    place = {"node": stage.node, "start": stage.start, "end": stage.end, "step": step}
-    return {"slot": chain.slot, "study": stage.study, **place}
+    cost = accounting.cost(plan, study)
+    share = None if cost.share is None else round(cost.share, 4)
+    waterfall = {**asdict(cost), "saved": cost.saved, "saved_share": share}
+    return {"steps": steps, "cost": waterfall, "merge_rate": rate, "gpu_seconds": round(study.gpu_seconds, 3)}
 
 
 def best(plan: SearchPlan, study: Study) -> Json | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
-    sign = -1 if study.spec.get("mode") == "min" else 1
-    results = [(trial, found) for trial in study.trials if (found := result(plan, trial)) is not None]
-    if not results:
+    found = results.best(plan, study)
+    if found is None:
         return None
-    trial, (step, value) = max(results, key=lambda each: (sign * each[1][1], -each[0].number))
-    return {"trial": trial.number, "value": value, "steps": step, "hp": trial.hp}
+    trial, (step, value) = found
+    return {"trial": trial.number, "value": value, "steps": step, "hp": trial.hp, **_results(plan, study, trial)}
+
+
+def _results(plan: SearchPlan, study: Study, trial: Trial) -> Json:
+    """The trial's last and best results, each with its step."""
+    last, best = results.last(plan, study, trial), results.best_of_curve(plan, study, trial)
+    return {"last": last and last._asdict(), "best": best and best._asdict()}
 
 
 def listed(row: StudyRow) -> Json:
@@ -100,38 +100,35 @@ def listed(row: StudyRow) -> Json:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Json]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy = _busy(plan)
+    busy, stands = _busy(plan), standing(study)
     wanted = study.trials[after : None if limit is None else after + limit]
-    return [_trial(plan, trial, busy) for trial in wanted]
+    return [_trial(plan, study, trial, busy, stands) for trial in wanted]
 
 
 def trial(plan: SearchPlan, trial: Trial) -> Json:
     """All there is to know of one trial."""
-    curve = [{"step": step, "metrics": _finite(metrics)} for step, metrics in plan.curve(trial)]
+    study = plan.studies[trial.study]
+    curve = [{"step": step, "metrics": writable(_finite(metrics))} for step, metrics in plan.curve(trial)]
     detail = {"asked": trial.asked, "reason": trial.reason, "path": trial.path, "curve": curve}
-    return _trial(plan, trial, _busy(plan)) | detail | ({"failure": trial.error} if trial.error else {})
+    shown = _trial(plan, study, trial, _busy(plan), standing(study))
+    return shown | detail | ({"failure": writable(trial.error)} if trial.error else {})
 
 
-def result(plan: SearchPlan, trial: Trial) -> tuple[int, float] | None:
-    """(step, value): the study's metric at the last step the trial was asked for that has one."""
-    metric = plan.studies[trial.study].spec.get("metric", "")
-    for step in reversed(trial.asked):
-        value = (plan.metrics(trial, step) or {}).get(metric)
-        if value is not None and isfinite(value):
-            return step, value
-    return None
-
-
-def _trial(plan: SearchPlan, trial: Trial, busy: Busy) -> Json:
-    found = result(plan, trial)
+def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Standing) -> Json:
+    found, state, rung = results.result(plan, study, trial), _state(plan, trial, busy), stands.rung(trial.number)
     view = {
         "trial": trial.number,
-        "state": _state(plan, trial, busy),
+        "state": state,
+        "standing": meaning(study, trial, state, stands),
         "steps": trial.steps,
-        "value": None if found is None else found[1],
+        "trained": accounting.trained_steps(plan, trial),
+        "value": None if found is None else found.value,
+        **_results(plan, study, trial),
+        "rung": None if rung is None else rung.number,
+        "rank": stands.rank(trial.number),
         "hp": trial.hp,
     }
-    return view | ({"error": _sentence(trial.error)} if trial.error else {})
+    return view | ({"error": writable(_sentence(trial.error))} if trial.error else {})
 
 
 def _sentence(error: Json) -> str:
@@ -178,7 +175,7 @@ def plan(plan: SearchPlan, stream: str) -> Json:
     """The whole search plan, with all studies on it."""
     opened = plan.opened
     assert opened is not None
-    common = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
+    common: Json = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
     common |= {"trainer_args": opened.trainer_args, "seed": opened.seed}
     nodes = [_node(plan, node) for node in plan.nodes.values()]
     return {"plan": stream, **common, "studies": list(plan.studies), "nodes": nodes}
@@ -192,7 +189,7 @@ def _node(plan: SearchPlan, node: Node) -> Json:
         "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
         "studies": [study.id for study in plan.studies.values() if node.id in study.deepest],
         "checkpoints": sorted(node.checkpoints),
-        "metrics": [{"step": step, "metrics": _finite(node.metrics[step])} for step in sorted(node.metrics)],
+        "metrics": [{"step": step, "metrics": writable(_finite(node.metrics[step]))} for step in sorted(node.metrics)],
         "waiting": [
             {"step": step, "study": study, "trial": number}
             for step in sorted(node.waiting)
@@ -202,20 +199,6 @@ def _node(plan: SearchPlan, node: Node) -> Json:
             {"chain": chain, "start": start, "end": end} for (chain, _), (start, end) in sorted(node.running.items())
         ],
     }
-
-
-def form_text(form: Form) -> str:
-    """A form for people, in six digits: `0.1`, or `half cosine (init 0.1, low 0, period 20) from step 5`."""
-    if form.is_held:
-        return _text(form.at(0))
-    family = re.sub(r"(?<!^)(?=[A-Z])", " ", type(form).__name__.strip("_")).lower()
-    values = {field.name: _text(getattr(form, field.name)) for field in fields(form)}  # type: ignore[arg-type]
-    origin = values.pop("origin")
-    return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())}) from step {origin}"
-
-
-def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
 def stage_tree(plan: SearchPlan, study: Study) -> Json:
@@ -251,17 +234,32 @@ def event(recorded: Recorded) -> Json:
     """A fact in its place in the log."""
     name, _, data = encode(recorded.event)
     place = {"position": recorded.position, "version": recorded.version}
-    return {**place, "type": name, "data": data, "at": recorded.at}
+    return {**place, "type": name, "data": writable(data), "at": recorded.at}
 
 
-def slot(row: SlotRow, chain: ChainRow | None) -> Json:
+SLOT_STATES = ("idle", "busy", "quarantined", "lost")
+
+
+def slot_state(row: SlotRecord, now: float, lease_seconds: float) -> str:
+    """How a slot is: lost is one whose worker was not heard of for a lease."""
+    if now - row.seen_at > lease_seconds:
+        return "lost"
+    if row.chain is not None:
+        return "busy"
+    return "quarantined" if (row.quarantined_until or now) > now else "idle"
+
+
+def slot(row: SlotRecord, chain: ChainRecord | None, now: float, lease_seconds: float) -> Json:
     """A slot, and what it is doing by the row of its chain."""
     stage = None if chain is None else _current(chain)
     return {
         "name": row.name,
         "device": row.device,
         "host": row.host,
-        "state": "idle" if row.chain is None else "busy",
+        "state": slot_state(row, now, lease_seconds),
+        "note": row.note,
+        "quarantined_until": row.quarantined_until,
+        "trainers": row.trainers,
         "chain": row.chain,
         "stage": stage and {name: stage[name] for name in ("node", "start", "end", "step")},
         "study": stage and stage["study"],
@@ -269,7 +267,7 @@ def slot(row: SlotRow, chain: ChainRow | None) -> Json:
     }
 
 
-def _current(chain: ChainRow) -> Json | None:
+def _current(chain: ChainRecord) -> Json | None:
     """The stage that the chain is in, with the last step done; None when all are trained."""
     stages = chain.assignment["stages"]
     if chain.index >= len(stages):

@@ -8,10 +8,11 @@ from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, Header, Request
 
-from app.api.bodies import Raw
 from app.api.services import Use
-from app.events.log import Recorded
+from app.api.strict import Raw
+from app.events.log import Idempotency, Recorded
 from app.events.transact import Decide, transact
+from app.events.transact import Write as Transaction
 
 Key = Annotated[
     str | None,
@@ -27,11 +28,13 @@ Write = Callable[[str, Decide], list[Recorded]]
 
 def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, key: Key = None) -> Write:
     """How this request writes to a stream. Raises what `transact` raises."""
-    fingerprint = sha256(b"\n".join([request.method.encode(), request.url.path.encode(), raw])).hexdigest()
+    asked = [request.method, request.url.path, request.url.query]
+    fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
 
     def write(stream: str, decide: Decide) -> list[Recorded]:
-        at, keyed = use.clock(), {"key": key, "fingerprint": fingerprint}
-        recorded = transact(use.log, use.plans, stream, decide, at=at, **keyed)
+        once = None if key is None else Idempotency(key, fingerprint)
+        transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once)
+        recorded = transact(use.log, use.plans, transaction)
         background.add_task(use.nudge)
         return recorded
 

@@ -13,7 +13,7 @@ def curves(log: str, study: str) -> Iterator[str]:
     from app.domain.evolve import fold
     from app.domain.ids import StudyId
     from app.events.export import parse
-    from app.scheduling.traces import record
+    from app.simulation.traces import record
 
     plan = fold(event for _, event in parse(log.splitlines()))
     if study not in plan.studies:

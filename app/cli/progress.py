@@ -1,39 +1,95 @@
-"""Following a study: a live view on a terminal, a line every few seconds elsewhere. Both on stderr."""
+"""Following a study: a live view on a terminal, a line now and then elsewhere, or nothing. All on stderr."""
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from app.cli.output import Json, duration
-from stagetree.client import Client
+from app.cli.text import duration, number, one_line, plural
+
+if TYPE_CHECKING:
+    from app.cli.documents import Documents
+    from app.cli.store import Store
+
+Json = dict[str, Any]
 
 LOOK_SECONDS = 0.25
 SHORTEST_LOOK, LONGEST_LOOK = 0.1, 1.0
 """Looking is work for the machine that trains: with a long way to go, it is done less often."""
 
-LINE_SECONDS = 5.0
+FIRST_LINES, LAST_LINES = 5.0, 300.0
+"""Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
+
+AWAY_SECONDS = 60.0
+"""How long whoever follows a study waits for a server that is away."""
+
 FINAL = ("completed", "failed", "cancelled")
+DUMB = ("dumb", "unknown", "")
 
 
-def follow(client: Client, study: str, check: Callable[[], None] = lambda: None) -> Json:
+class Show(StrEnum):
+    """How progress is shown."""
+
+    live = "live"
+    plain = "plain"
+    quiet = "quiet"
+
+
+def how(plain: bool, quiet: bool) -> Show:
+    """What was asked for or, if nothing was, a live view where there is a terminal that can show one."""
+    if quiet:
+        return Show.quiet
+    can = sys.stderr.isatty() and os.environ.get("TERM", "") not in DUMB and not os.environ.get("CI")
+    return Show.live if can and not plain else Show.plain
+
+
+def follow(client: Documents | Store, study: str, show: Show, check: Callable[[], None] = lambda: None) -> Json:
     """Show progress until the study is over; the study with its trials. `check` may raise to end it earlier."""
-    show = _live if sys.stderr.isatty() else _lines
-    show(_looks(client, study, check))
+    looks = _looks(client, study, check)
+    if show is Show.live:
+        from app.cli.live import live
+
+        live(looks)
+    elif show is Show.plain:
+        lines(looks)
+    else:
+        for _ in looks:
+            pass
     return client.study(study)
 
 
-def _looks(client: Client, study: str, check: Callable[[], None]) -> Iterator[Json]:
+def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
     """The study as it stands, again and again, until it is over."""
     while True:
-        check()
-        found = client.study(study, trials=False)
+        found = _look(client, study, check)
         yield found
         if found["state"] in FINAL:
             return
-        time.sleep(_pause(seconds_left(found)))
+        check()
+        time.sleep(_pause(found["progress"]["seconds_left"]))
+
+
+def _look(client: Documents | Store, study: str, check: Callable[[], None]) -> Json:
+    """The study as it stands. A server that is started again is waited for; one that stays away is an error."""
+    from stagetree.client import Unreachable
+
+    deadline: float | None = None
+    while True:
+        try:
+            return client.study(study, trials=False)
+        except Unreachable:
+            check()
+            if deadline is None:
+                print("The server does not answer; waiting for it ...", file=sys.stderr)
+                deadline = time.monotonic() + AWAY_SECONDS
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LONGEST_LOOK)
 
 
 def _pause(left: float | None) -> float:
@@ -41,68 +97,51 @@ def _pause(left: float | None) -> float:
     return LOOK_SECONDS if left is None else min(max(left / 10, SHORTEST_LOOK), LONGEST_LOOK)
 
 
-def _lines(looks: Iterator[Json]) -> None:
-    said, said_at = "", 0.0
+def lines(looks: Iterator[Json]) -> None:
+    """A line when the study stands otherwise than before, and not too often."""
+    said, said_at, began = "", -math.inf, time.monotonic()
     for study in looks:
-        line = headline(study)
-        over = study["state"] in FINAL
-        if line != said and (over or time.monotonic() - said_at >= LINE_SECONDS):
+        if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
+            continue  # its tuner has asked for nothing yet
+        line, now = headline(study), time.monotonic()
+        wait = min(max((now - began) / 20, FIRST_LINES), LAST_LINES)
+        if line != said and (study["state"] in FINAL or now - said_at >= wait):
             print(line, file=sys.stderr, flush=True)
-            said, said_at = line, time.monotonic()
-
-
-def _live(looks: Iterator[Json]) -> None:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=Console(stderr=True), auto_refresh=False) as live:
-        for study in looks:
-            live.update(Text("\n".join([_bar(study), headline(study), *slot_lines(study)])), refresh=True)
+            said, said_at = line, now
 
 
 def headline(study: Json) -> str:
-    """Steps done of unique, steps saved, best so far, time left, on one line."""
-    steps = study["steps"]
-    parts = [
-        f"{study['study']} {study['state']}",
-        f"{done_steps(study)}/{steps['unique']} steps",
-        f"{steps['requested'] - steps['unique']} of {steps['requested']} saved",
-    ]
-    if study.get("best"):
-        parts.append(f"best {study['metric']} {study['best']['value']:.6g} (trial {study['best']['trial']})")
-    if (left := seconds_left(study)) is not None:
-        parts.append(f"{duration(left)} left")
-    return " · ".join(parts)
+    """State, trials, steps, failures, best so far and time left, on one line."""
+    progress = study["progress"]
+    steps = progress["steps"]
+    parts = [f"{study['study']} {study['state']}", trials_done(progress), f"{steps['done']}/{steps['expected']} steps"]
+    if study["counts"]["failed"]:
+        parts.append(f"{study['counts']['failed']} failed")
+    if study["best"]:
+        parts.append(f"best {best(study)}")
+    if (left := progress["seconds_left"]) is not None:
+        parts.append(f"about {duration(left)} left")
+    return separator(sys.stderr).join(parts)
 
 
-def slot_lines(study: Json) -> list[str]:
-    """What each slot does for the study."""
-    return [
-        f"  {run['slot']}  steps {run['start']} to {run['end']}, at {run['step']}"
-        for run in sorted(study["progress"]["running"], key=lambda run: str(run["slot"]))
-    ]
+def trials_done(progress: Json) -> str:
+    """23/40 trials."""
+    trials = progress["trials"]
+    if trials["expected"] is None:
+        return plural(trials["done"], "trial")
+    return f"{trials['done']}/{plural(trials['expected'], 'trial')}"
 
 
-def done_steps(study: Json) -> int:
-    """Steps that are trained, those of stages under way included."""
-    under_way = sum(max(0, run["step"] - run["start"]) for run in _running(study))
-    return min(study["steps"]["executed"] + under_way, study["steps"]["unique"])
+def best(study: Json) -> str:
+    """The best value, and where it is from."""
+    found = study["best"]
+    return f"{one_line(study['metric'])} {number(found['value'])} (trial {found['trial']}, step {found['steps']})"
 
 
-def seconds_left(study: Json) -> float | None:
-    """An estimate from the pace so far; None while there is none."""
-    executed, running = study["steps"]["executed"], _running(study)
-    if not executed or not running:
-        return None
-    return float((study["steps"]["unique"] - done_steps(study)) * study["gpu_seconds"] / executed / len(running))
-
-
-def _running(study: Json) -> list[dict[str, Any]]:
-    return list(study["progress"]["running"])
-
-
-def _bar(study: Json, width: int = 40) -> str:
-    done = done_steps(study) / max(1, study["steps"]["unique"])
-    full = round(done * width)
-    return "━" * full + "╌" * (width - full) + f" {done:4.0%}"
+def separator(stream: Any) -> str:
+    """A dot in the middle, where the stream can take one."""
+    try:
+        "·".encode(getattr(stream, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return " - "
+    return " · "

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import NOT_FOUND, USAGE, fail
-from app.cli.output import Json
+from app.cli.specs import changes_of
+from app.cli.text import one_line
 
 if TYPE_CHECKING:
     from app.scheduling.replay import Replay
 
+Json = dict[str, Any]
 STANDING = ("bracket", "rung", "steps")
 
 
-def from_server(url: str | None, study: str, at: int | None) -> Json:
-    """Replayed by the server."""
+def from_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
+    """Replayed by the server, or over a store."""
     from app.cli import stacks
+    from app.cli.finding import study_id
 
-    with stacks.server(url) as service:
-        return service.client.replay(study, at)
+    with stacks.reading(server, folder) as service:
+        return service.client.replay(study_id(service.client, study), at)
+
+
+def imagined(
+    study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
+) -> Json:
+    """What would have been, worked out here from the log."""
+    from app.cli import stacks
+    from app.cli.finding import study_id
+    from app.domain.ids import StudyId
+    from app.simulation.what_if import what_if
+
+    if log:
+        text = read(log)
+    else:
+        with stacks.reading(server, folder) as service:
+            study = study_id(service.client, study)
+            text = service.client.log(study)
+    known = from_log(text, study, at, str(log or "the log"))
+    return what_if(known.plan, StudyId(study), changes_of(changes, "--what-if"))
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
@@ -41,20 +62,6 @@ def read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{path}: {error.strerror if isinstance(error, OSError) else 'is not a log'}", USAGE)
-
-
-def changes_of(given: list[str]) -> Json:
-    """What `--what-if tuner.reduction_factor=3` says, by dotted path; values are JSON, or else strings."""
-    found: Json = {}
-    for each in given:
-        path, separator, value = each.partition("=")
-        if not separator or not path:
-            fail(f"--what-if: must be FIELD=VALUE, such as tuner.reduction_factor=3, got {each!r}", USAGE)
-        try:
-            found[path] = json.loads(value)
-        except ValueError:
-            found[path] = value
-    return found
 
 
 def print_what_if(found: Json) -> None:
@@ -89,4 +96,4 @@ def print_replay(found: Json) -> None:
 def _reason(reason: dict[str, Any]) -> str:
     if {"rank", "cut", "of"} <= reason.keys():
         return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
-    return "  ".join(f"{name}={value}" for name, value in reason.items())
+    return one_line("  ".join(f"{name}={value}" for name, value in reason.items()))

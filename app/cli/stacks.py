@@ -10,45 +10,81 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Generic, NoReturn, TypeVar
 
+from app.cli.documents import Documents
 from app.cli.errors import USAGE, fail
+from app.cli.finding import reading as place_to_read
+from app.cli.finding import server_url
+from app.cli.store import DEFAULT, Store
 from app.embedded import Embedded, embedded
 from app.registry import describe
 from stagetree.client import Client
+from stagetree.sequences import did_you_mean
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@dataclass(frozen=True)
-class Service:
-    """A client of a running service; `check` raises if the service has died; `folder` is that of an embedded one."""
+Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 
-    client: Client
+
+@dataclass(frozen=True)
+class Service(Generic[Asked]):
+    """What a command asks, and where that is, as an option says it.
+
+    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack.
+    """
+
+    client: Asked
     check: Callable[[], None]
     folder: Path | None = None
+    place: str = ""
 
 
 @contextmanager
-def server(url: str | None) -> Iterator[Service]:
-    """The service at a URL."""
-    with Client(url) as client:
-        yield Service(client, lambda: None)
+def server(url: str | None) -> Iterator[Service[Documents]]:
+    """The service at a URL, or else that of the environment, or of this machine."""
+    with Client(server_url(url)) as client:
+        yield Service(Documents(client), lambda: None, place=f"--server {client.url}")
+
+
+@contextmanager
+def reading(url: str | None, folder: Path | None) -> Iterator[Service[Documents | Store]]:
+    """Whoever can tell about studies: a server, or a store without one."""
+    with place_to_read(url, folder) as found:
+        if isinstance(found, Store):
+            yield Service(found, found.check_work, place=f"--dir {found.folder}")
+        else:
+            yield Service(found, lambda: None, place=f"--server {found.url}")
+
+
+def folder(given: Path | None, discard: bool) -> Path | None:
+    """Where an embedded stack keeps what it makes; None: nowhere."""
+    return None if discard else given or DEFAULT
 
 
 @contextmanager
 def own_stack(
-    slots: int, folder: Path | None, trainers: Sequence[str], *, port: int = 0, await_slots: bool = False
-) -> Iterator[Service]:
+    slots: int,
+    folder: Path | None,
+    trainers: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    await_slots: bool = False,
+) -> Iterator[Service[Documents]]:
     """An embedded stack. A temporary folder is removed when all went well, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
+    began = False
     try:
-        stack = Embedded(where, slots, trainers, port)
+        stack = Embedded(where, slots, trainers, port, host)
         with _ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
-            yield Service(client, stack.check, stack.folder)
+            began = True
+            yield Service(Documents(client), stack.check, stack.folder)
     except BaseException:
-        if (where / "stagetree.db").exists():
-            print(f"What was trained is kept: the same command with --dir {where} goes on from there.", file=sys.stderr)
+        if began:
+            again = "" if folder == DEFAULT else f" with --dir {where}"
+            print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
         elif folder is None:
             shutil.rmtree(where, ignore_errors=True)
         raise
@@ -87,9 +123,9 @@ def trainer_files(given: Sequence[str], beside: Path | None = None) -> list[str]
 
 def check_trainer(name: str, files: Sequence[str]) -> None:
     """End with a sentence if no file has the trainer."""
-    known = describe(files)
+    known = sorted(describe(files))
+    if not known:
+        fail(f"trainer: there are none here, so not {name!r}: register yours with --trainers FILE.py", USAGE)
     if name not in known:
-        fail(
-            f"trainer: must be one of {', '.join(sorted(known))}, got {name!r}; register yours with --trainers FILE.py",
-            USAGE,
-        )
+        wanted = f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+        fail(f"trainer: {wanted}; register yours with --trainers FILE.py", USAGE)

@@ -18,7 +18,11 @@ Folder = Annotated[
 
 
 def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> None:
-    """Strike a study that harms the others out of its plan, for good. Needs no server, and folds no plan."""
+    """Strike a study that harms the others out of its plan, for good. Needs no server, and folds no plan.
+
+    \b
+    Example:  stagetree strike digits-grid-3f9c1a --reason "a million trials"
+    """
     from app.domain.errors import Unknown
     from app.events.database import Database
     from app.events.records import SqlRecords

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.domain.events import Json, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
+from app.domain.states import ChainOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,14 @@ class FailStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFailures:
+    """End the study if its trials fail for a reason that the next ones will share, or if too many did."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignChain:
     chain: ChainId
     slot: str
@@ -144,11 +153,11 @@ class AssignChain:
 class LoseChain:
     """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them.
 
-    claimed: a worker had begun it; otherwise its message never arrived, and nothing is to be blamed on the stage.
+    outcome: `LOST` when its worker is gone, which the stage may be to blame for; otherwise nobody is to blame.
     """
 
     chain: ChainId
-    claimed: bool = True
+    outcome: ChainOutcome = ChainOutcome.LOST
     steps: int = 0
     seconds: float = 0.0
 
@@ -166,6 +175,7 @@ Command = (
     | CompleteStudy
     | CloseStudy
     | FailStudy
+    | CheckFailures
     | AssignChain
     | LoseChain
 )

@@ -60,6 +60,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
         case c.FailStudy():
             final = _study(plan, command.study).is_final
             return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
+        case c.CheckFailures():
+            return tuple(_check_failures(_study(plan, command.study), command.at))
         case c.AssignChain():
             return tuple(_assign(plan, command))
         case c.LoseChain():
@@ -161,12 +163,31 @@ def _close(study: Study, at: float) -> Iterator[e.Event]:
         return
     failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
     if failed and not study.answered:
-        error = (failed[0].error or {}).get("error", "")
-        last_line = error.strip().rsplit("\n", 1)[-1]
-        text = f"all {len(failed)} trials failed; trial {failed[0].number}: {last_line}"
+        text = f"all {len(failed)} trials failed; {_last_line(failed[0])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:
         yield e.StudyCompleted(study=study.id, at=at)
+
+
+def _check_failures(study: Study, at: float) -> Iterator[e.Event]:
+    """A metric that is not reported will not be for the other trials either; and a study may bear only so many."""
+    if study.is_final or not study.failed:
+        return
+    failed = [study.trials[number] for number in study.failed]
+    without_metric = next(
+        (trial.error for trial in failed if (trial.error or {}).get("kind") == FailureKind.METRIC), None
+    )
+    if without_metric is not None and not study.answered:
+        yield e.StudyFailed(study=study.id, error=without_metric["error"], at=at)
+    elif study.max_failures is not None and len(failed) > study.max_failures:
+        text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_last_line(failed[-1])}"
+        yield e.StudyFailed(study=study.id, error=text, at=at)
+
+
+def _last_line(trial: Trial) -> str:
+    """What a failed trial's error ends with."""
+    error = str((trial.error or {}).get("error", ""))
+    return f"trial {trial.number}: {error.strip().rsplit(chr(10), 1)[-1]}"
 
 
 def _assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
@@ -199,10 +220,7 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     chain = plan.chains.get(command.chain)
     if chain is None:
         return
-    if not command.claimed:
-        yield e.ChainEnded(chain=chain.id, outcome=ChainOutcome.UNDELIVERED)
-        return
-    if not chain.is_trained:
+    if command.outcome == ChainOutcome.LOST and not chain.is_trained:
         stage = chain.stages[chain.index]
         lost = plan.nodes[stage.node].lost.get(stage.start, 0) + 1
         if lost >= MAX_LOST:
@@ -215,7 +233,7 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
                 seconds=command.seconds,
             )
             return
-    yield e.ChainEnded(chain=chain.id, outcome=ChainOutcome.LOST, steps=command.steps, seconds=command.seconds)
+    yield e.ChainEnded(chain=chain.id, outcome=command.outcome, steps=command.steps, seconds=command.seconds)
 
 
 def _study(plan: SearchPlan, study: StudyId) -> Study:

@@ -57,6 +57,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             plan.opened = event
         case e.StudySubmitted():
             plan.studies[event.study] = Study(event.study, event.spec, event.at)
+            plan.unheard[event.study] = None
         case e.TrialAdded():
             _add(plan, event)
         case e.TrialExtended():
@@ -221,6 +222,8 @@ def _end(
     if trial.state == TrialState.ACTIVE:
         plan.studies[trial.study].active -= 1
     trial.state = state
+    if state == TrialState.FAILED:
+        plan.studies[trial.study].failed.append(trial.number)
     for step in trial.asked:
         node = plan.node_of(trial, step)
         if trial.key in node.waiting.get(step, ()):
@@ -245,6 +248,7 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> N
             _end(plan, trial, TrialState.CANCELLED)
     _set_state(plan, study, state)
     plan.studies[study].finished_at = at
+    plan.unheard.pop(study, None)
 
 
 # -------------------------------------------------------------------------------------------------- chains and results
@@ -260,11 +264,12 @@ def _assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
 def _complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     chain = plan.chains[event.chain]
     stage, chain.index = chain.stages[event.index], event.index + 1
+    chain.seconds += event.seconds
     node = plan.node(stage.node)
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
-    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    _charge(plan, stage, stage.end - stage.start, event.seconds, recorded=stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)
 
@@ -275,9 +280,15 @@ def _forgive(node: Node, stage: e.Stage) -> None:
     node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
 
 
-def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
+def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float, recorded: int | None = None) -> None:
+    """So many steps were run, and trained up to step `recorded`; None: to the last checkpoint among them."""
     node, study = plan.node(stage.node), plan.studies[stage.study]
+    if recorded is None:
+        recorded = max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start)
     study.executed += steps
+    if node.id in plan.nodes:
+        study.fresh += max(0, recorded - max(stage.start, node.trained))
+    node.trained = max(node.trained, recorded)
     study.gpu_seconds += seconds
     if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)
@@ -342,9 +353,21 @@ def _evaluated(plan: SearchPlan, event: e.Evaluated) -> None:
     node.metrics[event.step] = event.metrics
     for key in sorted(node.waiting.pop(event.step, ())):
         _answer(plan, plan.trial(key), event.step)
+    for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].deepest]:
+        _listen(plan, node, study, event)
     if None in event.metrics.values():
         _give_up(plan, node, event)
     plan.touched.add(node.id)
+
+
+def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
+    """The first evaluation on a study's way tells whether its metric is reported at all."""
+    if study.spec.get("metric", "") in event.metrics:
+        del plan.unheard[study.id]
+        return
+    for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
+        if key[0] == study.id:
+            _end(plan, plan.trial(key), TrialState.FAILED, _problem(study, event.metrics, event.step))
 
 
 def _give_up(plan: SearchPlan, node: Node, event: e.Evaluated) -> None:

@@ -40,6 +40,7 @@ class Node:
     saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
+    trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
     failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
     """
 
@@ -58,7 +59,11 @@ class Node:
     failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
+    trained: int = 0
     _segment: Segment | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.trained = max(self.trained, self.start)
 
     @property
     def segment(self) -> Segment:
@@ -122,7 +127,8 @@ class Study:
     """One search by one tuner.
 
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
-    history: what happened to its trials, in the order of the log.
+    history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
+    executed: the steps that were run for it; fresh: those of them that nobody had trained before.
     """
 
     id: StudyId
@@ -134,11 +140,13 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     history: list[TrialEvent] = field(default_factory=list)
     deepest: dict[NodeId, int] = field(default_factory=dict)
+    failed: list[int] = field(default_factory=list)
     active: int = 0
     answered: int = 0
     requested: int = 0
     unique: int = 0
     executed: int = 0
+    fresh: int = 0
     gpu_seconds: float = 0.0
 
     @property
@@ -155,6 +163,12 @@ class Study:
         return int(self.spec.get("max_restarts", MAX_RESTARTS))
 
     @property
+    def max_failures(self) -> int | None:
+        """How many of its trials may fail before the study does; None for any number."""
+        most = self.spec.get("max_failures")
+        return None if most is None else int(most)
+
+    @property
     def is_running(self) -> bool:
         return self.state == StudyState.RUNNING
 
@@ -165,13 +179,17 @@ class Study:
 
 @dataclass(slots=True)
 class Chain:
-    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written."""
+    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
+
+    seconds: spent on the stages before that one.
+    """
 
     id: ChainId
     slot: str
     stages: tuple[e.Stage, ...]
     at: float
     index: int = 0
+    seconds: float = 0.0
 
     @property
     def is_trained(self) -> bool:
@@ -184,7 +202,8 @@ class SearchPlan:
 
     measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
     folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
-    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree.
+    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
+    studies of which no evaluation has reported the metric yet.
     """
 
     opened: e.PlanOpened | None = None
@@ -199,6 +218,7 @@ class SearchPlan:
     touched: set[NodeId] = field(default_factory=set)
     struck: frozenset[StudyId] = frozenset()
     aside: dict[NodeId, Node] = field(default_factory=dict)
+    unheard: dict[StudyId, None] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

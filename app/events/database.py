@@ -1,68 +1,75 @@
-"""One door to PostgreSQL or SQLite. A write transaction takes its lock at the start, a read one never blocks a reader.
-
-SQLite uses a write-ahead log only from 3.51.3 on: older versions can corrupt it when several connections write.
-"""
+"""One door to PostgreSQL or SQLite. Writing takes its lock at the start on SQLite; reading never blocks a reader."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-SAFE_WAL = (3, 51, 3)
-RETRYABLE = {"40001", "40P01"}
-"""SQLSTATE of a serialization failure and of a deadlock: nothing was done, try again."""
+from app.away import Away, LostRace, database_is_away, is_lost_race
+from app.events import connections
+from app.urls import shown, without_secrets
 
 MIGRATION_LOCK = 0x57A6E73EE
+MIGRATION_SECONDS = 3600.0
+PATIENCE_SECONDS = 20.0
 
 
-class DatabaseUnavailable(Exception):
+class DatabaseUnavailable(Away):
     """The database cannot be reached or cannot be written; the message says which one and why, in one sentence."""
 
 
 class Database:
     """An engine and its two kinds of transaction. Safe to share between threads; opens nothing until it is used.
 
-    `clock` replaces the database's own clock, which leases go by, in tests and simulations.
+    clock: replaces the database's own, which leases go by, in tests and simulations. patience: for how many seconds a
+    transaction waits for a server, a lock or a free connection before it raises.
     """
 
-    def __init__(self, url: str, *, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, url: str, *, clock: Callable[[], float] | None = None, patience: float = PATIENCE_SECONDS
+    ) -> None:
         self.url = _with_driver(url)
         self.clock = clock
-        self.engine = _sqlite(self.url) if self.url.get_backend_name() == "sqlite" else _postgresql(self.url)
+        is_file = self.url.get_backend_name() == "sqlite"
+        self.engine = (connections.sqlite if is_file else connections.postgresql)(self.url, patience)
         self._writer = self.engine.execution_options(sqlite_begin="IMMEDIATE")
 
     def write(self) -> AbstractContextManager[Session]:
         """A transaction that commits at the end of the block and leaves nothing behind when the block raises.
 
-        Raises `DatabaseUnavailable`. If it comes from the commit itself, the outcome is unknown.
+        Raises `LostRace` when another transaction was in the way, and `DatabaseUnavailable`. If that comes from the
+        commit itself, the outcome is unknown.
         """
         return self._transaction(self._writer)
 
     def read(self) -> AbstractContextManager[Session]:
-        """A transaction for reading. Raises `DatabaseUnavailable`."""
+        """A transaction for reading. Raises `LostRace`, on a standby only, and `DatabaseUnavailable`."""
         return self._transaction(self.engine)
 
     def create(self) -> None:
         """Bring the schema up to date. May run in many processes at once. Raises `DatabaseUnavailable`."""
         from alembic import command  # slow to import, and needed once
 
+        is_file = self.engine.dialect.name == "sqlite"
+        engine = self._writer if is_file else connections.postgresql(self.url, MIGRATION_SECONDS)
         try:
-            with self._writer.begin() as connection:
-                if self.engine.dialect.name == "postgresql":
+            with engine.begin() as connection:
+                if not is_file:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
                 command.upgrade(migration_config(connection), "head")
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             self._explain(error)
             raise
+        finally:
+            engine.dispose()
 
     def dispose(self) -> None:
         """Close all connections that are not in use."""
@@ -75,22 +82,18 @@ class Database:
                 session.connection()
                 yield session
                 session.commit()
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             self._explain(error)
             raise
 
-    def _explain(self, error: DBAPIError) -> None:
-        """Raise `DatabaseUnavailable` if it is the database that failed, and not the statement or a race."""
-        broken = isinstance(error, OperationalError) or type(error) is DatabaseError  # the latter: a damaged file
-        if broken and not is_retryable(error):
-            where = self.url.render_as_string(hide_password=True)
-            why = str(error.orig).strip().splitlines()[0].rstrip(".")
-            raise DatabaseUnavailable(f"The database {where} cannot be used: {why}.") from error
-
-
-def is_retryable(error: DBAPIError) -> bool:
-    """Whether the transaction only lost against another one, and may be tried again."""
-    return getattr(error.orig, "sqlstate", None) in RETRYABLE
+    def _explain(self, error: SQLAlchemyError) -> None:
+        """Raise `LostRace` or `DatabaseUnavailable` where it was not the statement that was wrong."""
+        if is_lost_race(error):
+            raise LostRace("The transaction lost against another one.") from error
+        if database_is_away(error):
+            url = self.url.render_as_string(hide_password=False)
+            why = without_secrets(str(getattr(error, "orig", None) or error), url).strip().splitlines()[0].rstrip(".")
+            raise DatabaseUnavailable(f"The database {shown(url)} cannot be used: {why}.") from error
 
 
 def insert(session: Session, table: Any) -> Any:
@@ -113,30 +116,3 @@ def migration_config(connection: Connection) -> Any:
 def _with_driver(url: str) -> URL:
     parsed = make_url(url)
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername in ("postgres", "postgresql") else parsed
-
-
-def _postgresql(url: URL) -> Engine:
-    return create_engine(
-        url,
-        isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
-        connect_args={"connect_timeout": 10},
-    )
-
-
-def _sqlite(url: URL) -> Engine:
-    engine = create_engine(url)
-    journal = "WAL" if sqlite3.sqlite_version_info >= SAFE_WAL else "DELETE"
-    settings = {"busy_timeout": 30_000, "journal_mode": journal, "synchronous": "FULL", "foreign_keys": "ON"}
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # the driver must not begin transactions by itself
-        for name, value in settings.items():
-            connection.execute(f"PRAGMA {name}={value}")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN " + connection.get_execution_options().get("sqlite_begin", "DEFERRED"))
-
-    return engine

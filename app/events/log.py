@@ -8,26 +8,27 @@ rows of `alongside`, stream, head; the head last, so that it is held shortest.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from threading import RLock
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Row, Select, select, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.appending import Encoded, put
 from app.events.codec import decode, encode
-from app.events.database import Database, DatabaseUnavailable, insert, is_retryable
+from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.projections import project
 from app.events.rows import Rows
+from app.events.rows.ports import RowsPort
 from app.events.tables import EVENTS, HEAD, KEYS, STREAMS
 
-Alongside = Callable[[Rows], None]
+Alongside = Callable[[RowsPort], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Recorded:
     at: float
 
 
-class Conflict(Exception):
+class Conflict(LostRace):
     """The stream is not at the expected version, or the transaction lost against another: decide again."""
 
 
@@ -53,7 +54,33 @@ class Gap(Exception):
     """An event is missing from the log, which means that the database was damaged."""
 
 
-class EventLog(Protocol):
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A key under which something is appended once: it comes back with the same `fingerprint` or is refused."""
+
+    key: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Events for one stream, all or none.
+
+    expected: the version that the stream must be at (0: it is new; None: any). alongside: runs in the same transaction
+    before anything is added, and what it raises aborts all; it runs for no events too. decide: says what the events
+    are, once the stream is locked, given what came after version `expected`; nobody can be faster then.
+    """
+
+    stream: str
+    events: Sequence[Event] = ()
+    expected: int | None = None
+    at: float
+    idempotency: Idempotency | None = None
+    alongside: Alongside | None = None
+    decide: Callable[[Sequence[Recorded]], Sequence[Event]] | None = None
+
+
+class EventLog(ABC):
     """Safe to share between threads and processes. A stream that was never written is empty, at version 0."""
 
     def append(
@@ -67,38 +94,51 @@ class EventLog(Protocol):
         fingerprint: str = "",
         alongside: Alongside | None = None,
     ) -> list[Recorded]:
-        """Add `events` to `stream`, all or none, and return them as they were recorded.
+        """As `write`, in short."""
+        once = None if key is None else Idempotency(key, fingerprint)
+        return self.write(
+            Append(stream=stream, events=events, expected=expected, at=at, idempotency=once, alongside=alongside)
+        )
 
-        `expected` is the version the stream must be at (0: it is new; None: any). `alongside` runs in the same
-        transaction before anything is added, and what it raises aborts all; it runs for no events too.
-        With a `key` that was used before, nothing is done and what was appended then is returned.
+    @abstractmethod
+    def write(self, append: Append) -> list[Recorded]:
+        """Add events to a stream, and return them as they were recorded.
 
-        Raises `Conflict`, `KeyReused` (same key, other `fingerprint`), `DatabaseUnavailable`.
+        With an idempotency key that was used before, nothing is done and what was appended then is returned.
+        Raises `Conflict`, `KeyReused` (same key, other fingerprint), `DatabaseUnavailable`.
         """
 
+    @abstractmethod
     def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
         """What was appended under `key`, or None. Raises `KeyReused`."""
 
+    @abstractmethod
     def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """The events of one stream after a version, in order. Raises `Gap`."""
+        """The events of one stream after a version, in order. Raises `Gap` and `app.events.codec.UnknownEvent`."""
 
+    @abstractmethod
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """The events of all streams after a position, in order. Raises `Gap`."""
+        """The events of all streams after a position, in order. Raises as `read` does."""
 
+    @abstractmethod
     def struck(self, stream: str) -> frozenset[StudyId]:
         """The studies of the stream that were struck: whoever folds it must know them beforehand."""
 
+    @abstractmethod
     def version(self, stream: str) -> int:
         """How many events the stream has."""
 
+    @abstractmethod
     def head(self) -> int:
         """The last position."""
 
+    @abstractmethod
     def streams(self) -> list[str]:
         """The names of all streams, sorted."""
 
 
-class _Used(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Used:
     """What an idempotency key stands for."""
 
     fingerprint: str
@@ -111,110 +151,25 @@ class _Used(NamedTuple):
             raise KeyReused("This idempotency key was used before, with another request.")
 
 
-class MemoryLog:
-    """A log in memory, for tests and simulations. `alongside` is called with None."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        self._all: list[Recorded] = []
-        self._streams: dict[str, list[Recorded]] = {}
-        self._keys: dict[str, _Used] = {}
-
-    def append(
-        self,
-        stream: str,
-        events: Sequence[Event],
-        *,
-        expected: int | None,
-        at: float,
-        key: str | None = None,
-        fingerprint: str = "",
-        alongside: Callable[[Any], None] | None = None,
-    ) -> list[Recorded]:
-        with self._lock:
-            if key is not None and (known := self.recall(key, fingerprint)) is not None:
-                return known
-            version = self.version(stream)
-            if events and expected is not None and expected != version:
-                raise Conflict(f"Stream {stream} is at version {version}, not {expected}.")
-            if alongside is not None:
-                alongside(None)
-            if key is not None:
-                self._keys[key] = _Used(fingerprint, stream, version + len(events), len(events))
-            return self._add(_placed(stream, events, len(self._all), version, at))
-
-    def _add(self, recorded: list[Recorded]) -> list[Recorded]:
-        self._all.extend(recorded)
-        if recorded:
-            self._streams.setdefault(recorded[0].stream, []).extend(recorded)
-        return recorded
-
-    def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
-        with self._lock:
-            if (used := self._keys.get(key)) is None:
-                return None
-            used.check(fingerprint)
-            return self.read(used.stream, after=used.version - used.count, limit=used.count)
-
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        with self._lock:
-            return self._streams.get(stream, [])[after : None if limit is None else after + limit]
-
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        with self._lock:
-            return self._all[after : None if limit is None else after + limit]
-
-    def struck(self, stream: str) -> frozenset[StudyId]:
-        return strikes(each.event for each in self.read(stream))
-
-    def version(self, stream: str) -> int:
-        with self._lock:
-            return len(self._streams.get(stream, ()))
-
-    def head(self) -> int:
-        with self._lock:
-            return len(self._all)
-
-    def streams(self) -> list[str]:
-        with self._lock:
-            return sorted(self._streams)
-
-
-class SqlLog:
+class SqlLog(EventLog):
     """The log in a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def append(
-        self,
-        stream: str,
-        events: Sequence[Event],
-        *,
-        expected: int | None,
-        at: float,
-        key: str | None = None,
-        fingerprint: str = "",
-        alongside: Alongside | None = None,
-    ) -> list[Recorded]:
-        used = _Used(fingerprint, stream, 0, len(events))
+    def write(self, append: Append) -> list[Recorded]:
+        once = append.idempotency
         try:
             with self._database.write() as session:
-                if key is not None and not _take_key(session, key, used, at):
-                    return _recall(session, key, fingerprint) or []
-                if alongside is not None:
-                    alongside(Rows(session))
-                recorded = _append(session, stream, events, expected, at, key)
-                project(Rows(session), stream, events)
-                return recorded
-        except OperationalError as error:
-            if is_retryable(error):
-                raise Conflict(f"Appending to stream {stream} lost against another transaction.") from error
+                return _write(session, append)
+        except Conflict:
             raise
+        except LostRace as error:
+            raise Conflict(f"Appending to stream {append.stream} lost against another transaction.") from error
         except DatabaseUnavailable:  # perhaps from the commit itself: then only the key can tell whether it was done
-            if key is None or (known := self.recall(key, fingerprint)) is None:
+            if once is None or (recorded := self.recall(once.key, once.fingerprint)) is None:
                 raise
-            return known
+            return recorded
 
     def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
         with self._database.read() as session:
@@ -249,24 +204,45 @@ class SqlLog:
             return list(session.scalars(select(STREAMS.c.stream).order_by(STREAMS.c.stream)))
 
 
-def _placed(stream: str, events: Sequence[Event], position: int, version: int, at: float) -> list[Recorded]:
+def placed(stream: str, events: Sequence[Event], position: int, version: int, at: float) -> list[Recorded]:
     """`events` in the places that follow `position` and `version`."""
     return [Recorded(position + n, stream, version + n, event, at) for n, event in enumerate(events, 1)]
 
 
-def _append(
-    session: Session, stream: str, events: Sequence[Event], expected: int | None, at: float, key: str | None
-) -> list[Recorded]:
-    if not events:
+def _write(session: Session, append: Append) -> list[Recorded]:
+    """Locks are taken in the order that the head of this file names."""
+    once = append.idempotency
+    if once is not None and not _take_key(session, append, once):
+        return _recall(session, once.key, once.fingerprint) or []
+    if append.alongside is not None:
+        append.alongside(Rows(session))
+    if append.decide is not None:
+        append = _decided(session, append, append.decide)
+    recorded = _append(session, append)
+    project(Rows(session), append.stream, append.events)
+    return recorded
+
+
+def _decided(session: Session, append: Append, decide: Callable[[Sequence[Recorded]], Sequence[Event]]) -> Append:
+    """With the events that are decided on now, while the stream is locked."""
+    version = session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == append.stream).with_for_update())
+    news = _read(session, append.stream, append.expected or 0, None)
+    return replace(append, events=decide(news), expected=version or 0)
+
+
+def _append(session: Session, append: Append) -> list[Recorded]:
+    if not append.events:
         return []
-    encoded = [_as_stored(event) for event in events]
-    placed = put(session.connection(), stream, expected, encoded, at)
-    if placed is None:
-        raise Conflict(f"Stream {stream} is not at version {expected}.")
-    (position, version), count = placed, len(events)
-    if key is not None:
-        session.execute(update(KEYS).where(KEYS.c.key == key).values(version=version))
-    return _placed(stream, [_as_read(*parts) for parts in encoded], position - count, version - count, at)
+    encoded = [_as_stored(event) for event in append.events]
+    place = put(session.connection(), append.stream, append.expected, encoded, append.at)
+    if place is None:
+        raise Conflict(f"Stream {append.stream} is not at version {append.expected}.")
+    (position, version), count = place, len(encoded)
+    if append.idempotency is not None:
+        used = {"version": version, "count": count}
+        session.execute(update(KEYS).where(KEYS.c.key == append.idempotency.key).values(used))
+    events = [_as_read(*parts) for parts in encoded]
+    return placed(append.stream, events, position - count, version - count, append.at)
 
 
 def _as_stored(event: Event) -> Encoded:
@@ -279,9 +255,10 @@ def _as_read(type: str, schema_version: int, data: str) -> Event:
     return decode(type, schema_version, json.loads(data))
 
 
-def _take_key(session: Session, key: str, used: _Used, at: float) -> bool:
+def _take_key(session: Session, append: Append, once: Idempotency) -> bool:
     """Whether the key is new. Whoever comes second waits here until the first has committed or given up."""
-    row = insert(session, KEYS).values(key=key, at=at, **used._asdict())
+    used = {"fingerprint": once.fingerprint, "stream": append.stream, "version": 0, "count": 0}
+    row = insert(session, KEYS).values(key=once.key, at=append.at, **used)
     return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
 
 
@@ -290,7 +267,7 @@ def _recall(session: Session, key: str, fingerprint: str) -> list[Recorded] | No
     row = session.execute(select(*columns).where(KEYS.c.key == key)).one_or_none()
     if row is None:
         return None
-    used = _Used(*row)
+    used = Used(*row)
     used.check(fingerprint)
     return _read(session, used.stream, used.version - used.count, used.count) if used.count else []
 
@@ -307,8 +284,8 @@ def _fetch(session: Session, query: Select[Any]) -> list[Recorded]:
 
 
 def _recorded(row: Row[Any]) -> Recorded:
-    position, stream, version, type, schema_version, data, at = row
-    return Recorded(position, stream, version, decode(type, schema_version, data), at)
+    event = decode(row.type, row.schema_version, row.data)
+    return Recorded(row.position, row.stream, row.version, event, row.at)
 
 
 def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:

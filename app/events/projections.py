@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.domain import events as e
 from app.domain.states import StudyState
-from app.events.rows import Rows
+from app.events.rows.ports import RowsPort
 
 STATE_AFTER: dict[type[e.Event], StudyState] = {
     e.StudyPaused: StudyState.PAUSED,
@@ -19,7 +19,7 @@ STATE_AFTER: dict[type[e.Event], StudyState] = {
 }
 
 
-def project(rows: Rows, stream: str, events: Sequence[e.Event]) -> None:
+def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
     """Take what was appended to `stream` into the rows of its studies."""
     for event in events:
         if isinstance(event, e.StudySubmitted):

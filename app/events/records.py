@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from app.away import LostRace
 from app.events.database import Database
 from app.events.log import EventLog, SqlLog
 from app.events.rows import Rows
+from app.events.rows.ports import RowsPort
+
+Result = TypeVar("Result")
+ATTEMPTS = 10
+PAUSE_SECONDS = 0.01
+"""How long to stay out of the way of whoever was faster: at most so long, and twice as long each time."""
 
 
 class Records(Protocol):
-    """Safe to share between threads. Both transactions raise `DatabaseUnavailable`."""
+    """Safe to share between threads. Both transactions raise `DatabaseUnavailable`, and that of `write` `LostRace`."""
 
     @property
     def log(self) -> EventLog: ...
 
-    def read(self) -> AbstractContextManager[Rows]:
+    def read(self) -> AbstractContextManager[RowsPort]:
         """A transaction that changes nothing."""
 
-    def write(self) -> AbstractContextManager[Rows]:
+    def write(self) -> AbstractContextManager[RowsPort]:
         """A transaction that commits at the end of the block, and leaves nothing behind when the block raises."""
 
     def close(self) -> None:
@@ -45,3 +54,18 @@ class SqlRecords:
 
     def close(self) -> None:
         self.database.dispose()
+
+
+def change(records: Records, do: Callable[[RowsPort], Result]) -> Result:
+    """What `do` returns, from a short transaction of its own that is done again when another was faster.
+
+    Raises `DatabaseUnavailable`, and `LostRace` when others were faster all the time.
+    """
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            with records.write() as rows:
+                return do(rows)
+        except LostRace:
+            time.sleep(random.uniform(0, PAUSE_SECONDS * 2**attempt))
+    with records.write() as rows:
+        return do(rows)

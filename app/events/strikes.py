@@ -13,7 +13,8 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.states import ChainOutcome
 from app.events.log import Conflict
 from app.events.records import Records
-from app.events.rows import Fenced, Rows
+from app.events.rows import Fenced
+from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
 
 
@@ -36,7 +37,7 @@ def _strike(records: Records, study: str, reason: str, at: float) -> bool:
     if study in records.log.struck(row.stream):
         return False
 
-    def end(rows: Rows) -> None:
+    def end(rows: RowsPort) -> None:
         for chain in chains:
             rows.chains.end(chain)
 

@@ -1,133 +1,118 @@
-"""The only way to write: load, decide, append at the version decided on; where another was faster, decide again."""
+"""The only way to write: load, decide, append at the version decided on; where another was faster, decide again.
+
+Who has lost some races decides while the stream is locked, where nobody can be faster: a busy plan starves nobody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from threading import Lock, RLock
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import random
+from typing import Any
 
 from app.domain.events import Event
-from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
-from app.events.log import Alongside, Conflict, EventLog, Recorded
+from app.events.log import Alongside, Append, Conflict, EventLog, Idempotency, Recorded
+from app.events.plans import Plans
 
 Decide = Callable[[SearchPlan], Sequence[Event]]
 
-BATCH = 10_000
+ATTEMPTS = 10
+
+OPTIMISTIC = 3
+"""So many attempts are made before the stream is locked for one."""
+
+SHORTEST_PAUSE = 0.002
+LONGEST_PAUSE = 0.2
+"""Seconds between attempts, doubling from the one to the other; chance spreads them."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """A plan in memory, with the lock that whoever reads or folds it must hold."""
-
-    plan: SearchPlan | None = None
-    lock: RLock = field(default_factory=RLock)
+class Moved(Conflict):
+    """Raised by a `decide`: the plan is not what it was when the decision was prepared."""
 
 
-class Plans:
-    """The folded plan of each stream, kept in memory and brought up to date from the log when it is asked for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """What is to be written to a stream: whatever `decide` makes of its plan, and `alongside` in one transaction.
 
-    Do not ask for a plan inside a write transaction: whoever holds the plan may be waiting for that transaction to end.
+    `decide` is pure: it runs again when another writer was faster. What takes long and must not be done while others
+    wait for the plan belongs into `prepare`, which runs before each attempt.
     """
 
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-        self._held: dict[str, _Held] = {}
-        self._lock = Lock()
-
-    def get(self, stream: str) -> SearchPlan:
-        """The plan as of now. Other threads go on folding it: to look at more than one thing in it, use `holding`."""
-        with self.holding(stream) as plan:
-            return plan
-
-    @contextmanager
-    def holding(self, stream: str) -> Iterator[SearchPlan]:
-        """The plan as of now, and nobody else touches it within the block."""
-        with self._lock:
-            held = self._held.setdefault(stream, _Held())
-        with held.lock:
-            yield self._catch_up(stream, held)
-
-    def add(self, recorded: Sequence[Recorded]) -> None:
-        """Fold what was just appended to a stream, if the plan is at the version before it; else it is read later."""
-        held = self._held[recorded[0].stream]
-        with held.lock:
-            if held.plan is not None and held.plan.version == recorded[0].version - 1:
-                _fold(held, recorded)
-
-    def _catch_up(self, stream: str, held: _Held) -> SearchPlan:
-        with collector_paused():
-            if held.plan is None:
-                held.plan = SearchPlan(struck=self._log.struck(stream))
-            while batch := self._log.read(stream, after=held.plan.version, limit=BATCH):
-                _fold(held, batch)
-                if held.plan is None:  # a study was struck: begin anew, without it
-                    held.plan = SearchPlan(struck=self._log.struck(stream))
-                elif len(batch) < BATCH:
-                    break
-        return held.plan
+    stream: str
+    decide: Decide
+    at: float
+    idempotency: Idempotency | None = None
+    alongside: Alongside | None = None
+    prepare: Callable[[], None] | None = None
 
 
-def _fold(held: _Held, recorded: Sequence[Recorded]) -> None:
-    """Into the plan in place. A plan that broke half-way, or lost a study, is dropped, to be folded anew."""
-    plan, held.plan = held.plan, None
-    if plan is None or not strikes(each.event for each in recorded) <= plan.struck:
-        return
-    for each in recorded:
-        evolve(plan, each.event)
-        plan.version = each.version
-    held.plan = plan
+def back_off(attempt: int) -> None:
+    """Wait after attempt number `attempt`, counted from 1."""
+    time.sleep(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** (attempt - 1)) * (0.5 + random()))
 
 
 def transact(
     log: EventLog,
     plans: Plans,
-    stream: str,
-    decide: Decide,
+    write: Write,
     *,
-    at: float,
-    key: str | None = None,
-    fingerprint: str = "",
-    alongside: Alongside | None = None,
-    attempts: int = 10,
+    attempts: int = ATTEMPTS,
+    pause: Callable[[int], None] = back_off,
 ) -> list[Recorded]:
-    """Append what `decide` makes of the plan, and `alongside` in the same transaction; return what was recorded.
+    """Write, and return what was recorded. What `decide` or `alongside` raises comes through: nothing was written then.
 
-    `decide` is pure: it runs again when another writer was faster, up to `attempts` times in all. What it or
-    `alongside` raises comes through, and nothing was written. With a `key` that was used before, `decide` is not asked
-    and what was recorded then is returned. Raises `Conflict`, `KeyReused`, `DatabaseUnavailable`.
+    With an idempotency key that was used before, `decide` is not asked, and what was recorded then is returned.
+    Raises `Conflict` after so many lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
     """
     for attempt in range(1, attempts + 1):
-        if key is not None and (known := log.recall(key, fingerprint)) is not None:
-            return known
+        once = write.idempotency
+        if once is not None and (recorded := log.recall(once.key, once.fingerprint)) is not None:
+            return recorded
         try:
-            return _attempt(log, plans, stream, decide, at, key, fingerprint, alongside)
+            return _attempt(log, plans, write, locked=attempt > OPTIMISTIC)
         except Conflict:
             if attempt == attempts:
                 raise
+            pause(attempt)
     raise ValueError("A transaction needs at least one attempt.")
 
 
-def _attempt(
-    log: EventLog,
-    plans: Plans,
-    stream: str,
-    decide: Decide,
-    at: float,
-    key: str | None,
-    fingerprint: str,
-    alongside: Alongside | None,
-) -> list[Recorded]:
-    with plans.holding(stream) as plan:
-        events = decide(plan)
-        if not events and alongside is None and key is None:
-            return []
-        optional = {"key": key, "fingerprint": fingerprint, "alongside": alongside}
-        recorded = log.append(stream, events, expected=plan.version, at=at, **optional)
-        if recorded:
-            plans.add(recorded)
+def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool) -> list[Recorded]:
+    if write.prepare is not None:
+        write.prepare()
+    with plans.writing(write.stream):
+        return _locked(log, plans, write) if locked else _optimistic(log, plans, write)
+
+
+def _optimistic(log: EventLog, plans: Plans, write: Write) -> list[Recorded]:
+    """Decide on the plan as it is known, and append if it still is so then; nobody waits for the disk to read it."""
+    with plans.holding(write.stream) as plan:
+        events, version = write.decide(plan), plan.version
+    if not events and write.alongside is None and write.idempotency is None:
+        return []
+    recorded = log.write(_append(write, events=events, expected=version))
+    plans.add(write.stream, recorded)
+    return recorded
+
+
+def _locked(log: EventLog, plans: Plans, write: Write) -> list[Recorded]:
+    """Lock the stream, take in what came meanwhile, decide and append."""
+    with plans.holding(write.stream) as plan:
+
+        def decide(news: Sequence[Recorded]) -> Sequence[Event]:
+            plans.fold(write.stream, news)
+            return write.decide(plan)
+
+        recorded = log.write(_append(write, decide=decide, expected=plan.version))
+        plans.add(write.stream, recorded)
         return recorded
+
+
+def _append(write: Write, **fields: Any) -> Append:
+    once, alongside = write.idempotency, write.alongside
+    return Append(stream=write.stream, at=write.at, idempotency=once, alongside=alongside, **fields)
 
 
 def record(log: EventLog, stream: str, events: Sequence[Event], *, at: float, alongside: Alongside) -> list[Recorded]:

@@ -5,11 +5,15 @@ A live chain's row may be read by a process of another version: a form that is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.domain.events import Stage
+from app.domain.ids import PlanId
+from app.domain.search_plan import SearchPlan
+from app.scheduling.chains import lead_trial
+from app.scheduling.frontier import Span
 
 FORMAT = 2
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism."""
@@ -51,7 +55,9 @@ class ChainAssignment:
     runtime_args: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        plain = {name: getattr(self, name) for name in FIELDS}
+        stages = [{name: getattr(stage, name) for name in STAGE_FIELDS} for stage in self.stages]
+        return {"format": FORMAT, **plain, "stages": stages, "resume": self.resume and asdict(self.resume)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment:
@@ -62,3 +68,40 @@ class ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         return cls(**fields)
+
+
+FIELDS = tuple(field.name for field in fields(ChainAssignment))
+STAGE_FIELDS = tuple(field.name for field in fields(Stage))
+
+
+def assign(
+    plan: SearchPlan, id: PlanId, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
+) -> ChainAssignment:
+    """The assignment of a chain of these spans, which are to be trained as `stages`."""
+    assert plan.opened is not None
+    study, trial = lead_trial(plan, spans[-1])
+    return ChainAssignment(
+        plan=id,
+        trainer=plan.opened.trainer,
+        trainer_version=plan.opened.trainer_version,
+        trainer_args=plan.opened.trainer_args,
+        seed=plan.opened.seed,
+        study=study,
+        trial=trial,
+        hp=plan.trial((study, trial)).hp,
+        stages=stages,
+        resume=resume_point(plan, spans[0]),
+        intermediate_bytes=intermediate_bytes,
+        runtime_args=plan.studies[study].spec.get("runtime_args", {}),
+    )
+
+
+def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
+    """The checkpoint at which a chain begins; None for step 0."""
+    node = plan.nodes[first.node]
+    if first.start not in node.checkpoints:
+        if node.parent is None:
+            return None
+        node = plan.nodes[node.parent]
+    checkpoint = node.checkpoints[first.start]
+    return ResumePoint(node.id, first.start, checkpoint.key, checkpoint.sha256)

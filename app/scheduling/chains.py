@@ -12,7 +12,7 @@ from app.scheduling.frontier import Span
 
 def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
     """The stages of a chain, charged to the study of its lead trial."""
-    study = lead_trial(plan, spans[-1])[0]
+    study, _ = lead_trial(plan, spans[-1])
     return tuple(
         Stage(
             node=span.node,

@@ -7,6 +7,7 @@ multiplies a step's time and never makes it negative.
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 
@@ -37,8 +38,11 @@ class Costs:
             return False
         self._fitted_at = plan.stages_run
         sample = (plan.nodes[name] for name in plan.measured[:: 1 + len(plan.measured) // MOST_FITTED])
-        if measured := [node for node in sample if node.seconds > 0]:
+        measured = [node for node in sample if node.seconds > 0]
+        try:
             self._fit(measured)
+        except np.linalg.LinAlgError:  # an estimate says only what is done first: the one before serves on
+            return False
         return bool(measured)
 
     def seconds_per_step(self, node: Node) -> float:
@@ -56,6 +60,8 @@ class Costs:
         return math.exp(min(max(logarithm, -20.0), 20.0))
 
     def _fit(self, nodes: list[Node]) -> None:
+        if not nodes:
+            return
         rows = [_features(node) for node in nodes]
         names = sorted({name for row in rows for name in row})
         x = np.array([[1.0, *(row.get(name, 0.0) for name in names)] for row in rows])
@@ -74,10 +80,23 @@ class Costs:
 
 def _features(node: Node) -> Features:
     """Logarithms of the numbers in force when the node begins, and 1 for each word ("optimizer=adam")."""
-    found: Features = {}
-    for name, value in node.segment.values(node.start).items():
+    try:
+        values = node.segment.values(node.start)
+    except ArithmeticError:  # no float can hold what a sequence comes to: whoever trains with it will say so
+        return {}
+    features: Features = {}
+    for name, value in values.items():
         if isinstance(value, str):
-            found[f"{name}={value}"] = 1.0
+            features[f"{name}={value}"] = 1.0
         elif value is not None:
-            found[name] = math.log1p(abs(float(value)))
-    return found
+            features[name] = _logarithm(value)
+    return features
+
+
+def _logarithm(value: float) -> float:
+    """Of one more than its size; of what no float can hold, that of the largest one."""
+    try:
+        size = abs(float(value))
+    except OverflowError:
+        size = math.inf
+    return math.log1p(min(size, sys.float_info.max)) if size == size else 0.0

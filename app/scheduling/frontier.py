@@ -14,11 +14,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from app.domain.ids import NodeId
+from app.domain.ids import ChainId, NodeId, PlanId
 from app.domain.search_plan import Chain, Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
@@ -26,6 +26,8 @@ from app.scheduling.ranking import Ranking, Urgency
 
 NOTHING = NodeId("")
 """Where roots begin: the state of this node at step 0 is always at hand."""
+
+UNNAMED = PlanId("")
 
 MOST_ESTIMATES = 100
 """How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
@@ -50,10 +52,10 @@ class Span:
 
 
 class Frontier:
-    """Heads and demands of one plan; call `refresh` after events were folded into it."""
+    """Heads and demands of the plan `id`; call `refresh` after events were folded into it."""
 
-    def __init__(self, plan: SearchPlan, costs: Costs | None = None) -> None:
-        self.plan = plan
+    def __init__(self, plan: SearchPlan, costs: Costs | None = None, *, id: PlanId = UNNAMED) -> None:
+        self.plan, self.id = plan, id
         self._costs = costs or Costs()
         self._demand: dict[NodeId, dict[int, Urgency]] = {}  # of each cut inside a node, or at its beginning
         self._branches: dict[NodeId, dict[int, Ranking[NodeId]]] = defaultdict(dict)  # children with demand, by start
@@ -61,10 +63,16 @@ class Frontier:
         self._ready: Ranking[tuple[int, NodeId]] = Ranking()  # the states at hand from which something is to be done
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
-        plan.touched.update(plan.nodes)
+        self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before
+        self.affected: set[ChainId] = set()  # chains whose nodes were looked at again; whoever tells them empties it
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was folded into the plan that was not taken in yet."""
+        return bool(self.plan.touched or self._pending)
 
     def refresh(self) -> None:
-        """Take in what changed in the plan since the last call."""
+        """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
@@ -76,16 +84,19 @@ class Frontier:
 
     def _take_in_events(self) -> None:
         nodes = self.plan.nodes
-        queue = [(-nodes[name].start, name) for name in self.plan.touched if name in nodes]  # else it was set aside
+        self._pending.update(name for name in self.plan.touched if name in nodes)  # else it was set aside
         self.plan.touched.clear()
+        queue = [(-nodes[name].start, name) for name in self._pending]
         heapq.heapify(queue)  # children begin after their parents, so each node is looked at once
-        seen: set[NodeId] = set()
         while queue:
             name = heapq.heappop(queue)[1]
-            if name not in seen:
-                seen.add(name)
-                if (parent := self._update(self.plan.nodes[name])) is not None:
-                    heapq.heappush(queue, (-self.plan.nodes[parent].start, parent))
+            parent = self._update(nodes[name])
+            self.affected.update(chain for chain, _ in nodes[name].running)
+            self._pending.discard(name)
+            if parent is not None and parent not in self._pending:
+                self._pending.add(parent)
+                heapq.heappush(queue, (-nodes[parent].start, parent))
+        self._pending = set()  # a set that was large once is slow to walk through for ever
 
     def heads(self) -> Iterator[Place]:
         """Where a slot may begin, in no particular order."""
@@ -99,10 +110,14 @@ class Frontier:
         """How urgent the most urgent path from a head is."""
         return self._demand[head[0]][head[1]]
 
-    def longest(self) -> Place | None:
-        """The head with the most urgent path, ties to the earlier step."""
+    def longest(self, passed_over: Container[Place] = ()) -> Place | None:
+        """The head with the most urgent path that is not passed over, ties to the earlier step."""
         top = self._ready.top()
-        return top and self._first(top[1][1], top[1][0])
+        first = top and self._first(top[1][1], top[1][0])
+        if first is None or first not in passed_over:
+            return first
+        others = [head for head in self.heads() if head not in passed_over]
+        return max(others, key=lambda head: (self.urgency(head), -head[1], head[0]), default=None)
 
     def path(self, head: Place) -> list[Span]:
         """The most urgent path from a head to the end, cut at every need on its way.

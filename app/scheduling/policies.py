@@ -1,46 +1,64 @@
 """Which outstanding stages a free slot takes: the three policies that TreeML §6.3 compares, chosen by a setting.
 
-A policy looks at the frontiers of all plans and gives the one to take from, with the spans to run there in a row.
+A policy looks at the frontiers of all plans and gives the one to take from, with the spans to run there in a row. Heads
+that are passed over, since no slot can take them now, are as if they were not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Protocol
 
+from app.domain.ids import PlanId
 from app.domain.stage_tree import Place
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.ranking import Urgency
 
 Choice = tuple[Frontier, list[Span]]
-Policy = Callable[[Sequence[Frontier]], Choice | None]
+
+PassedOver = Mapping[PlanId, Container[Place]]
+"""By plan, the heads that are not to be chosen."""
+
+NOTHING: PassedOver = {}
 
 
-def critical_path(frontiers: Sequence[Frontier]) -> Choice | None:
+class Policy(Protocol):
+    def __call__(self, frontiers: Sequence[Frontier], passed_over: PassedOver = ...) -> Choice | None: ...
+
+
+def critical_path(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
     """The longest remaining path over all trees, as a whole, so that its model stays in memory (TreeML §4.3)."""
-    heads = [(frontier.urgency(head), frontier, head) for frontier in frontiers if (head := frontier.longest())]
-    if not heads:
-        return None
-    _, frontier, head = max(heads, key=lambda found: found[0])
-    return frontier, frontier.path(head)
+    best: tuple[Urgency, Frontier, Place] | None = None
+    for frontier in frontiers:
+        head = frontier.longest(passed_over.get(frontier.id, ()))
+        if head is not None and (best is None or frontier.urgency(head) > best[0]):
+            best = (frontier.urgency(head), frontier, head)
+    return best and (best[1], best[1].path(best[2]))
 
 
-def breadth_first(frontiers: Sequence[Frontier]) -> Choice | None:
+def breadth_first(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
     """One stage at a time, those nearest to the root first (BFS)."""
-    return _single(frontiers, lambda frontier, span: (-len(frontier.plan.ancestry(span.node)), -span.start))
+    return _single(
+        frontiers, passed_over, lambda frontier, span: (-len(frontier.plan.ancestry(span.node)), -span.start)
+    )
 
 
-def most_children_first(frontiers: Sequence[Frontier]) -> Choice | None:
+def most_children_first(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
     """One stage at a time, those first after which the most others can begin (THR)."""
-    return _single(frontiers, lambda frontier, span: (frontier.children(span), -span.start))
+    return _single(frontiers, passed_over, lambda frontier, span: (frontier.children(span), -span.start))
 
 
-def _single(frontiers: Sequence[Frontier], rank: Callable[[Frontier, Span], tuple[int, ...]]) -> Choice | None:
+def _single(
+    frontiers: Sequence[Frontier], passed_over: PassedOver, rank: Callable[[Frontier, Span], tuple[int, ...]]
+) -> Choice | None:
     """The first stage of the head that ranks highest within the highest priority; ties to the smaller name."""
-    found: list[tuple[float, tuple[int, ...], Place, Choice]] = []
+    ranked: list[tuple[float, tuple[int, ...], Place, Choice]] = []
     for frontier in frontiers:
         for head in frontier.heads():
-            priority, span = frontier.urgency(head)[0], frontier.path(head)[0]
-            found.append((priority, rank(frontier, span), head, (frontier, [span])))
-    return min(found, key=lambda entry: (-entry[0], [-part for part in entry[1]], entry[2]))[3] if found else None
+            if head not in passed_over.get(frontier.id, ()):
+                priority, span = frontier.urgency(head)[0], frontier.path(head)[0]
+                ranked.append((priority, rank(frontier, span), head, (frontier, [span])))
+    return min(ranked, key=lambda entry: (-entry[0], [-part for part in entry[1]], entry[2]))[3] if ranked else None
 
 
 POLICIES: dict[str, Policy] = {

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain import events as e
+from app.domain import results
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.evolve import evolve, strikes
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
+from app.domain.standing import Rung, standing
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Context, NewTrial, Next
 from app.scheduling.tuners.driver import TunerDriver
@@ -70,26 +72,24 @@ class Replay:
         return {"node": name, "parent": node.parent, "start": node.start, "asked": asked, **standing}
 
     def _best(self, study: Study) -> Json | None:
-        last = {line["trial"]: line for line in self.history if line["kind"] == "result" and line["value"] is not None}
-        sign = -1 if study.spec.get("mode") == "max" else 1
-        best = min(last.values(), key=lambda line: (sign * line["value"], line["trial"]), default=None)
-        return best and {name: best[name] for name in ("trial", "value", "steps")}
+        found = results.best(self.plan, study)
+        return found and {"trial": found[0].number, "value": found[1].value, "steps": found[1].step}
 
     def rungs(self) -> list[Json]:
         """The rungs as they stand at the last event replayed: each with its results, best first."""
-        found: dict[tuple[int, int], list[Json]] = {}
-        sign = -1 if self.plan.studies[self.study].spec.get("mode") == "max" else 1
-        gone = {
-            (line["trial"], line["rung"] - 1) for line in self.history if line["kind"] == "promote" and "rung" in line
-        }
-        for line in self.history:
-            if line["kind"] == "result" and "rung" in line:
-                arrival = {"trial": line["trial"], "value": line["value"], "steps": line["steps"]}
-                arrival["promoted"] = (line["trial"], line["rung"]) in gone
-                found.setdefault((line.get("bracket", 0), line["rung"]), []).append(arrival)
-        for arrivals in found.values():
-            arrivals.sort(key=lambda arrival: (sign * arrival["value"], arrival["trial"]))
-        return [{"bracket": bracket, "rung": rung, "trials": found[bracket, rung]} for bracket, rung in sorted(found)]
+        study = self.plan.studies[self.study]
+        ladder = [rung for rung in standing(study).ladder() if rung.values]
+        return [_rung(rung, results.sign(study)) for rung in ladder]
+
+
+def _rung(rung: Rung, sign: int) -> Json:
+    """A rung with its results, best first."""
+    trials = [
+        {"trial": trial, "value": rung.values[trial], "steps": rung.steps, "promoted": trial in rung.promoted}
+        for trial in rung.best_first(sign)
+        if trial in rung.values
+    ]
+    return {"bracket": rung.bracket, "rung": rung.number, "trials": trials}
 
 
 def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
@@ -159,7 +159,8 @@ def _context(study: Study, event: e.Event) -> Context:
 
 
 def _derived(judge: TunerDriver, study: Study, context: Context) -> Json | None:
-    action: Next | None = judge.expected(study, context)
+    judge.observe(study, context)
+    action: Next | None = judge.expected()
     match action:
         case NewTrial() | Start():
             return {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}

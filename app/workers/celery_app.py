@@ -6,15 +6,24 @@ Early acknowledgement on purpose: with Redis, late acknowledgement runs long tas
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from celery import Celery, chain
-from kombu.exceptions import OperationalError
 
+from app.away import broker_is_away
 from app.settings import settings
+from app.workers.broker import install, transport_options
 
 logger = logging.getLogger(__name__)
 
 SCHEDULER_QUEUE = "scheduler"
+MOST_NUDGES = 2
+"""How many messages that something happened may wait for the scheduler."""
+
+NUDGE_SECONDS = 60.0
+"""After so long, a message that something happened says nothing any more: the scheduler has looked since."""
+
+install()
 
 celery = Celery("stagetree", broker=settings().broker_url, include=["app.workers.tasks", "app.workers.signals"])
 celery.conf.update(
@@ -30,16 +39,13 @@ celery.conf.update(
     worker_proc_alive_timeout=60.0,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     worker_hijack_root_logger=True,
+    worker_enable_remote_control=False,  # else whoever can write to the broker can shut workers down
+    worker_send_task_events=False,
+    task_publish_retry_policy={"max_retries": 5, "interval_start": 0, "interval_step": 0.5, "interval_max": 2},
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_channel_error_retry=True,
-    broker_transport_options={
-        "visibility_timeout": 3600,
-        "socket_keepalive": True,
-        "socket_connect_timeout": 10,
-        "health_check_interval": 25,
-        "global_keyprefix": "stagetree:",
-    },
+    broker_transport_options=transport_options(settings().patience_seconds),
     beat_scheduler="celery.beat.Scheduler",
     beat_schedule={
         "tick": {
@@ -52,19 +58,34 @@ celery.conf.update(
 
 
 def nudge() -> None:
-    """Tell the scheduler that something happened. If the broker is away, the next regular tick finds out anyway."""
+    """Tell the scheduler that something happened. If the broker is away, the next regular tick finds out anyway.
+
+    A few messages that wait for it are as good as one more: so they cannot pile up while it is away.
+    """
     try:
-        celery.send_task("stagetree.tick", queue=SCHEDULER_QUEUE, retry=False)
-    except (OperationalError, OSError):
-        logger.info("the scheduler could not be told: the broker is away")
+        with celery.connection_or_acquire() as connection:
+            if _waiting(connection) < MOST_NUDGES:
+                options = {"queue": SCHEDULER_QUEUE, "expires": NUDGE_SECONDS, "retry": False}
+                celery.send_task("stagetree.tick", connection=connection, **options)
+    except Exception as error:
+        if not broker_is_away(error):
+            raise
+        logger.info("the scheduler could not be told: the broker is away (%s)", error)
+
+
+def _waiting(connection: Any) -> int:
+    """How many messages wait for the scheduler."""
+    connection.ensure_connection(max_retries=1)  # by itself, the channel would wait for the broker without end
+    declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
+    return int(declared.message_count)
 
 
 def publish(chain_id: str, stages: int, slot: str) -> None:
-    """Send a chain of stage tasks to the queue of a slot."""
+    """Send a chain of stage tasks to the queue of a slot. Raises what the broker's client raises, at once."""
     links = [
         celery.signature(
             "stagetree.stage", (chain_id, index), immutable=True, queue=slot, task_id=f"{chain_id}:{index}"
         )
         for index in range(stages)
     ]
-    chain(*links).apply_async()
+    chain(*links).apply_async(retry=False)

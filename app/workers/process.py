@@ -2,57 +2,139 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
 import socket
+import sys
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from app.events.database import Database
-from app.events.records import SqlRecords
-from app.registry import describe, load
+from app.events.housekeeping import Ages, clean
+from app.events.records import SqlRecords, change
+from app.registry import Catalogue
 from app.settings import settings
-from app.workers.bell import Bell
-from app.workers.celery_app import nudge, publish
-from app.workers.collector import set_old_aside
+from app.workers.celery_app import SCHEDULER_QUEUE, nudge, publish
+from app.workers.gc_tuning import collect_young, freeze_survivors
+from app.workers.notifier import Notifier
+from app.workers.now_and_then import NowAndThen
+from app.workers.ownership import Ownership, SlotLock
+from app.workers.retiring import Retiring
+from app.workers.slot.device import SlotDevice, device_of, visible_gpus
+from app.workers.ticking import Ticking
 
 if TYPE_CHECKING:
-    from app.workers.slot import Slot
-    from app.workers.tick import Ticker
+    from app.workers.scheduler.tick import Scheduler
+    from app.workers.slot.slot import Slot
+    from app.workers.trainer_process import TrainerProcess
+
+logger = logging.getLogger(__name__)
 
 SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 """Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
 
+CLEAN_SECONDS = 3600.0
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
+
+retiring = Retiring()
+"""Whether this worker is to end; made before the process that trains is forked, which looks at it."""
+
+ownership: Ownership | None = None
+"""The slot that this worker has, or None for the scheduler's."""
+
+_slot: Slot | None = None
+_ticking: Ticking | None = None
+_notifier: Notifier | None = None
+
+
+def open(queue: str) -> None:
+    """Become what a queue is served by, in the process that runs the tasks."""
+    if queue == SCHEDULER_QUEUE:
+        ticking().start()
+    else:
+        _open_slot()
+
+
+def close() -> None:
+    """Before the process ends."""
+    if _ticking is not None:
+        _ticking.close()
+    if _slot is not None:
+        _slot.close()
+    if _notifier is not None:
+        _notifier.close()
+
 
 @cache
 def database() -> Database:
-    return Database(settings().database_url)
+    return Database(settings().database_url, patience=settings().patience_seconds)
 
 
-@cache
-def ticker() -> Ticker:
+def notify() -> None:
+    """Tell the scheduler that something happened, without waiting for the broker."""
+    global _notifier
+    if _notifier is None:
+        _notifier = Notifier(nudge)
+    _notifier.notify()
+
+
+# ----------------------------------------------------------------------------------------------------- the scheduler
+
+
+def ticking() -> Ticking:
     """The scheduler of this process."""
-    from app.events.transact import Plans
-    from app.scheduling.policies import POLICIES
-    from app.workers.tick import Ticker
+    global _ticking
+    if _ticking is None:
+        freeze_survivors()
+        records, owner = SqlRecords(database()), uuid4().hex
+        show = NowAndThen(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
+        tidy = NowAndThen(CLEAN_SECONDS, lambda: _tidy(records.database))
+        scheduler = _scheduler(records)
 
-    set_old_aside()
-    records = SqlRecords(database())
-    return Ticker(
+        def look() -> None:
+            is_done = scheduler.tick()
+            collect_young()
+            if is_done:
+                show.do_if_due()
+
+        _ticking = Ticking(look, settings().tick_seconds, after=tidy.do_if_due)
+    return _ticking
+
+
+def _scheduler(records: SqlRecords) -> Scheduler:
+    from app.events.plans import Plans
+    from app.scheduling.policies import POLICIES
+    from app.workers.scheduler.ports import Ports
+    from app.workers.scheduler.tick import Scheduler
+
+    ports = Ports(
         records=records,
         plans=Plans(records.log),
         policy=POLICIES[settings().policy],
         publish=publish,
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
-        spare_bytes=settings().spare_bytes,
+        intermediate_bytes=settings().spare_bytes,
         limits=settings().limits,
     )
+    return Scheduler(ports)
 
 
-_slot: Slot | None = None
-_bell: Bell | None = None
+def _show_tick(records: SqlRecords, owner: str) -> None:
+    change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid()))
+
+
+def _tidy(database: Database) -> None:
+    clean(database, Ages(settings().key_days, settings().chain_days, settings().worker_days))
+
+
+# ------------------------------------------------------------------------------------------------------------ a slot
 
 
 def slot() -> Slot:
@@ -62,45 +144,68 @@ def slot() -> Slot:
     return _slot
 
 
-def open_slot(name: str) -> None:
-    """Become the slot of a queue: put it on record, and be ready for stages."""
-    global _slot, _bell
-    from app.workers.checkpoints import Checkpoints
-    from app.workers.slot import Slot
+def own(name: str) -> None:
+    """Keep every other process of this machine from being this slot. Raises `SlotTaken`."""
+    global ownership
+    lock = SlotLock.acquire(name, settings().database_url, settings().locks)
+    lease, heartbeat = settings().lease_seconds, settings().heartbeat_seconds
+    ownership = Ownership(name, lock, lease_seconds=lease, heartbeat_seconds=heartbeat)
 
-    device = _device(name)
-    _bell = Bell(nudge)
-    _slot = Slot(
-        name,
-        device=device,
-        owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex}",
+
+def another_name(slot: str) -> str:
+    """A name for a slot that nobody on another machine gives its own."""
+    return f"{socket.gethostname()}-{slot}"
+
+
+def end_worker(why: str) -> None:
+    """The worker cannot go on being this slot: its main process is asked to end, which ends this one."""
+    logger.error("%s: this worker ends", why)
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+def _open_slot() -> None:
+    """Be ready for stages. The slot puts itself on record, as soon as the database answers."""
+    global _slot
+    from app.workers.slot.object_store import open_store
+    from app.workers.slot.slot import Limits, Slot, Surroundings
+
+    assert ownership is not None
+    ownership.begin()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    device, here = device_here(ownership.slot), settings()
+    logger.warning("slot %s trains on %s", ownership.slot, device)
+    around = Surroundings(
         records=SqlRecords(database()),
-        checkpoints=Checkpoints(settings().checkpoints, memory=settings().memory_bytes),
-        trainer=cache(lambda name: load(settings().trainer_files, name)),
-        versions=cache(lambda: describe(settings().trainer_files)),
-        nudge=_bell.pull,
-        lease_seconds=settings().lease_seconds,
-        heartbeat_seconds=settings().heartbeat_seconds,
-        spare_overhead=settings().spare_overhead,
+        store=open_store(here.checkpoints),
+        start=_starter(device),
+        sources=Catalogue(here.trainer_files).describe,
+        notify=notify,
+        is_retiring=lambda: retiring.is_asked,
+        end=end_worker,
+        logs=here.logs_folder,
     )
-    _slot.register()
+    limits = Limits(
+        lease=here.lease_seconds,
+        heartbeat=here.heartbeat_seconds,
+        grace=here.grace_seconds,
+        strike=here.strike_after_seconds,
+        silence=here.silence_seconds,
+        overhead=here.spare_overhead,
+        memory_bytes=here.memory_bytes,
+    )
+    _slot = Slot(ownership, str(device), around, limits)
+    _slot.start()
 
 
-def close_slot() -> None:
-    """Before the process ends."""
-    if _slot is not None and _bell is not None:
-        _slot.close()
-        _bell.close()
+def device_here(slot: str) -> SlotDevice:
+    """The device of a slot on this machine. Raises `NoDevice`."""
+    return device_of(slot, visible_gpus(), allow_cpu=settings().allow_cpu)
 
 
-def _device(name: str) -> str:
-    """The device of a slot: `gpu1` is CUDA device 1 where there is one, else its threads of the CPU."""
-    import torch
+def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
+    """What starts a fresh process that trains on that device."""
+    from app.workers.trainer_process import TrainerProcess
+    from app.workers.warm import Warm
 
-    from stagetree.runtime.machine import Machine
-
-    number = int(re.search(r"\d+$", name)[0])  # type: ignore[index]
-    device = f"cuda:{number}" if "gpu" in name and number < torch.cuda.device_count() else "cpu"
-    threads = settings().threads if device == "cpu" else torch.get_num_threads()
-    Machine(device, None, threads, "warn").prepare()
-    return device
+    warm, threads = Warm(settings().warm), settings().threads
+    return lambda: TrainerProcess.start(warm, device=device.device, visible_devices=device.visible, threads=threads)

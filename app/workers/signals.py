@@ -1,4 +1,4 @@
-"""How a Celery worker becomes a slot: its queues are checked when it starts, then its process opens the slot."""
+"""How a Celery worker becomes a slot, or the scheduler: its queues are checked when it starts, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import logging
 import os
 import signal
-import socket
+import time
 from typing import Any
 
+from billiard import active_children
 from billiard.util import set_pdeathsig
 from celery.signals import (
     beat_embedded_init,
@@ -18,52 +19,47 @@ from celery.signals import (
     worker_shutting_down,
 )
 
+from app.away import LostRace
 from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords
-from app.events.tables import SlotRow
+from app.events.rows import SlotTaken
+from app.grace import end_within
 from app.settings import settings
 from app.workers import process
-from app.workers.celery_app import celery
+from app.workers.celery_app import SCHEDULER_QUEUE, celery
+from app.workers.slot.device import NoDevice
 
 logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
 
 
 @celeryd_after_setup.connect
 def check_queues(instance: Any, **_: Any) -> None:
-    """End the worker, with one sentence, if it cannot be the slot that its queue names."""
-    names = _slots()
-    if len(names) > 1:
-        raise SystemExit(
-            f"one worker is one slot, but the queues {', '.join(names)} were given; start a worker for each"
-        )
-    if names:
-        _check_slot(names[0])
+    """End the worker, with one sentence, if it cannot be what its queue names."""
+    queues = sorted(celery.amqp.queues.consume_from)
+    if len(queues) > 1:
+        raise SystemExit(f"one worker is one slot, but the queues {', '.join(queues)} were given; start one for each")
+    if queues != [SCHEDULER_QUEUE]:
+        _become_slot(queues[0])
 
 
 @worker_process_init.connect
-def open_slot(**_: Any) -> None:
-    for name in _slots():
-        process.open_slot(name)
+def open_process(**_: Any) -> None:
+    """In the process that runs the tasks."""
+    process.open(_queue())
 
 
 @worker_shutting_down.connect
-def retire_slot(**_: Any) -> None:
-    """A worker that is asked to end gives its chain back at the next step, instead of training it to the end."""
-    database = Database(settings().database_url)
-    try:
-        with SqlRecords(database).write() as rows:
-            for slot in rows.slots.all():
-                if slot.name in _slots():
-                    rows.slots.retire(slot.name, slot.owner)
-    except DatabaseUnavailable as problem:
-        logger.warning("the slot ends with its lease: %s", problem)
-    finally:
-        database.dispose()
+def retire(**_: Any) -> None:
+    """A slot that is asked to end gives its chain back at the next step, and takes itself off the record."""
+    end_within(settings().stop_seconds, _kill_forks)
+    process.retiring.ask()
 
 
 @worker_process_shutdown.connect
-def close_slot(**_: Any) -> None:
-    process.close_slot()
+def close_process(**_: Any) -> None:
+    process.close()
 
 
 @beat_embedded_init.connect  # Beat is a process of its own, and would go on when its worker is killed
@@ -73,37 +69,49 @@ def end_with_parent(**_: Any) -> None:
         set_pdeathsig(signal.SIGKILL)
 
 
-def _slots() -> list[str]:
-    """The slots among the queues that this worker listens to."""
-    return sorted(name for name in celery.amqp.queues.consume_from if process.SLOT_QUEUE.fullmatch(name))
+def _queue() -> str:
+    return str(next(iter(celery.amqp.queues.consume_from)))
 
 
-def _check_slot(name: str) -> None:
-    database = Database(settings().database_url)
+def _become_slot(name: str) -> None:
+    if not process.SLOT_QUEUE.fullmatch(name):
+        raise SystemExit(
+            f"queue {name} is no slot: name it gpu0 or cpu0, with another number for each, or with a host in front and"
+            f" a hyphen between, such as host-gpu0; the scheduler's is {SCHEDULER_QUEUE}"
+        )
     try:
-        with SqlRecords(database).read() as rows:
-            now, held = rows.now(), [slot for slot in rows.slots.all() if slot.name == name]
-    except DatabaseUnavailable as problem:
+        process.device_here(name)
+        process.own(name)
+        _await_free()
+    except NoDevice as problem:
         raise SystemExit(str(problem)) from None
+    except SlotTaken as taken:
+        raise SystemExit(f"{taken}; give this worker another queue, such as {process.another_name(name)}") from None
+
+
+def _await_free() -> None:
+    """Until it is sure that no other worker has the slot. A database that is away is not waited for here.
+
+    Raises `SlotTaken`.
+    """
+    database = Database(settings().database_url, patience=settings().patience_seconds)
+    try:
+        while not _is_free(database):
+            time.sleep(LOOK_SECONDS)
+    except (DatabaseUnavailable, LostRace) as problem:
+        logger.warning("the slot is put on record later: %s", problem)
     finally:
         database.dispose()  # connections must not be shared with the processes to come
-    if held and _is_alive(held[0], now):
-        raise SystemExit(
-            f"slot {name} is taken by process {held[0].pid} on {held[0].host}; "
-            f"give this worker another queue, such as {socket.gethostname()}-{name}"
-        )
 
 
-def _is_alive(slot: SlotRow, now: float) -> bool:
-    """Whether the process that last had the slot may still be at work."""
-    if now - slot.seen_at > settings().lease_seconds:
-        return False
-    if slot.host != socket.gethostname():
-        return True
-    try:
-        os.kill(slot.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_free(database: Database) -> bool:
+    assert process.ownership is not None
+    with SqlRecords(database).read() as rows:
+        return process.ownership.is_free(rows)
+
+
+def _kill_forks() -> None:
+    """Linux does so by itself."""
+    for child in active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)

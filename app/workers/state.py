@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from stagetree.runtime.state_format import anonymous_file
+from stagetree.runtime.anonymous_file import anonymous_file
 
 
 class State:
@@ -18,11 +18,25 @@ class State:
     @classmethod
     def of(cls, image: bytes | memoryview) -> State:
         """A copy of an image that was read from somewhere. Raises OSError if there is no room."""
-        state = cls(anonymous_file(len(image)), len(image))
-        rest = memoryview(image)
-        while rest:
-            rest = rest[os.pwrite(state.fd, rest, state.size - len(rest)) :]
+        state = cls.empty()
+        state.append(image)
         return state
+
+    @classmethod
+    def empty(cls) -> State:
+        """An image of which nothing is there yet. Raises OSError if there is no room."""
+        return cls(anonymous_file(0), 0)
+
+    def append(self, part: bytes | memoryview) -> None:
+        """The next part of an image that arrives in parts. Raises OSError if there is no room."""
+        rest = memoryview(part)
+        while rest:
+            written = os.pwrite(self.fd, rest, self.size)
+            self.size, rest = self.size + written, rest[written:]
+
+    def copy(self) -> State:
+        """The same image under another descriptor, to be closed apart from this one."""
+        return State(os.dup(self.fd), self.size)
 
     def view(self) -> memoryview:
         """The image, where it is; usable until `close`."""

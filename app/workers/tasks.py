@@ -6,7 +6,6 @@ from celery.exceptions import Ignore
 
 from app.workers import process
 from app.workers.celery_app import celery
-from app.workers.collector import look_at_new
 
 
 @celery.task(name="stagetree.stage")
@@ -19,5 +18,4 @@ def stage(chain: str, index: int) -> None:
 @celery.task(name="stagetree.tick")
 def tick() -> None:
     """Look at what happened and decide what is next."""
-    process.ticker().tick()
-    look_at_new()
+    process.ticking().tick()

@@ -19,8 +19,8 @@ from typing import Any
 from app.workers.deadline import Deadline
 from app.workers.state import State
 from app.workers.warm import Warm
+from stagetree.runtime.anonymous_file import anonymous_file
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.state_format import anonymous_file
 from stagetree.runtime.wire import Message, Wire, WireTimeout
 
 POLL_SECONDS = 0.1

@@ -69,6 +69,8 @@ class Warm:
                 wire.close()
             if isinstance(problem, WireTimeout):
                 raise WarmFailed(str(problem)) from None
+            if isinstance(problem, WarmFailed):
+                self.close()  # whoever asks again asks another one, which may have more luck
             raise
 
     def _connect(self) -> Wire:

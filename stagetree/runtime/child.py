@@ -48,6 +48,7 @@ class Child:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._device, self._file = "cpu", ""
+        self._machine: dict[str, Any] = {}
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
         self._hp: dict[str, Any] | None = None
@@ -97,7 +98,9 @@ class Child:
         faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks)
         self._device = message["device"]
-        return Machine(self._device, message["visible_devices"], message["threads"], message["determinism"]).prepare()
+        machine = Machine(self._device, message["visible_devices"], message["threads"], message["determinism"])
+        self._machine = {**machine.prepare(), "threads": machine.threads}
+        return dict(self._machine)
 
     def _build(self, message: Message, fds: list[int]) -> Message:
         if self._file not in ("", message["file"]):
@@ -115,6 +118,9 @@ class Child:
             saved = state_format.read(fds[0])
         finally:
             os.close(fds[0])
+        there, here = saved.get("machine"), self._machine
+        if there and there != here:
+            print(f"--- goes on with a state that was made under {_said(there)}; here it is {_said(here)}")
         self._built.load(saved, self._values(message["hp"]), message["step"])
         return {}
 
@@ -135,7 +141,7 @@ class Child:
         return {"metrics": {plain(name): value for name, value in metrics.items()}}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        fd, size = self._built.save()
+        fd, size = self._built.save(self._machine)
         return {"fd": fd, "size": size}
 
     # ------------------------------------------------------------------------------------------------ their parts
@@ -171,6 +177,10 @@ class Child:
             gc.collect()
             if self._device != "cpu":
                 torch.cuda.empty_cache()
+
+
+def _said(machine: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def _log_to(fd: int) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-
-import torch
 
 OURS = os.path.dirname(__file__) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -50,7 +49,7 @@ def user_code() -> Iterator[None]:
 def kind_of(error: BaseException) -> str:
     """`out_of_memory`, `device` or `exception`: what an error is, or was before the user's code wrapped it."""
     chain = list(_chain(error))
-    if any(isinstance(each, torch.OutOfMemoryError | MemoryError) for each in chain):
+    if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) for each in chain):
         return "out_of_memory"
     return "device" if any(map(_is_of_device, chain)) else "exception"
 
@@ -90,8 +89,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
+def _of_torch(name: str) -> tuple[type[BaseException], ...]:
+    """A class of torch, if it has it. Where torch is not imported, as in a slot's process, nothing is of that class."""
+    error: type[BaseException] | None = getattr(sys.modules.get("torch"), name, None)
+    return () if error is None else (error,)
+
+
 def _is_of_device(error: BaseException) -> bool:
-    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+    if isinstance(error, _of_torch("AcceleratorError")):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in DEVICE_ERRORS)
 

@@ -66,9 +66,12 @@ class Model:
         with user_code():
             return {"trainer": self.trainer.state_dict(), "generators": self._generators}
 
-    def save(self) -> tuple[int, int]:
-        """The whole state in a file without a name: its descriptor and size. Raises `TrainerFailed`, OSError."""
-        state = self.state()
+    def save(self, machine: Mapping[str, Any] | None = None) -> tuple[int, int]:
+        """The whole state in a file without a name: its descriptor and size. Raises `TrainerFailed`, OSError.
+
+        machine: what is to be known of where it was made; it changes nothing of what is loaded.
+        """
+        state = {**self.state(), "machine": dict(machine or {})}
         try:
             return state_format.write(state)
         except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one

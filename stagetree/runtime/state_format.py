@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from stagetree.runtime.anonymous_file import anonymous_file
 
 TENSOR, PAIRS, TUPLE = "$tensor", "$pairs", "$tuple"
 DTYPES = {
@@ -72,24 +73,6 @@ def unpack(image: Image) -> Any:
 def read(fd: int) -> Any:
     """The state in a file that holds an image. Changing its tensors does not change the file."""
     return unpack(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
-
-
-def anonymous_file(size: int) -> int:
-    """The descriptor of a new file in memory, or else of one on disk without a name. Raises OSError: no room."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("stagetree")
-    else:
-        fd, path = tempfile.mkstemp(prefix="stagetree-")
-        os.unlink(path)
-    try:
-        if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)  # without it, no room would be a SIGBUS while writing
-        else:
-            os.ftruncate(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 # ------------------------------------------------------------------------------------------------------------- writing

@@ -44,7 +44,9 @@ def nudges() -> list[str]:
 @pytest.fixture
 def make_app(trainers: str, nudges: list[str]) -> MakeApp:
     def make(url: str) -> FastAPI:
-        app = create_app(Settings(database_url=url, trainers=trainers, broker_url="memory://"))
+        app = create_app(
+            Settings(database_url=url, trainers=trainers, broker_url="memory://", hosts="test,testserver,x")
+        )
         app.state.services = replace(app.state.services, nudge=lambda: nudges.append("nudge"))
         return app
 

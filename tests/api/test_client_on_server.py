@@ -85,7 +85,7 @@ def test_refusals(client: Client) -> None:
     with pytest.raises(Invalid, match=r"mode: must be max or min.*\n.*stepps: is not a field"):
         client.submit(changed(mode="best", stepps=1))
     with pytest.raises(ProblemError, match="There is nothing at"):
-        client._get("/nowhere")
+        client._run(client._core.http.get("/nowhere"))
 
 
 def test_events_over_many_pages(client: Client, workers: Workers) -> None:

@@ -79,7 +79,7 @@ def test_every_body_and_every_answer_has_an_example(document: Json) -> None:
         for content in contents:
             for kind, media in content.items():
                 schema = resolve(document, media.get("schema", {}))
-                assert "example" in media or "examples" in schema or kind == "text/event-stream"
+                assert {"example", "examples"} & media.keys() or "examples" in schema or kind == "text/event-stream"
 
 
 def test_examples_are_examples_of_their_schemas(document: Json) -> None:
@@ -100,6 +100,7 @@ def test_every_refusal_is_a_problem_document(document: Json) -> None:
 
 def test_answers_are_what_the_document_says(http: TestClient, document: Json, tuned: str, workers: Workers) -> None:
     """Before, during and after training."""
+    workers.look()
     _check_all(http, document, tuned)
     chain = workers.assign(tuned, 0)
     _check_all(http, document, tuned)
@@ -126,3 +127,23 @@ def _validator(document: Json, name: str) -> Draft202012Validator:
 def test_the_document_is_served(http: TestClient, document: Json) -> None:
     assert http.get("http://test/openapi.json").json() == document
     assert all(path.startswith(API) or path in ("/healthz", "/readyz", "/metrics") for path in document["paths"])
+
+
+def test_the_page_needs_nothing_from_elsewhere(http: TestClient, document: Json) -> None:
+    """`/docs` was blank without a network."""
+    page = http.get("http://test/")
+    assert page.status_code == 200 and page.url.path == "/docs"
+    assert "<script" not in page.text and "http://" not in page.text and "https://" not in page.text
+    for operation in operations(document):
+        assert f'id="{operation["operationId"]}"' in page.text
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in page.text
+
+
+def test_kinds_of_tuners_are_required(document: Json) -> None:
+    assert not _validator(document, "StudySpec").is_valid(STUDY | {"tuner": {"max_steps": 4}})
+
+
+def test_long_answers_are_compressed(http: TestClient) -> None:
+    answer = http.get("http://test/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"

@@ -70,13 +70,32 @@ def test_no_such_trial(http: TestClient, tuned: str, method: str, number: int) -
 def test_no_such_route(http: TestClient) -> None:
     check(http.get("/nowhere"), 404, f"There is nothing at {API}/nowhere.")
     check(http.post("/studies/x:explode"), 405, f"POST is not possible at {API}/studies/x:explode.")
-    check(http.get("http://test/"), 404, "There is nothing at /.")
+    check(http.get("http://test/index.php"), 404, "There is nothing at /index.php.")
 
 
 def test_no_such_method(http: TestClient) -> None:
     answer = http.patch("/studies")
     check(answer, 405, f"PATCH is not possible at {API}/studies.")
-    assert answer.headers["Allow"]
+    assert answer.headers["Allow"] == "GET, POST"
+
+
+@pytest.mark.parametrize("path", ["trials/3:extend", "trials/3:explode"])
+def test_a_command_is_not_read(http: TestClient, study: str, path: str) -> None:
+    answer = http.get(f"/studies/{study}/{path}")
+    check(answer, 405, f"GET is not possible at {API}/studies/{study}/{path}.")
+    assert answer.headers["Allow"] == ("POST" if path.endswith("extend") else "")
+
+
+@pytest.mark.parametrize("path", ["/studies?state=running&page=2", "/slots?sort=name", "http://test/healthz?x="])
+def test_a_parameter_that_nobody_reads(http: TestClient, path: str) -> None:
+    answer = http.get(path)
+    assert answer.status_code == 422
+    assert "is not a parameter here" in answer.json()["errors"][0]["problem"]
+
+
+def test_a_parameter_that_is_misspelt(http: TestClient) -> None:
+    problem = http.get("/studies?limt=3").json()["errors"][0]
+    assert problem["field"] == "limt" and problem["problem"].endswith("did you mean limit?")
 
 
 # -------------------------------------------------------------------------------------------------------------- bodies
@@ -243,14 +262,14 @@ def test_others_were_always_faster(http: TestClient, use: Services, monkeypatch:
     def lose(*_: Any, **__: Any) -> None:
         raise Conflict("Stream p is not at version 3.")
 
-    monkeypatch.setattr(use.log, "append", lose)
+    monkeypatch.setattr(use.log, "write", lose)
     answer = http.post("/studies", json=STUDY)
     check(answer, 503, "Too many others are writing to this plan; try again.")
     assert answer.headers["Retry-After"] == "1"
 
 
 def test_a_mistake_of_the_server_shows_no_traceback(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.state.services.plans, "holding", lambda stream: 1 / 0)
+    monkeypatch.setattr(app.state.services.plans, "holding", lambda stream, **_: 1 / 0)
     with TestClient(app, base_url=f"http://test{API}", raise_server_exceptions=False) as http:
         answer = http.post("/studies", json=STUDY)
     check(answer, 500, "The server made a mistake; its log says which.")

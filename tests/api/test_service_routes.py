@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from dataclasses import replace
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine, make_url, text
 
 from app.api import health
+from app.api.health import Checks
 from app.api.services import Services
 from app.events.database import Database
 from app.main import create_app
 from app.registry import TrainerFileError
 from app.settings import Settings
-from tests.api.world import MakeApp, Workers, changed
+from tests.api.world import STUDY, MakeApp, Workers, changed
 
 
 def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
@@ -31,6 +33,9 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
         "device": "cuda:0",
         "host": "there",
         "state": "idle",
+        "note": None,
+        "quarantined_until": None,
+        "trainers": {},
         "chain": None,
         "stage": None,
         "study": None,
@@ -47,44 +52,108 @@ def test_it_is_alive_without_a_database(make_app: MakeApp) -> None:
         assert http.get("/healthz").json() == {"status": "ok"}
 
 
-def test_it_is_ready(http: TestClient) -> None:
+WELL = {"database": "ok", "schema": "ok", "broker": "ok", "store": "ok", "scheduler": "ok", "slots": "ok"}
+
+
+@pytest.fixture
+def at_work(workers: Workers) -> None:
+    """A scheduler has looked just now, and a slot is alive."""
+    workers.look()
+
+
+def not_ready(http: TestClient) -> dict[str, str]:
+    """What is wrong, by what it is wrong with."""
+    answer = http.get("http://test/readyz")
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == "application/problem+json"
+    wrong = {name: said for name, said in answer.json()["checks"].items() if said != "ok"}
+    assert answer.json()["detail"] == f"Not ready: {', '.join(wrong)}."
+    return wrong
+
+
+def test_it_is_ready(http: TestClient, at_work: None) -> None:
     answer = http.get("http://test/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ok", "checks": {"database": "ok", "schema": "ok", "broker": "ok"}}
+    assert answer.json() == {"status": "ok", "checks": WELL}
+
+
+def test_it_is_not_ready_without_a_scheduler_and_a_slot(http: TestClient) -> None:
+    assert not_ready(http) == {"scheduler": "no scheduler was ever heard of", "slots": "no slot is at work"}
+
+
+def test_it_is_not_ready_when_they_fell_silent(http: TestClient, at_work: None, use: Services) -> None:
+    with use.records.database.write() as session:
+        session.execute(text("UPDATE schedulers SET ticked_at = ticked_at - 100"))
+        session.execute(text("UPDATE slots SET seen_at = seen_at - 100"))
+    wrong = not_ready(http)
+    assert wrong["scheduler"].startswith("no scheduler was heard of for 10")
+    assert wrong["slots"] == "no slot is at work"
+    assert http.get("/slots").json()["items"][0]["state"] == "lost"
+
+
+def test_it_is_not_ready_when_the_only_slot_is_sick(http: TestClient, at_work: None, use: Services) -> None:
+    with use.records.write() as rows:
+        rows.slots.quarantine("gpu0", "worker", seconds=60.0, reason="three failures in a row")
+    assert not_ready(http) == {"slots": "no slot is at work; gpu0: three failures in a row"}
+    [slot] = http.get("/slots").json()["items"]
+    assert (slot["state"], slot["note"]) == ("quarantined", "three failures in a row")
+
+
+def test_it_is_not_ready_on_a_database_that_cannot_be_written(
+    make_app: MakeApp, postgres_url: str, postgres_admin: Engine
+) -> None:
+    with postgres_admin.connect() as connection:
+        name = make_url(postgres_url).database
+        connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+    with TestClient(make_app(postgres_url)) as http:
+        assert "read-only" in not_ready(http)["database"]
+        problem = http.post("http://test/api/v1/studies", json=STUDY)
+        assert (problem.status_code, problem.headers["retry-after"]) == (503, "1")
+
+
+def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
+    url = "s3://bucket/x?endpoint_url=nowhere"
+    settings = Settings(database_url=sqlite_url, trainers=trainers, broker_url="memory://", checkpoints=url)
+    with pytest.MonkeyPatch.context() as patch, TestClient(create_app(settings)) as http:
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+        assert not_ready(http)["store"]
 
 
 def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str) -> None:
     with TestClient(make_app(empty_url)) as http:
-        answer = http.get("/readyz")
-        assert answer.status_code == 503
-        assert answer.headers["content-type"] == "application/problem+json"
-        problem = answer.json()
-        assert problem["detail"] == "Not ready: database, schema."
-        assert problem["checks"]["schema"].startswith("the database's schema is at nothing, and must be at ")
-        assert problem["checks"]["broker"] == "ok"
+        problem = not_ready(http)
+        assert problem["schema"].startswith("the database's schema is at nothing, and must be at ")
+        assert "broker" not in problem
     Database(empty_url).create()
     with TestClient(make_app(empty_url)) as http:
-        assert http.get("/readyz").status_code == 200
+        assert not_ready(http).keys() == {"scheduler", "slots"}
 
 
 def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
-    app = create_app(Settings(database_url=sqlite_url, broker_url="redis://127.0.0.1:1/0"))
-    with TestClient(app) as http:
-        problem = http.get("/readyz").json()
-    assert problem["detail"] == "Not ready: broker."
-    why = problem["checks"]["broker"]  # the client tries again for about as long as it is given
+    url = "redis://:hidden1@127.0.0.1:1/0"
+    with TestClient(create_app(Settings(database_url=sqlite_url, broker_url=url, hosts="testserver"))) as http:
+        why = not_ready(http)["broker"]  # the client tries again for about as long as it is given
     assert any(word in why for word in ("refused", "did not answer", "Timeout"))
+    assert "hidden" not in why
 
 
-def test_what_does_not_answer_is_not_waited_for(
+def test_what_does_not_answer_is_asked_once_and_not_waited_for(
     http: TestClient, app: FastAPI, use: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.1)
-    app.state.services = replace(use, checks={"broker": lambda: time.sleep(0.5)})
-    asked = time.monotonic()
-    answer = http.get("http://test/readyz")
-    assert time.monotonic() - asked < 0.4
-    assert answer.json()["checks"] == {"broker": "did not answer within 0.1 s"}
+    asked, answered = list[int](), threading.Event()
+
+    def hang() -> None:
+        asked.append(1)
+        answered.wait(30)
+
+    app.state.services = replace(use, checks=Checks({"broker": hang}))
+    for _ in range(3):
+        assert not_ready(http) == {"broker": "did not answer within 0.1 s"}
+    assert len(asked) == 1
+    answered.set()
 
 
 def test_numbers(http: TestClient, tuned: str, workers: Workers) -> None:
@@ -101,9 +170,9 @@ def test_numbers(http: TestClient, tuned: str, workers: Workers) -> None:
         'stagetree_studies{state="failed"} 0',
         'stagetree_slots{state="busy"} 1',
         'stagetree_slots{state="idle"} 0',
-        'stagetree_steps{kind="requested"} 80',
-        'stagetree_steps{kind="unique"} 60',
-        'stagetree_steps{kind="executed"} 40',
+        'stagetree_chains{state="running"} 1',
+        'stagetree_ready{check="database"} 1',
+        'stagetree_ready{check="scheduler"} 0',
         f"stagetree_log_head {workers.use.log.head()}",
         "# TYPE stagetree_log_head gauge",
     ):
@@ -113,3 +182,8 @@ def test_numbers(http: TestClient, tuned: str, workers: Workers) -> None:
 def test_a_trainer_file_that_cannot_be_used_keeps_the_server_from_starting(sqlite_url: str) -> None:
     with pytest.raises(TrainerFileError, match=r"nowhere\.py"):
         create_app(Settings(database_url=sqlite_url, trainers="nowhere.py"))
+
+
+def test_numbers_do_not_look_at_any_plan(http: TestClient, tuned: str, use: Services, app: FastAPI) -> None:
+    app.state.services = replace(use, plans=None)  # type: ignore[arg-type]
+    assert http.get("http://test/metrics").status_code == 200

@@ -47,7 +47,7 @@ def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]
 
 def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
     spec = workers.plan(study).studies[study].spec
-    assert spec == STUDY | {"seed": 0, "priority": 1.0, "merge": True}
+    assert spec == STUDY | {"seed": 0, "value": "last", "priority": 1.0, "max_restarts": 2, "merge": True}
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,16 @@ def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> No
     workers.beat(chain, 0, 7)
     shown = http.get(f"/studies/{tuned}").json()
     node = workers.plan(tuned).studies[tuned].trials[0].path[0]
-    under_way = {"slot": "gpu0", "study": tuned, "node": node, "start": 0, "end": 20, "step": 7}
-    assert shown["progress"] == {"running": [under_way]}
+    stage = {"slot": "gpu0", "study": tuned, "node": node, "start": 0, "end": 20, "step": 7}
+    under_way = {**stage, "trials": [0, 1], "trial_count": 2, "forms": {"bs": "64", "lr": "0.1"}}
+    assert shown["progress"] == {
+        "trials": {"done": 0, "expected": 2},
+        "steps": {"done": 7, "expected": 60},
+        "seconds_left": None,
+        "rungs": [],
+        "last": None,
+        "running": [under_way],
+    }
     assert [trial["state"] for trial in shown["trials"]] == ["running", "running"]
     assert shown["steps"] == {"requested": 80, "unique": 60, "executed": 0}
     assert shown["merge_rate"] == 1.333
@@ -89,8 +97,11 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     assert (shown["state"], shown["error"]) == ("completed", None)
     constant = {"family": "constant", "value": 0.1}
     hp = {"bs": {"family": "constant", "value": 64}, "lr": constant}
-    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp}
-    assert shown["trials"][1] == {"trial": 1, "state": "completed", "steps": 40, "value": 0.95, "hp": hp}
+    results = {"last": {"step": 40, "value": 0.95}, "best": {"step": 40, "value": 0.95}}
+    assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results}
+    stands = {"state": "completed", "standing": "trained to step 40", "rung": None, "rank": None}
+    steps = {"steps": 40, "trained": 40}
+    assert shown["trials"][1] == {"trial": 1, **stands, **steps, "value": 0.95, **results, "hp": hp}
     assert shown["counts"] == {
         "waiting": 0,
         "running": 0,
@@ -100,6 +111,8 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
         "cancelled": 0,
     }
     assert shown["steps"] == {"requested": 80, "unique": 60, "executed": 60}
+    parts = {"alone": 80, "stopped_early": 0, "unfinished": 0, "shared": 20, "known": 0, "repeated": 0, "run": 60}
+    assert shown["cost"] == {**parts, "saved": 20, "saved_share": 0.25}
     assert shown["gpu_seconds"] == 4.5
     assert shown["finished_at"] >= shown["submitted_at"]
 
@@ -233,6 +246,7 @@ def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> 
     app = make_app(database_url)
     with TestClient(app, base_url=f"http://test{API}") as http:
         workers = Workers(app.state.services)
+        workers.look()
         study = http.post("/studies", json=STUDY, headers={"Idempotency-Key": "k"}).json()["study"]
         workers.tune(study)
         http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "bs": 64}, "steps": 50})
@@ -257,10 +271,31 @@ def test_an_id_that_is_taken_is_not_given_again(http: TestClient, use: Services,
 def test_the_list_follows_the_log_when_another_process_closes_a_study(
     http: TestClient, study: str, use: Services, workers: Workers
 ) -> None:
-    workers.decide(
-        study,
-        c.FailStudy(study=study, error="the tuner failed", at=2e9),
-    )
+    workers.decide(study, c.FailStudy(study=study, error="the tuner failed", at=2e9))
     assert http.get("/studies").json()["items"][0]["state"] == "failed"
     shown = http.get(f"/studies/{study}").json()
     assert (shown["state"], shown["error"]) == ("failed", "the tuner failed")
+
+
+def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned: str) -> None:
+    other = http.post("/studies", json=STUDY).json()["study"]
+    answer = http.post(f"/studies/{other}:replay?at=1")
+    assert answer.status_code == 404
+    assert f"there was no study {other} yet at event 1" in answer.json()["detail"]
+
+
+def test_studies_are_filtered(http: TestClient, tuned: str) -> None:
+    others = [http.post("/studies", json=changed(name=f"n{number % 2}")).json()["study"] for number in range(4)]
+    http.post(f"/studies/{others[3]}:cancel")
+
+    def found(query: str) -> list[str]:
+        return [study["study"] for study in http.get(f"/studies?{query}").json()["items"]]
+
+    assert found("state=cancelled") == [others[3]]
+    assert set(found("name=n0")) == {others[0], others[2]}
+    assert found("name=n1&state=running") == [others[1]]
+    first = http.get("/studies?name=n0&limit=1").json()
+    rest = http.get(f"/studies?name=n0&limit=1&cursor={first['next_cursor']}").json()
+    assert {first["items"][0]["study"], rest["items"][0]["study"]} == {others[0], others[2]}
+    assert rest["next_cursor"] is None
+    assert http.get("/studies?state=done").status_code == 422

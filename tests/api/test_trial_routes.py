@@ -32,8 +32,14 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
     assert shown == {
         "trial": 0,
         "state": "completed",
+        "standing": "trained to step 40",
         "steps": 40,
+        "trained": 40,
         "value": 0.5,
+        "last": {"step": 40, "value": 0.5},
+        "best": {"step": 20, "value": 0.5},
+        "rung": None,
+        "rank": None,
         "hp": {"bs": {"family": "constant", "value": 64}, "lr": HP["lr"]},
         "asked": [40],
         "reason": {"by": "tuner"},
@@ -48,7 +54,7 @@ def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, 
     assert shown["error"] == "exception after step 3: ValueError: the data is gone"
     assert shown["failure"] == {"kind": "exception", "step": 3, "error": traceback}
     listed = http.get(f"/studies/{tuned}").json()["trials"][1]
-    assert listed.keys() == {"trial", "state", "steps", "value", "hp", "error"}
+    assert "failure" not in listed and listed["error"] == shown["error"]
 
 
 def test_an_added_trial_shares_what_is_there(http: TestClient, tuned: str, workers: Workers, nudges: list[str]) -> None:
@@ -136,3 +142,40 @@ def test_stopped_trials_keep_the_value_they_had(http: TestClient, tuned: str, wo
         ("stopped", 40, None),
     ]
     assert http.get(f"/studies/{tuned}").json()["best"]["steps"] == 40
+
+
+def test_trials_are_filtered_and_sorted(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.9})
+    http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 50})
+
+    def numbers(query: str) -> list[int]:
+        return [trial["trial"] for trial in http.get(f"/studies/{tuned}/trials?{query}").json()["items"]]
+
+    assert numbers("state=completed") == [0, 1]
+    assert numbers("state=completed&state=waiting") == [0, 1, 2]
+    assert numbers("sort=value") == [1, 0, 2]
+    assert numbers("sort=-value") == [0, 1, 2]
+    assert numbers("sort=-steps&limit=1") == [2]
+    assert http.get(f"/studies/{tuned}/trials?sort=luck").status_code == 422
+    page = http.get(f"/studies/{tuned}/trials?sort=value&limit=2").json()
+    assert numbers(f"sort=value&limit=2&cursor={page['next_cursor']}") == [2]
+
+
+def test_trials_by_column(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.9})
+    found = http.get(f"/studies/{tuned}/trials:columns").json()
+    assert found["count"] == 2
+    columns = found["columns"]
+    assert columns["trial"] == [0, 1]
+    assert (columns["value"], columns["best.step"]) == ([None, 0.9], [None, 40])
+    assert (columns["hp.lr"], columns["hp.lr.family"], columns["hp.bs"]) == ([None, 0.1], ["multistep", None], [64, 64])
+
+
+def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned: str, workers: Workers) -> None:
+    """Every view of the study was a server error."""
+    workers.fail(tuned, workers.assign(tuned, 1), "ValueError: caf\udce9 \x1b[2J")
+    assert "caf\\udce9" in http.get(f"/studies/{tuned}/trials/1").json()["failure"]["error"]
+    for path in ("", "/trials", "/events", "/plan", "/log", "/trials:columns"):
+        assert http.get(f"/studies/{tuned}{path}").status_code == 200
+    assert http.post(f"/studies/{tuned}:replay").status_code == 200

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from app.api import views
+from app.api.progress import progress
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import results
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
@@ -39,13 +41,13 @@ def evaluate(plan: SearchPlan, trial: int, step: int, value: float | None) -> No
 def test_the_value_is_that_of_the_last_step_asked_for_that_has_one() -> None:
     plan = plan_of(({"lr": 0.1}, 10))
     evaluate(plan, 0, 5, 0.9)
-    assert views.result(plan, plan.studies[S].trials[0]) is None
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) is None
     evaluate(plan, 0, 10, 0.4)
     give(plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),)))
     evaluate(plan, 0, 15, 0.8)
-    assert views.result(plan, plan.studies[S].trials[0]) == (10, 0.4)
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == (10, 0.4)
     evaluate(plan, 0, 20, 0.6)
-    assert views.result(plan, plan.studies[S].trials[0]) == (20, 0.6)
+    assert results.last(plan, plan.studies[S], plan.studies[S].trials[0]) == (20, 0.6)
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 1), ("min", 0)])
@@ -135,3 +137,12 @@ def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -
     give(plan, c.CancelTrial(study=S, trial=1))
     assert [(stage["start"], stage["end"]) for stage in views.stage_tree(plan, plan.studies[S])["stages"]] == [(0, 40)]
     assert NodeId(shown["stages"][0]["node"]) in plan.nodes
+
+
+def test_steps_of_trials_that_failed_are_not_expected() -> None:
+    """The bar of a completed study stood at 37 %."""
+    plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2)))
+    study = plan.studies[S]
+    assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 20}
+    give(plan, c.CancelTrial(study=S, trial=1))
+    assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 10}

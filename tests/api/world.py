@@ -19,7 +19,7 @@ from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
 from app.events.rows import Rows
-from app.events.transact import record, transact
+from app.events.transact import Write, record, transact
 from app.scheduling.tuners import TunerDriver
 
 MakeApp = Callable[[str], FastAPI]
@@ -58,13 +58,14 @@ class Workers:
     def tune(self, study: str) -> None:
         """The tuner asks for its trials."""
         found = self.plan(study).studies[StudyId(study)]
-        self.decide(study, c.ApplyTunerActions(study=found.id, actions=TunerDriver(found.spec).actions(found, 1)))
+        driver = TunerDriver(found.spec)
+        driver.observe(found)
+        self.decide(study, c.ApplyTunerActions(study=found.id, actions=driver.suggest(1)))
 
     def decide(self, study: str, command: c.Command, alongside: Any = None) -> None:
-        use = self.use
-        transact(
-            use.log, use.plans, self.stream(study), lambda plan: decide(plan, command), at=1.0, alongside=alongside
-        )
+        stream = self.stream(study)
+        write = Write(stream=stream, decide=lambda plan: decide(plan, command), at=1.0, alongside=alongside)
+        transact(self.use.log, self.use.plans, write)
 
     def record(self, study: str, *events: e.Event, alongside: Any = lambda rows: None) -> None:
         record(self.use.log, self.stream(study), events, at=1.0, alongside=alongside)
@@ -84,6 +85,12 @@ class Workers:
 
         self.decide(study, c.AssignChain(chain=chain, slot=slot, stages=stages, at=1.0), take)
         return chain
+
+    def look(self) -> None:
+        """The scheduler looks, and finds nothing to do; a slot is alive."""
+        with self.use.records.write() as rows:
+            rows.schedulers.ticked("me", "here", 1)
+            rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="here", pid=1)
 
     def beat(self, chain: str, index: int, step: int) -> None:
         with self.use.records.write() as rows:

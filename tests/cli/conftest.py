@@ -45,3 +45,31 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
         return path
 
     return file
+
+
+@pytest.fixture
+def make_store() -> Callable[[Path], str]:
+    """Make a store in a folder, with a study that was submitted and that nobody runs; its id."""
+
+    def make(folder: Path) -> str:
+        from app.domain import commands as c
+        from app.domain.decide import decide
+        from app.domain.ids import StudyId
+        from app.events.database import Database
+        from app.events.plans import Plans
+        from app.events.records import SqlRecords
+        from app.events.transact import Write, transact
+        from tests.plans import OPENED, study_of
+
+        folder.mkdir()
+        database = Database(f"sqlite:///{folder / 'stagetree.db'}")
+        database.create()
+        records = SqlRecords(database)
+        spec = study_of([({"lr": 0.1}, 4)], name="still").to_json()
+        command = c.SubmitStudy(plan=OPENED, study=StudyId("still-123456"), spec=spec, at=1.0)
+        write = Write(stream="plan-1", decide=lambda plan: decide(plan, command), at=1.0)
+        transact(records.log, Plans(records.log), write)
+        records.close()
+        return "still-123456"
+
+    return make

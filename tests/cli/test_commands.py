@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 from commandline import Stagetree
-from stacks import Service
+from stacks import TOYS, Service
 from toys import grid, switch, trials
 
 Json = dict[str, Any]
@@ -26,8 +28,11 @@ def done(stack: Service) -> Json:
 def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Write, done: Json) -> None:
     said = stagetree("run", write(grid("shown")))
     assert said.code == 0
-    assert said.out.splitlines()[0].split() == ["trial", "score", "steps", "hyper-parameters"]
-    assert "96 asked for, 56 different, 0 run" in said.out
+    assert said.out.splitlines()[0].split() == ["trial", "score", "step", "hyper-parameters"]
+    assert "96  if every trial were trained alone to the end" in said.out
+    assert "- 40  shared by trials of the study" in said.out
+    assert "- 56  known from other studies" in said.out
+    assert "0  run: 100% saved" in said.out
     assert "completed" in said.err
 
 
@@ -45,22 +50,36 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
     assert all(trial.keys() >= {"trial", "state", "steps", "value", "hp"} for trial in said.json["trials"])
 
 
-def test_run_says_why_trials_failed(stagetree: Stagetree, served: Service, write: Write) -> None:
-    moods = ({"mood": "raise"}, 2), ({}, 2)
-    said = stagetree("run", write(trials("cli-failed-one", *moods)))
+def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) -> None:
+    """Counted, with the first traceback; the command fails when no trial worked."""
+    moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2)
+    said = stagetree("run", write(trials("cli-failed-two", *moods)))
+    study = next(served.client.studies())["study"]
     assert said.code == 0
-    assert "failed     trial 0: exception after step 0: ValueError: the loss went through the roof" in said.out
+    assert "2 failed" in said.err
+    assert "failed  2 of 3 trials; the first is trial 0:" in said.out
+    assert "Traceback (most recent call last):" in said.out
+    assert "ValueError: the loss went through the roof" in said.out
+    assert f"all of it: stagetree trial {study} 0" in said.out
+    assert "ValueError: the loss went through the roof" in stagetree("trial", study, 1).out
+    assert [line.split()[0] for line in stagetree("trials", study, "--state", "failed").out.splitlines()[1:]] == [
+        "0",
+        "1",
+    ]
     said = stagetree("run", write(trials("cli-failed-all", moods[0])))
     assert said.code == 1
     assert "all 1 trials failed; trial 0: " in said.out
-    said = stagetree("run", write(trials("cli-failed-all", moods[0])), "-o", "json")
+    said = stagetree("run", write(trials("cli-failed-all", moods[0])), "-o", "json", "--quiet")
     assert (said.code, said.json["state"]) == (1, "failed")
+    assert "completed" not in said.err
 
 
 def test_submit_and_watch(stagetree: Stagetree, served: Service, write: Write) -> None:
     said = stagetree("submit", write(trials("cli-watch", ({}, 3))))
     study = said.out.strip()
     assert (said.code, said.err) == (0, f"Follow it with: stagetree watch {study}\n")
+    said = stagetree("submit", write(trials("cli-watch", ({}, 3))), "--server", served.url)
+    assert said.err.endswith(f"--server {served.url}\n"), "elsewhere than where it would be looked for"
     assert stagetree("watch", study).code == 0
     assert stagetree("watch", study, "-o", "json").json["state"] == "completed"
     assert stagetree("submit", write(trials("cli-watch", ({}, 3))), "-o", "json").json["state"] == "running"
@@ -76,7 +95,85 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("trials", done["study"])
     assert len(said.out.splitlines()) == 9
     assert "multistep(init=0.1, milestones=[4, 9], gamma=0.5)" in said.out
+    assert "trained to step 12" in said.out
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]
+
+
+def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done: Json) -> None:
+    values = sorted((trial["value"] for trial in done["trials"]), reverse=True)
+    ask = ("trials", done["study"], "--sort", "value", "--limit", 3, "-o")
+    assert [trial["value"] for trial in stagetree(*ask, "json").json] == values[:3]
+    rows = list(csv.DictReader(io.StringIO(stagetree(*ask, "csv").out)))
+    assert [float(row["value"]) for row in rows] == values[:3]
+    assert all(row["best.step"] and (row["hp.lr"] or row["hp.lr.family"]) for row in rows)
+    assert stagetree("trials", done["study"], "--sort", "vlaue").code == 2
+    assert stagetree("trials", done["study"], "--state", "fialed").err.endswith("did you mean failed?\n")
+
+
+def test_a_study_is_meant_by_its_beginning_its_name_or_last(stagetree: Stagetree, served: Service, done: Json) -> None:
+    newest = next(served.client.studies())["study"]
+    assert newest in stagetree("trial", "last", 0).out
+    unique = next(
+        n for n in range(1, 60) if sum(s["study"].startswith(done["study"][:n]) for s in served.client.studies()) == 1
+    )
+    assert stagetree("trials", done["study"][:unique], "-o", "json").json == done["trials"]
+    named = stagetree("trials", "shown", "-o", "json")
+    assert named.code == 0 and len(named.json) == 8
+    said = stagetree("trials", "s")
+    assert (said.code, said.out) == (2, "") and "could be" in said.err
+
+
+def test_a_trial(stagetree: Stagetree, served: Service, done: Json) -> None:
+    said = stagetree("trial", done["study"], 2)
+    assert f"trial     2 of {done['study']}: trained to step 12" in said.out
+    assert "score" in said.out.splitlines()[-4:][0] or "step" in said.out
+    assert stagetree("trial", done["study"], 2, "-o", "json").json == served.client.trial(done["study"], 2)
+    assert stagetree("trial", done["study"], 99).code == 3
+
+
+def test_a_trial_is_trained_here(stagetree: Stagetree, served: Service, done: Json) -> None:
+    said = stagetree("debug", done["study"], 2, "--trainers", TOYS[0])
+    assert said.code == 0
+    assert f"score  {done['trials'][2]['value']:.6g}" in said.out.splitlines()
+    assert stagetree("debug", done["study"], 2).err.startswith("stagetree: trainer 'toy' is in no file here")
+
+
+def test_an_error_comes_as_it_was_raised(stagetree: Stagetree, served: Service) -> None:
+    study = served.run(trials("cli-debug", ({"mood": "raise"}, 2)))["study"]
+    with pytest.raises(ValueError, match="the loss went through the roof"):
+        stagetree("debug", study, 0, "--trainers", TOYS[0])
+
+
+def test_wait_ends_as_the_study_does(stagetree: Stagetree, served: Service, done: Json) -> None:
+    assert stagetree("wait", done["study"]).code == 0
+    study = served.submit(trials("cli-wait", ({}, 300), seconds=0.1))
+    assert stagetree("wait", study, "--timeout", 0).code == 124
+    served.client.cancel(study)
+    assert stagetree("wait", study).code == 1
+
+
+def test_slots_and_trainers(stagetree: Stagetree, served: Service) -> None:
+    assert len(stagetree("slots").out.splitlines()) == 3
+    assert {"toy", "digits"} <= {each["name"] for each in stagetree("trainers", "-o", "json").json}
+
+
+def test_fields_of_a_study_are_set(stagetree: Stagetree, write: Write) -> None:
+    found = stagetree("preview", write(grid("set")), "--set", "tuner.max_steps=4", "-o", "json").json
+    assert found["requested"] == 32
+    for wrong, sentence in {
+        "tuner": "FIELD=VALUE",
+        "name.x=1": "name.x: cannot be set",
+        "tuner.max_steps=x": "got 'x'",
+    }.items():
+        said = stagetree("preview", write(grid("set")), "--set", wrong)
+        assert said.code == 2 and sentence in said.err
+
+
+def test_version(stagetree: Stagetree) -> None:
+    assert stagetree("--version").out.startswith("stagetree ")
+    for help in ("-h", "--help"):
+        assert "Run studies:" in stagetree(help).out
+        assert "Example:  stagetree trials last" in stagetree("trials", help).out
 
 
 def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:

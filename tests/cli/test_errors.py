@@ -67,6 +67,7 @@ def test_an_unknown_trainer(stagetree: Stagetree, served: Service, write: Write)
         said = stagetree(*arguments, write(grid("wrong", trainer="toys")))
         assert said.code == 2
         assert "trainer: must be one of" in said.err and "got 'toys'" in said.err
+        assert "Unprocessable" not in said.err
 
 
 def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_usage(stagetree: Stagetree, write: Write) -> None:
 
 @pytest.mark.parametrize("command", ["studies", "watch x", "trials x", "events x", "pause x", "resume x", "cancel x"])
 def test_a_server_that_is_not_there(stagetree: Stagetree, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagetree.client._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("stagetree._http._FIRST_PAUSE", 0.001)
     url = f"http://127.0.0.1:{free_port()}"
     said = stagetree(*command.split(), "--server", url)
     assert (said.code, said.out) == (69, "")
@@ -154,3 +155,27 @@ finally:
     assert done.stderr == "[]\n"
     for command in ("run", "preview", "up", "submit", "watch", "studies", "trials", "events", "doctor"):
         assert f"  {command} " in done.stdout
+
+
+def test_options_for_here_are_refused_for_a_server(stagetree: Stagetree, write: Write) -> None:
+    for options in (["--slots", 2], ["--dir", "x"], ["--trainers", "nothing.py"], ["--discard"]):
+        said = stagetree("run", write(grid("here")), "--server", "127.0.0.1:9", *options)
+        assert (said.code, said.out) == (2, "")
+        assert str(options[0]) in said.err
+
+
+def test_a_folder_that_holds_no_studies(stagetree: Stagetree, tmp_path: Path) -> None:
+    for command in ("studies", "trials last", "watch last"):
+        said = stagetree(*command.split(), "--dir", tmp_path)
+        assert (said.code, said.out) == (3, "")
+        assert f"{tmp_path} holds no studies" in said.err
+
+
+def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    """It said that what was trained was kept, and recommended the command that had failed."""
+    (tmp_path / "stagetree.db").write_bytes(b"")
+    with (tmp_path / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = stagetree("run", write(grid("kept")), "--trainers", TOYS[0], "--dir", tmp_path)
+    assert said.code == 1
+    assert "is kept" not in said.err

@@ -12,7 +12,8 @@ from sqlalchemy import text
 
 from app.domain.events import Evaluated, StudyPaused, StudyResumed, TrialAdded
 from app.events.database import Database
-from app.events.log import Conflict, EventLog, Gap, KeyReused, MemoryLog, SqlLog
+from app.events.log import Conflict, EventLog, Gap, KeyReused, SqlLog
+from app.events.memory import MemoryLog
 from app.events.records import SqlRecords
 from app.events.rows import Rows
 

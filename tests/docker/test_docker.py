@@ -21,11 +21,11 @@ from stacks import Cluster, redis_server
 from uvicorn.main import main as uvicorn_main
 
 from app.api.health import check_schema
-from app.embedded import Embedded
+from app.embedded import Embedded, slot_names
 from app.events.database import Database
 from app.settings import Settings
-from app.workers.checkpoints import Checkpoints
 from app.workers.process import SLOT_QUEUE
+from app.workers.slot.object_store import open_store
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -66,7 +66,7 @@ def docker_commands() -> dict[str, Command]:
 
 def arguments(command: Command) -> dict[str, Any]:
     """The options of a celery or uvicorn command, as that program reads them, without what is different by nature."""
-    words = command[2:] if command[0] == sys.executable else command
+    words = command[command.index("-m") + 1 :] if command[0] == sys.executable else command
     if words[0] == "celery":
         assert words[1:4] == ["-A", "app.workers", "worker"]
         queue = words[words.index("-Q") + 1]
@@ -90,7 +90,7 @@ def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path) -> None:
     started = Embedded(tmp_path, 1, ())._commands()
     workers = json.loads(started["workers"][-1])
     assert arguments(started["api"]) == arguments(docker_commands()["image api"])
-    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(workers["gpu0"]).items()
+    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(workers[slot_names(1)[0]]).items()
 
 
 def test_every_queue_is_a_slot_or_the_scheduler() -> None:
@@ -190,9 +190,9 @@ def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) ->
     command = [word.replace("'checkpoints'", f"'{name}'") for word in command]
     for _ in range(2):  # it runs at every start
         subprocess.run([sys.executable, *command[1:]], check=True, env={**os.environ, **bucket})
-    checkpoints = Checkpoints(f"s3://{name}/stagetree")
-    stored = checkpoints.write("plan/node/1", b"state")
-    assert checkpoints.read(stored.key, stored.sha256) == b"state"
+    store = open_store(f"s3://{name}/stagetree")
+    store.write("plan/node/1", [memoryview(b"state")])
+    assert b"".join(store.read("plan/node/1")) == b"state"
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def redis_of_compose(tmp_path: Path) -> Iterator[Redis]:
     deadline = time.monotonic() + 10
     while not (folder / "redis.sock").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    with Redis(unix_socket_path=f"{folder}/redis.sock") as client:
+    with Redis(unix_socket_path=f"{folder}/redis.sock", password="stagetree") as client:
         yield client
     process.terminate()
     process.wait()

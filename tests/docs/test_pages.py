@@ -20,8 +20,8 @@ from typer.main import get_command
 from app.api.application import make_app
 from app.cli import errors as exits
 from app.cli.commands import app as cli
-from app.scheduling.preview import preview
 from app.settings import Settings
+from app.simulation.preview import preview
 from stagetree.sequences import FAMILIES, parse
 from stagetree.spec import _OTHER_NAMES, KINDS, StudySpec, TunerSpec
 
@@ -187,7 +187,7 @@ def test_plots_show_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_route_named_exists() -> None:
-    services: Any = SimpleNamespace()
+    services: Any = SimpleNamespace(hosts=())
     known = {path.replace("/api/v1", "") for path in make_app(services).openapi()["paths"]}
     shapes = {re.sub(r"\{\w+\}", "*", path) for path in known}
     for page in PAGES:
@@ -197,7 +197,7 @@ def test_every_route_named_exists() -> None:
 
 
 def test_every_route_is_described() -> None:
-    services: Any = SimpleNamespace()
+    services: Any = SimpleNamespace(hosts=())
     text = (DOCS / "rest-api.md").read_text().replace("$STUDY", "{study}")
     for path in make_app(services).openapi()["paths"]:
         assert path.replace("{number}", "0") in text, path
@@ -234,10 +234,17 @@ def test_every_benchmark_has_its_figures() -> None:
 
 
 def test_what_the_readme_says_of_the_demo() -> None:
-    [line] = re.findall(r"^steps +(\d+) asked for, (\d+) different, (\d+) run$", (ROOT / "README.md").read_text(), re.M)
+    readme = (ROOT / "README.md").read_text()
+    shown = r"^steps +(\d+)  if every .*\n +- (\d+)  shared .*\n +(\d+)  run: (\d+)% saved"
+    [line] = re.findall(shown, readme, re.MULTILINE)
     found = preview(StudySpec.from_file(ROOT / "examples" / "digits" / "study.yaml"), slots=2)
-    assert [int(number) for number in line] == [found["requested"], found["unique"], found["unique"]]
-    assert f"merge rate {found['merge_rate']}" in (ROOT / "README.md").read_text()
+    alone, different = found["requested"], found["unique"]
+    assert [int(number) for number in line] == [
+        alone,
+        alone - different,
+        different,
+        (100 * (alone - different)) // alone,
+    ]
 
 
 def test_what_the_picture_says() -> None:

@@ -83,7 +83,8 @@ def quick_start(reader: Reader) -> str:
 def test_quick_start(quick_start: str) -> None:
     preview = next(block.text for block in blocks(DOCS / "quick-start.md") if block.language == "text")
     assert quick_start.startswith(preview)
-    assert "48 asked for, 24 different, 24 run" in quick_start
+    assert "48  if every trial were trained alone" in quick_start
+    assert "- 24  shared by trials of the study" in quick_start
     assert "no server" not in quick_start
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.domain import commands as c
@@ -10,6 +12,7 @@ from app.domain.decide import MAX_LOST
 from app.domain.evolve import MAX_UNSAVED
 from app.domain.ids import StudyId
 from app.domain.stage_tree import build_stage_tree
+from app.domain.states import ChainOutcome
 from tests.plans import METRIC, Story, steps
 
 EARLY, LATE = steps(1, 2, milestones=[4]), steps(1, 3, milestones=[10])
@@ -40,11 +43,11 @@ def test_a_metric_that_is_no_number_fails_those_whose_metric_it_is(story: Story)
     assert (story.trial(mine).error or {})["kind"] == "nan"
 
 
-def test_a_metric_that_is_never_reported_fails_the_trial(story: Story) -> None:
+def test_a_metric_that_is_not_reported_fails_all_who_would_wait_for_it(story: Story) -> None:
     study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), metric="f1")
     (node,) = story.path(study)
     story.happen(e.Evaluated(node=node.id, step=5, metrics={METRIC: 0.5, "loss": 1.0}))
-    assert states(story, study) == ["failed", "active"]
+    assert states(story, study) == ["failed", "failed"]
     error = story.trial(study).error or {}
     assert error["kind"] == "metric"
     assert error["error"] == "the trainer does not report 'f1', the metric of the study; it reports accuracy, loss"
@@ -79,7 +82,7 @@ def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None
     for _ in range(MAX_LOST - 1):
         story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
         assert states(story, study) == ["active", "active", "active"]
-    story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, claimed=False))
+    story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, outcome=ChainOutcome.UNDELIVERED))
     assert states(story, study) == ["active", "active", "active"], "a message that was lost is not the stage's fault"
     (failed,) = story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id))
     assert isinstance(failed, e.StageFailed)
@@ -175,3 +178,49 @@ def test_a_trial_is_complete_when_all_that_it_was_asked_for_is_there(story: Stor
     assert states(story, study) == ["completed"]
     assert results(story, study) == [(0, 10), (0, 5)]
     assert story.plan.studies[study].active == 0
+
+
+# ------------------------------------------------------------------------------------------------- when a study fails
+
+
+def failing(story: Story, trials: int, **fields: Any) -> StudyId:
+    """A study of which so many trials fail, one after the other, and one goes on."""
+    study = story.submit(*(({"h": number}, 5) for number in range(trials + 1)), **fields)
+    for number in range(trials):
+        chain = story.assign((story.path(study, number)[0], 0, 5))
+        story.happen(e.StageFailed(chain=chain.id, index=0, step=0, kind="exception", error="a\nBoom", seconds=0.0))
+    return study
+
+
+@pytest.mark.parametrize(
+    ("failures", "most", "fails"),
+    [(1, 0, True), (0, 0, False), (2, 2, False), (3, 2, True), (3, None, False)],
+)
+def test_a_study_bears_so_many_failures(story: Story, failures: int, most: int | None, fails: bool) -> None:
+    study = failing(story, failures, **({} if most is None else {"max_failures": most}))
+    events = story.give(c.CheckFailures(study=study, at=9.0))
+    assert bool(events) == fails
+    if fails:
+        text = f"{failures} trials failed, more than max_failures: {most}; trial {failures - 1}: Boom"
+        assert events == (e.StudyFailed(study=study, error=text, at=9.0),)
+        assert states(story, study)[-1] == "cancelled"
+    assert story.give(c.CheckFailures(study=study, at=10.0)) == ()
+
+
+def test_a_study_whose_metric_is_not_reported_fails_at_the_first_evaluation(story: Story) -> None:
+    """It is evaluated on the way, before anybody waits for a result."""
+    study = story.submit(({"h": 1}, 20), ({"h": 2}, 20), metric="f1")
+    story.evaluate(story.path(study)[0].id, 5)
+    (failed,) = story.give(c.CheckFailures(study=study, at=9.0))
+    assert isinstance(failed, e.StudyFailed)
+    assert failed.error == "the trainer does not report 'f1', the metric of the study; it reports accuracy"
+    assert states(story, study) == ["failed", "cancelled"]
+
+
+def test_a_metric_that_was_reported_once_is_there(story: Story) -> None:
+    study = story.submit(({"h": 1}, 20))
+    (node,) = story.path(study)
+    story.evaluate(node.id, 5)
+    story.happen(e.Evaluated(node=node.id, step=10, metrics={"loss": 1.0}))
+    assert states(story, study) == ["active"]
+    assert story.give(c.CheckFailures(study=study, at=9.0)) == ()

@@ -35,7 +35,8 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
     study.write_text(yaml.safe_dump(grid("declared")))
     command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--trainers", TOYS[0]]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    where = {"env": environment, "cwd": tmp_path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **where)
     assert done.returncode == 0, done.stderr
     assert "completed" in done.stderr
 

@@ -87,11 +87,11 @@ def test_a_run_that_is_killed_takes_everything_with_it(running: Command) -> None
     wait_for("the end of all its processes", lambda: not running.family(), 5)
 
 
-@pytest.mark.parametrize("number, name", [(0, "scheduler"), (1, "gpu0")])
+@pytest.mark.parametrize("number, name", [(0, "scheduler"), (1, "cpu0")])
 def test_a_worker_that_ends_by_itself_ends_the_run(running: Command, tmp_path: Path, number: int, name: str) -> None:
-    forks = [process for process in running.family() if "app.workers.nursery" in process.cmdline()]
-    nursery = next(process for process in forks if process.parent() not in forks)
-    sorted(nursery.children(), key=lambda process: process.pid)[number].kill()
+    forks = [process for process in running.family() if "app.workers.prefork" in process.cmdline()]
+    prefork = next(process for process in forks if process.parent() not in forks)
+    sorted(prefork.children(), key=lambda process: process.pid)[number].kill()
     _, err = running.process.communicate(timeout=20)
     assert running.process.returncode == 1
     assert f"{name} ended with exit code -9; its log is {tmp_path / 'kept' / 'logs' / name}.log" in err

@@ -21,7 +21,10 @@ class Toy(Trainer):
     """
 
     name = "toy"
-    MOODS: ClassVar = ("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable")
+    MOODS: ClassVar = (
+        *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable"),
+        *("sleep", "chatty"),
+    )
 
     def __init__(self, *, seed: int, device: str, seconds: float = 0.0, journal: str = "", tag: str = "") -> None:
         self.seconds, self.journal = seconds, journal
@@ -77,3 +80,7 @@ class Toy(Trainer):
             os._exit(7)
         if self.mood == "leave":
             raise SystemExit("I quit")
+        if self.mood == "chatty":
+            print(f"step {self.trained} says hello")
+        if self.mood == "sleep":
+            time.sleep(3600)

@@ -19,10 +19,11 @@ from app.domain.evolve import fold
 from app.domain.ids import ChainId, PlanId, StudyId
 from app.domain.states import StudyState, TrialState
 from app.events.database import Database
+from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.events.rows import Fenced, Rows
 from app.events.strikes import strike
-from app.events.transact import Plans, transact
+from app.events.transact import Write, transact
 from app.scheduling.replay import replay
 
 STREAM = PlanId("plan")
@@ -40,7 +41,7 @@ def records(request: pytest.FixtureRequest) -> Iterator[SqlRecords]:
 
 
 def give(records: SqlRecords, plans: Plans, command: c.Command) -> None:
-    transact(records.log, plans, STREAM, lambda plan: decide(plan, command), at=1.0)
+    transact(records.log, plans, Write(stream=STREAM, decide=lambda plan: decide(plan, command), at=1.0))
 
 
 @pytest.fixture

@@ -6,18 +6,22 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from app.domain.events import Event, StudyPaused, StudySubmitted
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
-from app.events import transact as module
+from app.events import plans as module
 from app.events.codec import decode
 from app.events.database import Database, DatabaseUnavailable
-from app.events.log import Conflict, EventLog, MemoryLog, SqlLog
+from app.events.log import Conflict, EventLog, Idempotency, SqlLog
+from app.events.memory import MemoryLog
+from app.events.plans import Plans, PlanUnusable
 from app.events.rows import Fenced
-from app.events.transact import Plans, record, transact
+from app.events.transact import OPTIMISTIC, Decide, Write, record, transact
 
 HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"
 """A short life of a plan, in the form it is stored in: two studies, a lost chain, a failure, a promotion."""
@@ -29,6 +33,19 @@ def history() -> list[Event]:
 
 def submitted(study: str) -> StudySubmitted:
     return StudySubmitted(study=study, spec={"name": study}, at=1.0)
+
+
+def no_pause(attempt: int) -> None:
+    """Nobody waits in a test."""
+
+
+def write(
+    log: EventLog, plans: Plans, decide: Decide, *, attempts: int = 10, key: str | None = None, **more: Any
+) -> Any:
+    """Write to the stream p."""
+    once = None if key is None else Idempotency(key)
+    transaction = Write(**{"stream": "p", "decide": decide, "at": 1.0, "idempotency": once} | more)
+    return transact(log, plans, transaction, attempts=attempts, pause=no_pause)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -43,7 +60,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[EventLog]:
 
 def test_what_was_decided_is_recorded_and_folded(log: EventLog) -> None:
     plans = Plans(log)
-    recorded = transact(log, plans, "p", lambda plan: [submitted("s1"), submitted("s2")], at=5.0)
+    recorded = write(log, plans, lambda plan: [submitted("s1"), submitted("s2")], at=5.0)
     assert recorded == log.read("p")
     assert [r.at for r in recorded] == [5.0, 5.0]
     assert plans.get("p") == fold([submitted("s1"), submitted("s2")])
@@ -59,7 +76,7 @@ def test_where_another_was_faster_it_is_decided_again(log: EventLog) -> None:
         seen.append(list(plan.studies))
         return [submitted("mine")]
 
-    transact(log, plans, "p", decide, at=1.0)
+    write(log, plans, decide, at=1.0)
     assert seen == [[], ["other"]]
     assert list(plans.get("p").studies) == ["other", "mine"]
 
@@ -72,7 +89,7 @@ def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
         return [submitted("mine")]
 
     with pytest.raises(Conflict):
-        transact(log, plans, "p", decide, at=1.0, attempts=3)
+        write(log, plans, decide, attempts=3)
     assert list(plans.get("p").studies) == ["s0", "s1", "s2"]
 
 
@@ -83,7 +100,7 @@ def test_many_at_once_lose_nothing(log: EventLog) -> None:
     def add(n: int) -> None:
         plans = shared if n % 2 else Plans(log)
         for _ in range(5):
-            transact(log, plans, "p", lambda plan: [submitted(f"s{len(plan.studies)}")], at=1.0, attempts=1000)
+            write(log, plans, lambda plan: [submitted(f"s{len(plan.studies)}")], attempts=1000)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(4)))
@@ -93,8 +110,8 @@ def test_many_at_once_lose_nothing(log: EventLog) -> None:
 
 def test_nothing_decided_is_nothing_written(log: EventLog) -> None:
     ran = []
-    assert transact(log, Plans(log), "p", lambda plan: [], at=1.0) == []
-    assert transact(log, Plans(log), "p", lambda plan: [], at=1.0, alongside=ran.append) == []
+    assert write(log, Plans(log), lambda plan: [], at=1.0) == []
+    assert write(log, Plans(log), lambda plan: [], alongside=ran.append) == []
     assert (log.head(), len(ran)) == (0, 1)
 
 
@@ -105,24 +122,24 @@ def test_what_decide_or_alongside_raises_comes_through(log: EventLog) -> None:
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        transact(log, plans, "p", refuse, at=1.0)
+        write(log, plans, refuse, at=1.0)
     with pytest.raises(PermissionError):
-        transact(log, plans, "p", lambda plan: [submitted("s")], at=1.0, alongside=refuse)
+        write(log, plans, lambda plan: [submitted("s")], alongside=refuse)
     assert (log.head(), plans.get("p")) == (0, SearchPlan())
 
 
 def test_a_key_is_decided_once(log: EventLog) -> None:
     plans = Plans(log)
-    first = transact(log, plans, "p", lambda plan: [submitted("s")], at=1.0, key="k")
-    again = transact(log, plans, "p", lambda plan: pytest.fail("decided again"), at=2.0, key="k")
+    first = write(log, plans, lambda plan: [submitted("s")], at=1.0, key="k")
+    again = write(log, plans, lambda plan: pytest.fail("decided again"), at=2.0, key="k")
     assert again == first
-    assert transact(log, plans, "p", lambda plan: [], at=1.0, key="nothing") == []
-    assert transact(log, plans, "p", lambda plan: [submitted("t")], at=1.0, key="nothing") == []
+    assert write(log, plans, lambda plan: [], at=1.0, key="nothing") == []
+    assert write(log, plans, lambda plan: [submitted("t")], at=1.0, key="nothing") == []
 
 
 def test_a_key_sent_twice_at_once_is_decided_once(log: EventLog) -> None:
     def send(n: int) -> object:
-        return transact(log, Plans(log), "p", lambda plan: [submitted(f"s{plan.version}")], at=1.0, key="k")
+        return write(log, Plans(log), lambda plan: [submitted(f"s{plan.version}")], at=1.0, key="k")
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(send, range(4)))
@@ -150,9 +167,9 @@ def test_plans_see_what_others_wrote(log: EventLog) -> None:
 
 
 def test_a_plan_that_broke_half_way_is_folded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = MemoryLog()
+    log, at = MemoryLog(), [0.0]
     log.append("p", [submitted("s"), submitted("t")], expected=0, at=1.0)
-    plans = Plans(log)
+    plans = Plans(log, clock=lambda: at[0])
     evolve = module.evolve
 
     def broken(plan: SearchPlan, event: Event) -> None:
@@ -161,9 +178,100 @@ def test_a_plan_that_broke_half_way_is_folded_anew(monkeypatch: pytest.MonkeyPat
             raise MemoryError
 
     monkeypatch.setattr(module, "evolve", broken)
-    with pytest.raises(MemoryError):
+    with pytest.raises(PlanUnusable, match="plan p cannot be used: MemoryError"):
         plans.get("p")
     monkeypatch.undo()
+    at[0] += module.TRY_AGAIN_SECONDS
+    assert plans.get("p") == Plans(log).get("p")
+
+
+def test_what_cannot_be_folded_is_not_folded_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, folded = MemoryLog(), []
+    log.append("p", [submitted("s")], expected=0, at=1.0)
+    plans = Plans(log)
+
+    def broken(plan: SearchPlan, event: Event) -> None:
+        folded.append(event)
+        raise KeyError("n1")
+
+    monkeypatch.setattr(module, "evolve", broken)
+    for _ in range(3):
+        with pytest.raises(PlanUnusable, match="KeyError: 'n1'"):
+            plans.get("p")
+    assert len(folded) == 1
+    log.append("p", [submitted("t")], expected=1, at=1.0)
+    with pytest.raises(PlanUnusable):
+        plans.get("p")
+    assert len(folded) == 2
+
+
+def test_an_event_of_a_newer_version_holds_up_its_plan_alone(database: Database) -> None:
+    log = SqlLog(database)
+    for stream in ("p", "q"):
+        log.append(stream, [submitted(stream)], expected=0, at=1.0)
+    with database.write() as session:
+        session.execute(text("UPDATE events SET schema_version = 99 WHERE stream = 'p'"))
+    plans = Plans(log)
+    with pytest.raises(PlanUnusable, match="StudySubmitted event of version 99"):
+        plans.get("p")
+    assert list(plans.get("q").studies) == ["q"]
+
+
+def test_plans_are_let_go_when_idle() -> None:
+    log, at = MemoryLog(), [0.0]
+    plans = Plans(log, idle_seconds=100.0, most_idle=3, clock=lambda: at[0])
+    for number in range(6):
+        log.append(f"p{number}", [submitted(f"s{number}")], expected=0, at=1.0)
+        if number:  # the study of p0 runs on
+            log.append(f"p{number}", [StudyPaused(study=f"s{number}")], expected=1, at=1.0)
+        plans.get(f"p{number}")
+    assert plans.names() == ["p0", "p3", "p4", "p5"]
+    at[0] += 50.0
+    plans.get("p4")
+    at[0] += 80.0
+    plans.get("p0")
+    assert plans.names() == ["p4", "p0"]
+    assert plans.get("p1").studies["s1"].state == "paused"
+
+
+def test_a_plan_in_use_is_not_let_go() -> None:
+    log, at = MemoryLog(), [0.0]
+    log.append("p", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)
+    plans = Plans(log, idle_seconds=1.0, clock=lambda: at[0])
+    with ThreadPoolExecutor(1) as other, plans.holding("p") as plan:
+        at[0] += 10.0
+        other.submit(plans.get, "q").result()
+        assert plans.get("p") is plan
+
+
+def test_a_plan_is_read_while_its_writer_waits_for_the_disk(log: EventLog) -> None:
+    plans, seen = Plans(log), []
+    write(log, plans, lambda plan: [submitted("s")])
+
+    def version() -> int:
+        with plans.holding("p", fresh=False) as plan:
+            return plan.version
+
+    def alongside(rows: object) -> None:
+        with ThreadPoolExecutor(1) as other:
+            seen.append(other.submit(version).result(timeout=10))
+
+    write(log, plans, lambda plan: [submitted("t")], alongside=alongside)
+    assert seen == [1]
+
+
+def test_whoever_loses_races_decides_while_the_stream_is_locked(log: EventLog) -> None:
+    """Others write each time between reading and writing; once the stream is locked, they cannot."""
+    plans, attempts = Plans(log), list[int]()
+
+    def decide(plan: SearchPlan) -> list[Event]:
+        if len(attempts) <= OPTIMISTIC:
+            log.append("p", [submitted(f"other{plan.version}")], expected=None, at=1.0)
+        return [submitted("mine")]
+
+    write(log, plans, decide, prepare=lambda: attempts.append(1))
+    assert len(attempts) == OPTIMISTIC + 1
+    assert list(plans.get("p").studies) == ["other0", "other1", "other2", "mine"]
     assert plans.get("p") == Plans(log).get("p")
 
 

@@ -216,3 +216,18 @@ def test_a_log_may_change_while_it_trains(start: Start, tmp_path: Path) -> None:
 
     train(process, 10**9, "speak", on_progress=watch)
     assert "printed by the trainer" in (tmp_path / "log").read_text()
+
+
+def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
+    start: Start, deadline: Deadline, tmp_path: Path
+) -> None:
+    first, same, other = start(threads=1), start(threads=1), start(threads=2)
+    first.build(TOY, "toy", {}, 3, deadline=deadline)
+    first.train(HP, 2, deadline=deadline)
+    state = first.save(deadline=deadline)
+    for name, process in (("same", same), ("other", other)):
+        process.log(tmp_path / name)
+        process.build(TOY, "toy", {}, 3, deadline=deadline)
+        process.load(state, HP, 2, deadline=deadline)
+    assert (tmp_path / "same").read_text() == ""
+    assert "threads 1; here it is" in (tmp_path / "other").read_text()

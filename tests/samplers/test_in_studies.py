@@ -10,10 +10,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.search_plan import Node
 from app.scheduling.replay import replay
-from app.scheduling.simulator import Simulator
 from app.scheduling.tuners import TunerDriver
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("s")
@@ -33,7 +33,7 @@ def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
 
     spec = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": SPACE}
     study = StudySpec.from_dict({**spec, "tuner": {**TUNERS[tuner], "sampler": sampler}})
-    simulator = Simulator(SearchPlan(), slots=slots, measure=measure)
+    simulator = Simulator(slots=slots, measure=measure)
     opened = e.PlanOpened(trainer="t", trainer_version="", trainer_args={}, seed=0)
     simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=study.to_json(), at=0.0))
     simulator.run()
@@ -58,7 +58,9 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: 
     for at in (starts[len(starts) // 2], starts[-1]):
         plan = fold(events[:at])
         study = plan.studies[STUDY]
-        [action] = TunerDriver(study.spec).actions(study, room=100)
+        driver = TunerDriver(study.spec)
+        driver.observe(study)
+        [action] = driver.suggest(room=100)
         recorded = events[at]
         assert isinstance(recorded, e.TrialAdded) and isinstance(action, c.Start)
         assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)

@@ -13,9 +13,9 @@ from app.api import bodies
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.registry import Catalogue
-from app.scheduling.preview import preview
 from app.scheduling.tuners import sampler_of
 from app.scheduling.tuners.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, qmc, unavailable
+from app.simulation.preview import preview
 from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
@@ -273,3 +273,44 @@ def test_what_needs_no_proposal_needs_no_optuna() -> None:
     assert made.size() is None
     assert unavailable(spec("sobol")) is None
     assert preview(spec("tpe"), slots=1)["trials"] == 9
+
+
+# --------------------------------------------------------------------------------------------------- known ones first
+
+KNOWN = [{"lr": 0.01, "wd": {"family": "exponential", "init": 0.3, "gamma": 0.9}, "bs": 64}]
+
+
+@pytest.mark.parametrize("sampler", [each for each in SAMPLERS if each != "grid"])
+def test_what_is_known_comes_first_and_changes_no_draw_of_a_sampler_that_does_not_learn(sampler: str) -> None:
+    tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
+    with_known, without = source(sampler, tuner={**tuner, "first": KNOWN}), source(sampler)
+    first = proposed(with_known, 0)
+    assert first.hp["lr"]["value"] == 0.01 and first.hp["bs"]["value"] == 64
+    assert first.reason["first"] == 0
+    if sampler not in GUIDED:
+        assert proposed(with_known, 1).hp == proposed(without, 0).hp
+
+
+@pytest.mark.parametrize("sampler", GUIDED)
+def test_learning_samplers_learn_of_what_was_known(sampler: str) -> None:
+    tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
+    known = [{**KNOWN[0], "lr": 0.01 * (1 + n / 100)} for n in range(40)]
+    made = source(sampler, tuner={**tuner, "num_trials": 60, "first": known})
+    for number in range(40):
+        proposal = proposed(made, number)
+        made.observe(start(number, proposal))
+        made.observe(result(number, quality(proposal)))
+    learned = proposed(made, 40)
+    assert learned.reason["asked"] >= 1 and "sample" in learned.reason
+    mirror = made._then._told  # type: ignore[attr-defined]
+    assert [trial.value for trial in mirror._study.trials[:40]] == [quality(proposed(made, n)) for n in range(40)]
+
+
+def test_what_is_known_and_not_in_the_space_is_tried_all_the_same() -> None:
+    tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": "tpe"}
+    made = source("tpe", tuner={**tuner, "first": [{**KNOWN[0], "lr": 5.0}]})
+    proposal = proposed(made, 0)
+    assert proposal.hp["lr"]["value"] == 5.0 and "sample" not in proposal.reason
+    made.observe(start(0, proposal))
+    made.observe(result(0, 1.0))
+    assert "sample" in proposed(made, 1).reason

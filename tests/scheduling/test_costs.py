@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
+from app.domain.ids import NodeId
+from app.domain.schedule import Segment
+from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.costs import Costs
 from tests.plans import Story, tried
 
@@ -74,3 +78,31 @@ def test_an_estimate_that_was_given_is_given_up_when_more_is_known() -> None:
     costs.refit(story.plan)
     assert before == 1.0
     assert estimate(story, costs, 64) == pytest.approx(5.0, rel=0.01)
+
+
+class At:
+    """A form whose value is as given, or is computed and is too large."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def at(self, step: int) -> Any:
+        return self.value() if callable(self.value) else self.value
+
+
+HUGE = {"integer": 10**400, "infinite": math.inf, "no number": math.nan, "computed": lambda: 1e300**2.0}
+
+
+@pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
+def test_what_no_float_holds_is_estimated_all_the_same(value: Any) -> None:
+    """Logs of older versions hold such values; a sequence may come to one."""
+    costs, plan = Costs(), SearchPlan()
+    for number, decay in enumerate((value, 0.1, 0.2)):
+        segment = Segment(0, {"wd": At(decay)})  # type: ignore[dict-item]
+        node = Node(NodeId(f"n{number}"), None, 0, {}, steps_run=10, seconds=10.0, _segment=segment)
+        plan.nodes[node.id] = node
+        plan.measured.append(node.id)
+    plan.stages_run = 3
+    costs.refit(plan)
+    like_it = Node(NodeId("n"), None, 0, {}, _segment=plan.nodes[NodeId("n0")].segment)
+    assert math.isfinite(costs.seconds_per_step(like_it))

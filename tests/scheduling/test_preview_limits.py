@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.scheduling import preview as module
-from app.scheduling.preview import PreviewTooLong, preview
+from app.simulation import preview as module
+from app.simulation.preview import PreviewTooLong, preview
 from stagetree.limits import Limits
 from stagetree.spec import StudySpec
 

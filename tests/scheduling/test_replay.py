@@ -12,12 +12,12 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.errors import Conflict, Refused
 from app.events.export import NotALog, lines, parse
-from app.events.log import MemoryLog
+from app.events.memory import MemoryLog
 from app.scheduling.replay import replay
-from app.scheduling.simulator import Simulator
-from app.scheduling.what_if import changed, what_if
+from app.simulation.simulator import Simulator
+from app.simulation.what_if import changed, what_if
 from stagetree.spec import SpecError
-from tests.tuners.worlds import STUDY, mishaps, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
 
@@ -25,7 +25,7 @@ ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "redu
 @pytest.fixture(scope="module")
 def world() -> Simulator:
     """An ASHA study with stragglers, failures and lost workers, at its end."""
-    found = simulator(spec(ASHA), slots=5, seconds=stragglers(1), mishap=mishaps(1, fail=0.03, lose=0.05))
+    found = simulator(spec(ASHA), slots=5, seconds=stragglers(1), faults=faults(1, fail=0.03, lose=0.05))
     found.run()
     return found
 

@@ -12,11 +12,11 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan
+from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.policies import POLICIES
-from app.scheduling.preview import preview
-from app.scheduling.simulator import Simulator
+from app.simulation.preview import preview
+from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
 from tests.strategies import Trial, spaces
@@ -29,7 +29,7 @@ def measure(node: Node, step: int) -> e.Metrics:
 
 
 def simulator(slots: int = 2, policy: str = "critical_path") -> Simulator:
-    return Simulator(SearchPlan(), slots=slots, measure=measure, policy=POLICIES[policy])
+    return Simulator(slots=slots, measure=measure, policy=POLICIES[policy])
 
 
 def submit(simulator: Simulator, trials: list[Trial], **fields: Any) -> StudyId:
@@ -105,7 +105,7 @@ def test_a_study_that_comes_later_is_answered(first: list[Trial], second: list[T
 
 
 def test_a_study_runs_to_its_end_even_if_all_its_trials_fail() -> None:
-    simulated = Simulator(SearchPlan(), slots=1, measure=lambda node, step: {METRIC: None})
+    simulated = Simulator(slots=1, measure=lambda node, step: {METRIC: None})
     study = simulated.plan.studies[submit(simulated, [({"h": 1}, 5), ({"h": 2}, 5)])]
     simulated.run()
     assert study.state == "failed"
@@ -139,6 +139,7 @@ def test_a_preview_counts_steps() -> None:
         "critical_path_steps": 40,
         "makespan_steps": 40,
         "slots": 2,
+        "advice": [],
     }
 
 

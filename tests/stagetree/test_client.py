@@ -11,9 +11,11 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import numpy as np
 import pytest
 
-from stagetree import client as client_module
+from app.api import schemas
+from stagetree import _http, models
 from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
@@ -67,6 +69,10 @@ class Server:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
+def example(schema: Any) -> Any:
+    return schema.model_config["json_schema_extra"]["examples"][0]
+
+
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None: ...
@@ -117,7 +123,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setattr(client_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(_http, "_FIRST_PAUSE", 0.001)
     with Client(server.url, timeout=5, retries=3) as made:
         yield made
 
@@ -128,39 +134,96 @@ def problem(status: int, title: str, **more: Any) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("call", "method", "path", "query", "body"),
+    ("call", "method", "path", "query", "body", "answer"),
     [
-        (lambda c: c.submit(SPEC), "POST", "/api/v1/studies", {}, SPEC),
-        (lambda c: c.preview(SPEC, slots=4), "POST", "/api/v1/studies:preview", {"slots": "4"}, SPEC),
-        (lambda c: c.study("s1"), "GET", "/api/v1/studies/s1", {"trials": "true"}, None),
-        (lambda c: c.study("a/b c", trials=False), "GET", "/api/v1/studies/a%2Fb%20c", {"trials": "false"}, None),
-        (lambda c: c.pause("s1"), "POST", "/api/v1/studies/s1:pause", {}, None),
-        (lambda c: c.resume("s1"), "POST", "/api/v1/studies/s1:resume", {}, None),
-        (lambda c: c.cancel("s1"), "POST", "/api/v1/studies/s1:cancel", {}, None),
-        (lambda c: c.complete("s1"), "POST", "/api/v1/studies/s1:complete", {}, None),
-        (lambda c: c.extend_trial("s1", 3, 9), "POST", "/api/v1/studies/s1/trials/3:extend", {}, {"steps": 9}),
-        (lambda c: c.replay("s1"), "POST", "/api/v1/studies/s1:replay", {}, None),
-        (lambda c: c.plan("s1"), "GET", "/api/v1/studies/s1/plan", {}, None),
-        (lambda c: c.stage_tree("s1"), "GET", "/api/v1/studies/s1/stage-tree", {}, None),
-        (lambda c: c.trial("s1", 3), "GET", "/api/v1/studies/s1/trials/3", {}, None),
+        (lambda c: c.submit(SPEC), "POST", "/api/v1/studies", {}, SPEC, schemas.STUDY),
+        (lambda c: c.preview(SPEC, slots=4), "POST", "/api/v1/studies:preview", {"slots": "4"}, SPEC, schemas.PREVIEW),
+        (lambda c: c.study("s1"), "GET", "/api/v1/studies/s1", {"trials": "true"}, None, schemas.STUDY),
         (
-            lambda c: c.add_trial("s1", {"lr": MultiStep(1, [2], 0.5), "bs": 64}, 9),
+            lambda c: c.study("a/b c", trials=False),
+            "GET",
+            "/api/v1/studies/a%2Fb%20c",
+            {"trials": "false"},
+            None,
+            schemas.STUDY,
+        ),
+        (lambda c: c.pause("s1"), "POST", "/api/v1/studies/s1:pause", {}, None, schemas.STUDY),
+        (lambda c: c.resume("s1"), "POST", "/api/v1/studies/s1:resume", {}, None, schemas.STUDY),
+        (lambda c: c.reopen("s1", 9), "POST", "/api/v1/studies/s1:reopen", {"num_trials": "9"}, None, schemas.STUDY),
+        (lambda c: c.cancel("s1"), "POST", "/api/v1/studies/s1:cancel", {}, None, schemas.STUDY),
+        (lambda c: c.complete("s1"), "POST", "/api/v1/studies/s1:complete", {}, None, schemas.STUDY),
+        (
+            lambda c: c.extend_trial("s1", 3, 9),
+            "POST",
+            "/api/v1/studies/s1/trials/3:extend",
+            {},
+            {"steps": 9},
+            schemas.TRIAL_DETAIL,
+        ),
+        (lambda c: c.replay("s1"), "POST", "/api/v1/studies/s1:replay", {}, None, schemas.REPLAY),
+        (lambda c: c.replay("s1", 7), "POST", "/api/v1/studies/s1:replay", {"at": "7"}, None, schemas.REPLAY),
+        (lambda c: c.plan("s1"), "GET", "/api/v1/studies/s1/plan", {}, None, example(schemas.Plan)),
+        (lambda c: c.stage_tree("s1"), "GET", "/api/v1/studies/s1/stage-tree", {}, None, example(schemas.StageTree)),
+        (lambda c: c.trial("s1", 3), "GET", "/api/v1/studies/s1/trials/3", {}, None, schemas.TRIAL_DETAIL),
+        (
+            lambda c: c.add_trial("s1", {"lr": MultiStep(1, [2], 0.5), "bs": np.int64(64)}, np.int32(9)),
             "POST",
             "/api/v1/studies/s1/trials",
             {},
             {"hp": {"lr": {"family": "multistep", "init": 1, "milestones": [2], "gamma": 0.5}, "bs": 64}, "steps": 9},
+            schemas.TRIAL_DETAIL,
         ),
-        (lambda c: c.health(), "GET", "/healthz", {}, None),
     ],
 )
 def test_calls_ask_their_routes(
-    server: Server, client: Client, call: Callable[[Client], Any], method: str, path: str, query: Any, body: Any
+    server: Server,
+    client: Client,
+    call: Callable[[Client], models.Answer],
+    method: str,
+    path: str,
+    query: Any,
+    body: Any,
+    answer: Any,
 ) -> None:
-    server.will(Answer(body={"ok": True}))
-    assert call(client) == {"ok": True}
+    server.will(Answer(body={**answer, "new": {"of": "a later server"}}))
+    found = call(client)
+    assert found.to_json() == {**answer, "new": {"of": "a later server"}}
+    assert found["new"] == found.new == {"of": "a later server"}  # type: ignore[attr-defined]
     [asked] = server.asked
     assert (asked.method, asked.path, asked.query, asked.body) == (method, path, query, body)
     assert ("idempotency-key" in asked.headers) == (method == "POST")
+
+
+def test_answers_are_typed_and_read_like_their_json(server: Server, client: Client) -> None:
+    server.will(Answer(body=schemas.STUDY))
+    study = client.study("s1")
+    assert study.best is not None and study.best.value == study["best"]["value"] == 0.9889
+    assert study.trials[0].hp == schemas.HP
+    assert {**study}.keys() == schemas.STUDY.keys()
+    assert ("state" in study, "nothing" in study, study.get("nothing", 3)) == (True, False, 3)
+    with pytest.raises(KeyError, match="nothing"):
+        study["nothing"]
+
+
+def test_an_answer_that_is_not_understood(server: Server, client: Client) -> None:
+    server.will(Answer(body={"study": "s1"}))
+    with pytest.raises(StagetreeError, match=r"^this is not a server that this client understands: StudyAnswer.state"):
+        client.study("s1")
+
+
+SAME = {models.StudyAnswer: schemas.Study, models.StudyListed: schemas.Listed, models.Outcome: schemas.Result}
+TYPED = [each for each in vars(models).values() if isinstance(each, type) and issubclass(each, models.Answer)]
+TYPED.remove(models.Answer)
+
+
+@pytest.mark.parametrize(
+    "model", [each for each in TYPED if each is not models.Answer], ids=lambda model: model.__name__
+)
+def test_models_have_the_fields_of_the_api(model: type[models.Answer]) -> None:
+    described = SAME.get(model) or getattr(schemas, model.__name__)
+    assert set(described.model_fields) <= set(model.model_fields)
+    needed = {name for name, field in model.model_fields.items() if field.is_required()}
+    assert needed <= set(described.model_fields)
 
 
 def test_a_trial_is_cancelled(server: Server, client: Client) -> None:
@@ -171,26 +234,35 @@ def test_a_trial_is_cancelled(server: Server, client: Client) -> None:
 
 def test_a_study_spec_is_sent_as_its_json(server: Server, client: Client) -> None:
     spec = StudySpec.from_dict(SPEC)
+    server.will(Answer(201, schemas.STUDY))
     client.submit(spec, idempotency_key="mine")
     assert server.asked[0].body == spec.to_json()
     assert server.asked[0].headers["idempotency-key"] == "mine"
 
 
 @pytest.mark.parametrize(
-    ("call", "path", "query"),
+    ("call", "path", "query", "item"),
     [
-        (lambda c: c.studies(limit=2), "/api/v1/studies", {"limit": "2"}),
-        (lambda c: c.trials("s1", limit=2), "/api/v1/studies/s1/trials", {"limit": "2"}),
-        (lambda c: c.events("s1", after=7, limit=2), "/api/v1/studies/s1/events", {"limit": "2", "after": "7"}),
-        (lambda c: c.slots(), "/api/v1/slots", {"limit": "1000"}),
+        (lambda c: c.studies(limit=2), "/api/v1/studies", {"limit": "2"}, schemas.LISTED),
+        (lambda c: c.trials("s1", limit=2), "/api/v1/studies/s1/trials", {"limit": "2"}, schemas.TRIAL),
+        (
+            lambda c: c.events("s1", after=7, limit=2),
+            "/api/v1/studies/s1/events",
+            {"limit": "2", "after": "7"},
+            schemas.EVENT,
+        ),
+        (lambda c: c.slots(), "/api/v1/slots", {"limit": "1000"}, schemas.SLOT),
     ],
 )
-def test_lists_are_read_page_by_page(server: Server, client: Client, call: Any, path: str, query: Any) -> None:
+def test_lists_are_read_page_by_page(
+    server: Server, client: Client, call: Any, path: str, query: Any, item: Any
+) -> None:
+    items = [{**item, "n": n} for n in range(3)]
     server.will(
-        Answer(body={"items": [{"n": 1}, {"n": 2}], "next_cursor": "x y"}),
-        Answer(body={"items": [{"n": 3}], "next_cursor": None}),
+        Answer(body={"items": items[:2], "next_cursor": "x y"}),
+        Answer(body={"items": items[2:], "next_cursor": None}),
     )
-    assert list(call(client)) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [each.to_json() for each in call(client)] == items
     assert [asked.path for asked in server.asked] == [path, path]
     assert [asked.query for asked in server.asked] == [query, query | {"cursor": "x y"}]
 
@@ -219,8 +291,8 @@ def test_refusals_are_typed_and_not_tried_again(
 def test_what_fails_on_the_way_is_tried_again_under_the_same_key(
     server: Server, client: Client, failure: Answer
 ) -> None:
-    server.will(failure, failure, Answer(201, {"id": "s1"}))
-    assert client.submit(SPEC) == {"id": "s1"}
+    server.will(failure, failure, Answer(201, schemas.STUDY))
+    assert client.submit(SPEC).study == schemas.STUDY["study"]
     assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 1
     assert len(server.asked) == 3
     client.submit(SPEC)
@@ -271,7 +343,9 @@ def test_something_else_than_a_stagetree_server(server: Server, client: Client) 
 
 
 def stream(*numbers: int, more: str = "", cut: bool = False) -> Answer:
-    events = "".join(f'id: {n}\nevent: Evaluated\ndata: {{"id": {n}}}\n\n' for n in numbers)
+    events = "".join(
+        f'id: {n}\nevent: Evaluated\ndata: {{"position": {n}, "type": "Evaluated", "data": {{}}}}\n\n' for n in numbers
+    )
     return Answer(200, ": hello\n\nretry: 2000\n\n" + events + more, {"Content-Type": "text/event-stream"}, cut)
 
 
@@ -283,7 +357,7 @@ def test_events_are_followed_across_broken_connections(server: Server, client: C
         Answer(cut=True),
         stream(6, 7, more="event: end\ndata: {}\n\n"),
     )
-    assert [event["id"] for event in client.follow("s1", after=2)] == [3, 4, 5, 6, 7]
+    assert [event.position for event in client.follow("s1", after=2)] == [3, 4, 5, 6, 7]
     assert [asked.headers["last-event-id"] for asked in server.asked] == ["2", "4", "5", "5", "5"]
     assert [asked.query["after"] for asked in server.asked] == ["2", "4", "5", "5", "5"]
     assert server.asked[0].headers["accept"] == "text/event-stream"
@@ -291,7 +365,7 @@ def test_events_are_followed_across_broken_connections(server: Server, client: C
 
 def test_a_stream_is_over_with_204(server: Server, client: Client) -> None:
     server.will(stream(1), Answer(204))
-    assert [event["id"] for event in client.follow("s1")] == [1]
+    assert [event.position for event in client.follow("s1")] == [1]
 
 
 def test_following_gives_up_in_the_end(server: Server, client: Client) -> None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 
 from app.domain import events as e
 from stagetree import Constant, MultiStep
 from stagetree.client import Conflict, Invalid, NotFound, StagetreeError, Unreachable
-from stagetree.study import Result, Study, StudyOver, SyncStudy, TrialFailed, wait_all, wait_any
+from stagetree.models import Trial
+from stagetree.study import AsyncStudy, Result, Study, StudyOver, TrialFailed, wait_all, wait_any
 from tests.api.world import Workers, changed
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +36,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def train(workers: Workers, study: Study, trial: int, value: float | None) -> None:
+async def train(workers: Workers, study: AsyncStudy, trial: int, value: float | None) -> None:
     """A slot does what the trial waits for."""
     await asyncio.to_thread(lambda: workers.finish(study.id, workers.assign(study.id, trial), {"accuracy": value}))
 
@@ -62,11 +70,17 @@ async def until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def asked(study: Study, trials: int) -> None:
+async def asked(study: AsyncStudy, trials: int) -> None:
     """Wait until the server has so many trials."""
     async with asyncio.timeout(10):
-        while len((await study.refresh())._known.trials) < trials:
+        while len(await trials_of(study)) < trials:
             await asyncio.sleep(0.01)
+
+
+async def trials_of(study: AsyncStudy) -> list[Trial]:
+    """Its trials as they stand now."""
+    await study.refresh()
+    return study.trials
 
 
 class Counting(httpx2.AsyncHTTPTransport):
@@ -83,8 +97,7 @@ class Counting(httpx2.AsyncHTTPTransport):
 
 async def test_what_is_asked_for_in_one_moment_is_one_call(server: str, workers: Workers) -> None:
     transport = Counting()
-    async with Study(server, transport=transport) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server, transport=transport) as study:
         results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3, 0.2)))
         await asked(study, 3)
         for trial in (2, 0, 1):
@@ -92,12 +105,11 @@ async def test_what_is_asked_for_in_one_moment_is_one_call(server: str, workers:
         found = await results
         assert found == [Result(n, 5, n / 10, {"accuracy": n / 10}) for n in (0, 1, 2, 1)]
         assert (transport.asked["trials:batch"], transport.asked["events"]) == (1, 1)
-        assert study.best is not None and study.best["trial"] == 2
+        assert study.best is not None and study.best.trial == 2
 
 
 async def test_more_steps_of_a_configuration_are_the_same_trial(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         hp = {"lr": MultiStep(0.1, [7], 0.5), "bs": Constant(64)}
         both = asyncio.ensure_future(wait_all([study.eval(hp, 10), study.eval(hp, 5)]))
         await until(lambda: workers.plan(study.id).studies[study.id].requested == 10)
@@ -109,17 +121,16 @@ async def test_more_steps_of_a_configuration_are_the_same_trial(server: str, wor
         assert (again.trial, again.value) == (0, 0.5)
         fewer = asyncio.ensure_future(study.eval(hp, 7))
         assert (await fewer).trial == 1
-        assert [trial["steps"] for trial in (await study.refresh())._known.trials.values()] == [10, 7]
+        assert [trial.steps for trial in await trials_of(study)] == [10, 7]
 
 
 async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         evals = [asyncio.ensure_future(study.eval({"lr": lr}, 5)) for lr in (1, 2, 3, 4)]
         await asked(study, 4)
         await asyncio.to_thread(lambda: workers.fail(study.id, workers.assign(study.id, 0), "ValueError: no"))
         await train(workers, study, 1, None)
-        await study._client._send("DELETE", f"/api/v1/studies/{study.id}/trials/2")
+        await study._client.cancel_trial(study.id, 2)
         await train(workers, study, 3, 0.5)
         found = await wait_all(evals, return_exceptions=True)
         assert [str(each) for each in found[:3]] == [
@@ -133,8 +144,7 @@ async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: W
 
 
 async def test_a_study_that_is_over_has_no_more_results(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
         await asked(study, 1)
         with pytest.raises(Conflict, match="still training"):
@@ -147,8 +157,7 @@ async def test_a_study_that_is_over_has_no_more_results(server: str, workers: Wo
 
 
 async def test_wait_any_gives_the_first(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         first = asyncio.ensure_future(wait_any(study.eval({"lr": lr}, 5) for lr in (1, 2, 3)))
         await asked(study, 3)
         await train(workers, study, 1, 0.5)
@@ -161,8 +170,7 @@ async def test_wait_any_gives_the_first(server: str, workers: Workers) -> None:
 
 
 async def test_a_refusal_is_only_its_own(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         with working(workers, study.id):
             asked = [study.eval({"lr": 1}, 5), study.eval({"momentum": 1}, 6), study.eval({"lr": 2}, 5)]
             one, refused, two = await wait_all(asked, return_exceptions=True)
@@ -172,7 +180,7 @@ async def test_a_refusal_is_only_its_own(server: str, workers: Workers) -> None:
 
 
 async def test_a_tuner_is_a_coroutine_over_a_study(server: str, workers: Workers) -> None:
-    async def halving(study: Study) -> Result:
+    async def halving(study: AsyncStudy) -> Result:
         rates = [0.1, 0.2, 0.3, 0.4]
         for step in (2, 4, 8):
             results = await wait_all(study.eval({"lr": lr}, step) for lr in rates)
@@ -180,32 +188,30 @@ async def test_a_tuner_is_a_coroutine_over_a_study(server: str, workers: Workers
             rates = [rate for _, rate in best[: max(1, len(rates) // 2)]]
         return best[0][0]
 
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         with working(workers, study.id):
             best = await halving(study)
         assert (best.trial, best.step, best.value) == (3, 8, 3.2)
-        assert [trial["steps"] for trial in (await study.refresh())._known.trials.values()] == [2, 2, 4, 8]
-        assert (await study.complete())._known.study["state"] == "completed"
+        assert [trial.steps for trial in await trials_of(study)] == [2, 2, 4, 8]
+        await study.complete()
+        assert study.state == "completed"
 
 
 async def test_a_study_is_found_again(server: str, workers: Workers) -> None:
-    async with Study(server) as first:
-        study = (await first.create(**FIELDS)).id
+    async with await AsyncStudy.create(FIELDS, url=server) as first:
+        study = first.id
         with working(workers, study):
             await first.eval({"lr": 0.5}, 4)
-    async with Study(server) as second:
-        await second.open(study)
+    async with await AsyncStudy.open(study, url=server) as second:
         assert (await second.eval({"lr": 0.5}, 4)).trial == 0
         with working(workers, study):
             assert await second.eval({"lr": 0.5}, 8) == Result(0, 8, 4.0, {"accuracy": 4.0})
         with pytest.raises(NotFound):
-            await second.open("nobody")
+            await AsyncStudy.open("nobody", url=server)
 
 
 async def test_what_the_studys_own_tuner_has_tried_is_asked_for_anew(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(changed())
+    async with await AsyncStudy.create(changed(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 1, 0.5)
         await study.refresh()
@@ -232,28 +238,25 @@ class Faulty(httpx2.AsyncHTTPTransport):
 
 async def test_broken_connections_lose_nothing(server: str, workers: Workers) -> None:
     transport = Faulty()
-    async with Study(server, transport=transport) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server, transport=transport) as study:
         with working(workers, study.id):
             assert (await study.eval({"lr": 1}, 2)).value == 2
         results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 3) for lr in (1, 2)))
         await until(lambda: not any(transport.faults.values()))
         with working(workers, study.id):
             assert [result.value for result in await results] == [3, 6]
-        assert len((await study.refresh())._known.trials) == 2
+        assert len(await trials_of(study)) == 2
 
 
 async def test_no_server() -> None:
-    async with Study("http://127.0.0.1:9", retries=0) as study:
-        with pytest.raises(Unreachable):
-            await study.create(**FIELDS)
-        with pytest.raises(StagetreeError, match="there is no study yet"):
-            await study.refresh()
-        assert repr(study) == "<Study at http://127.0.0.1:9, not created or opened yet>"
+    with pytest.raises(Unreachable):
+        await AsyncStudy.create(FIELDS, url="http://127.0.0.1:9", retries=0)
+    with pytest.raises(Unreachable):
+        Study.open("mine", url="http://127.0.0.1:9", retries=0)
 
 
 async def test_closing_ends_what_is_waited_for(server: str) -> None:
-    study = await Study(server).create(**FIELDS)
+    study = await AsyncStudy.create(FIELDS, url=server)
     waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
     await asked(study, 1)
     await study.close()
@@ -262,26 +265,41 @@ async def test_closing_ends_what_is_waited_for(server: str) -> None:
 
 
 async def test_a_study_with_a_tuner_of_its_own_is_looked_at_the_same_way(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(changed())
+    async with await AsyncStudy.create(changed(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 0, 0.5)
-        frame = await study.trials_frame()
-        assert list(frame.columns) == ["trial", "state", "steps", "value", "hp_lr", "hp_bs", "error"]
+        frame = await study.dataframe()
+        first, last = ["trial", "state", "steps", "value"], ["rung", "reason", "added", "ended", "seconds", "error"]
+        lr = ["lr.family", "lr.init", "lr.milestones", "lr.gamma", "bs", "lr"]
+        assert list(frame.columns) == [*first, *lr, *last, "accuracy@20", "accuracy@40"]
         assert list(frame["state"]) == ["completed", "waiting"]
-        assert list(frame["hp_bs"]) == [64, 64]
-        assert list(frame["hp_lr"]) == [MultiStep(0.1, [20], 0.1), 0.1]
+        assert list(frame["bs"]) == [64, 64]
+        assert (frame["lr.milestones"][0], frame["lr"][1]) == ((20,), 0.1)
+        assert frame["accuracy@40"][0] == 0.5 and math.isnan(frame["accuracy@40"][1])
+        assert list((await study.dataframe(by_step=False)).columns)[-1] == "error"
+        assert await study.curve(0) == {20: 0.5, 40: 0.5}
+
+
+async def test_waiting_for_the_end(server: str, workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
+    async with await AsyncStudy.create(changed(), url=server) as study:
+        waiting = asyncio.ensure_future(study.wait())
+        await asyncio.to_thread(workers.tune, study.id)
+        await train(workers, study, 0, 0.5)
+        await study.cancel()
+        await waiting
+        assert (study.state, len(study.trials)) == ("cancelled", 2)
+        last = capsys.readouterr().err.strip().splitlines()[-1]
+        assert last.startswith(f"{study.id} cancelled · 2/2 trials · 40 steps run · best accuracy 0.5 (trial 0)")
 
 
 # -------------------------------------------------------------------------------------------------------------- showing
 
 
 async def test_what_a_notebook_shows(server: str, workers: Workers) -> None:
-    async with Study(server) as study:
-        await study.create(**{**FIELDS, "metric": "<acc>"})
+    async with await AsyncStudy.create({**FIELDS, "metric": "<acc>"}, url=server) as study:
         wanted = [asyncio.ensure_future(study.eval({"lr": "<script>", "n": n}, 1)) for n in range(12)]
         await asked(study, 12)
-        assert repr(study) == f"<Study {study.id} at {server}: running, 12 trials>"
+        assert repr(study) == f"<AsyncStudy {study.id} at {server}: running, 12 trials>"
         shown = study._repr_html_()
         assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;acc&gt;" in shown
         assert (shown.count("<tr>"), "<p>2 more</p>" in shown) == (11, True)
@@ -291,18 +309,16 @@ async def test_what_a_notebook_shows(server: str, workers: Workers) -> None:
 
 async def test_without_pandas(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    async with Study(server) as study:
-        await study.create(**FIELDS)
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
         with pytest.raises(StagetreeError, match=r"^a DataFrame needs pandas: pip install 'stagetree\[pandas\]'$"):
-            await study.trials_frame()
+            await study.dataframe()
 
 
 # ------------------------------------------------------------------------------------------------------ without asyncio
 
 
 def test_without_await(server: str, workers: Workers) -> None:
-    with SyncStudy(server) as study:
-        study.create(**FIELDS)
+    with Study.create(FIELDS, url=server) as study:
         with working(workers, study.id):
             assert study.eval({"lr": 0.5}, 2) == Result(0, 2, 1.0, {"accuracy": 1.0})
             assert [result.value for result in study.eval_all([({"lr": 1}, 2), ({"lr": 2}, 2)])] == [2, 4]
@@ -311,16 +327,64 @@ def test_without_await(server: str, workers: Workers) -> None:
                 found = list(pool.map(lambda lr: study.eval({"lr": lr}, 4).value, (1, 2, 3, 4)))
             assert (found, later.result().value) == ([4, 8, 12, 16], 6)
             assert study.run(lambda study: study.eval({"lr": 5}, 2)).value == 10
-        assert study.best is not None and study.best["value"] == 16
-        assert list(study.trials_frame()["value"]) == [1, 4, 8, 12, 16, 10]
-        assert repr(study).startswith(
-            f"<SyncStudy {study.id} at {server}: running, 6 trials, best accuracy 16 (trial 4"
-        )
+        assert study.best is not None and study.best.value == 16
+        assert list(study.dataframe()["value"]) == [1, 4, 8, 12, 16, 10]
+        assert repr(study).startswith(f"<Study {study.id} at {server}: running, 6 trials, best accuracy 16 (trial 4")
         assert study._repr_html_().count("<tr>") == 7
-        assert study.refresh().complete().open(study.id).id == study.id
+        assert study.refresh().complete().wait(show=False).state == "completed"
+        with Study.open(study.id, url=server) as again:
+            assert again.id == study.id
     study.close()
+    with pytest.raises(StagetreeError, match="the connection was closed"):
+        study.refresh()
 
 
 async def test_without_await_inside_a_running_loop(server: str) -> None:
-    with SyncStudy(server) as study:
-        assert study.create(**FIELDS).cancel().study._known.study["state"] == "cancelled"
+    with Study.create(FIELDS, url=server) as study:
+        assert study.cancel().state == "cancelled"
+
+
+def test_numbers_of_numpy_are_numbers(server: str, workers: Workers) -> None:
+    with Study.create(FIELDS, url=server, seed=np.int64(3)) as study, working(workers, study.id):
+        assert study.eval({"lr": np.float32(0.5), "bs": np.int64(64)}, np.int64(2)).value == 1.0
+        assert study.trials[0].hp["bs"] == {"family": "constant", "value": 64}
+
+
+def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def endless(study: AsyncStudy) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        begun.wait(10)
+        main = threading.main_thread().ident or 0
+        while sys._current_frames()[main].f_code.co_name != "wait":  # nothing else tells that it waits by now
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with Study.create(FIELDS, url=server) as study:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            study.run(endless)
+        assert ended.wait(10)
+
+
+def test_a_program_that_closes_nothing_ends(server: str) -> None:
+    program = f"from stagetree import Study; study = Study.create({FIELDS!r}, url={server!r}); print(study.state)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "running\n"
+
+
+def test_a_fork_has_a_loop_of_its_own(server: str) -> None:
+    with Study.create(FIELDS, url=server) as study, ProcessPoolExecutor(1, get_context("fork")) as pool:
+        assert pool.submit(state_of, study.id, server).result(60) == "running"
+
+
+def state_of(study: str, url: str) -> str:
+    with Study.open(study, url=url) as opened:
+        return opened.state

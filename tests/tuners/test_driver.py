@@ -1,41 +1,79 @@
-"""A tuner at work: what it takes for granted may not happen, and what happens may come from others."""
+"""A tuner at work: only what the history says has happened, and that may come from others."""
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+import pytest
+
 from app.domain import commands as c
-from app.scheduling.tuners import TunerDriver
+from app.domain.search_plan import Study
+from app.scheduling.tuners import TUNERS, TunerDriver
+from app.scheduling.tuners.asha import Asha
+from app.scheduling.tuners.driver import TunerFailed
+from app.scheduling.tuners.samplers.base import NonAdaptive
 from tests.tuners.worlds import STUDY, simulator, spec
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 8, "reduction_factor": 2}
 LR = {"lr": {"family": "constant", "value": 0.1}}
 
 
+def observing(study: Study) -> TunerDriver:
+    """A driver that has seen all of a study."""
+    driver = TunerDriver(study.spec)
+    driver.observe(study)
+    return driver
+
+
 def test_a_users_trial_that_comes_first_is_not_taken_for_the_tuners() -> None:
     """Two wrote at once: the number that the tuner's trial would have had is a user's, with as many steps."""
     world = simulator(spec(ASHA))
     study = world.plan.studies[STUDY]
-    mind = TunerDriver(study.spec)
-    wished = mind.actions(study, 3)
+    driver = observing(study)
+    suggested = driver.suggest(3)
     world.give(c.AddTrial(study=STUDY, hp=LR, steps=2))
-    assert mind.actions(study, 3) == wished  # once more: it was not granted
-    world.give(c.ApplyTunerActions(study=STUDY, actions=wished))
+    assert driver.observe(study)
+    assert driver.suggest(3) == suggested
+    world.give(c.ApplyTunerActions(study=STUDY, actions=suggested))
+    driver.observe(study)
     assert [trial.reason["by"] for trial in study.trials] == ["user", "tuner"]
-    assert mind.expected(study) == TunerDriver(study.spec).expected(study)
+    assert driver.expected() == observing(study).expected()
 
 
 def test_an_eager_tuner_starts_many_at_once_and_promotes_one_by_one() -> None:
     """A promotion may find its result at once, and so change what is wanted after it."""
     world = simulator(spec({"kind": "sha", "num_trials": 8, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}))
     study = world.plan.studies[STUDY]
-    mind = TunerDriver(study.spec)
-    assert len(mind.actions(study, 1)) == 8
+    assert len(observing(study).suggest(1)) == 8
     world.run()
     assert study.state == "completed"
-    assert max(len(mind.actions(study, 1)) for _ in range(2)) == 0
+    assert observing(study).suggest(1) == ()
 
 
-def test_wishes_that_nobody_grants_are_wished_again() -> None:
+def test_what_is_suggested_changes_nothing() -> None:
     study = simulator(spec(ASHA)).plan.studies[STUDY]
-    mind = TunerDriver(study.spec)
-    assert mind.actions(study, 3) == mind.actions(study, 3) != ()
-    assert mind.actions(study, 0) == ()
+    driver = observing(study)
+    assert driver.suggest(3) == driver.suggest(3) == observing(study).suggest(3) != ()
+    assert driver.suggest(0) == ()
+    assert not driver.observe(study)
+
+
+class BrokenTuner(Asha):
+    def suggest(self) -> NoReturn:
+        raise ZeroDivisionError("no rung is left")
+
+
+class BrokenSampler(NonAdaptive):
+    def propose(self, number: int) -> NoReturn:
+        raise ZeroDivisionError("no draw is left")
+
+
+def test_what_tuner_and_sampler_raise_is_their_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = simulator(spec(ASHA)).plan.studies[STUDY]
+    driver = TunerDriver(study.spec, sampler=BrokenSampler())
+    driver.observe(study)
+    with pytest.raises(TunerFailed, match="ZeroDivisionError: no draw is left"):
+        driver.suggest(3)
+    monkeypatch.setitem(TUNERS, "asha", BrokenTuner)
+    with pytest.raises(TunerFailed, match="ZeroDivisionError: no rung is left"):
+        observing(study).suggest(3)

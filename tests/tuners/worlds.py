@@ -10,11 +10,12 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node, SearchPlan, Study, TrialEvent
+from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.simulator import Simulator, no_mishap, one_second_a_step
 from app.scheduling.tuners import tuner_of
 from app.scheduling.tuners.base import Next, Tuner
+from app.simulation.simulator import Simulator, no_fault, one_second_a_step
+from app.simulation.slots import Fault
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")
@@ -38,7 +39,7 @@ def spec(tuner: dict[str, Any], *, space: dict[str, Any] | None = None, **fields
 
 def simulator(study: StudySpec, *, slots: int = 3, name: StudyId = STUDY, **options: Any) -> Simulator:
     """A simulator to which the study was submitted."""
-    found = Simulator(SearchPlan(), slots=slots, **({"measure": losses(0)} | options))
+    found = Simulator(slots=slots, **({"measure": losses(0)} | options))
     submit(found, study, name)
     return found
 
@@ -69,17 +70,17 @@ def stragglers(seed: int) -> Callable[[e.Stage, int], float]:
     return lambda stage, number: (stage.end - stage.start + 1) * Random(f"{seed}/{number}").uniform(0.1, 9.0)
 
 
-def mishaps(seed: int, *, fail: float = 0.0, lose: float = 0.0) -> Callable[[e.Stage, int], str | None]:
+def faults(seed: int, *, fail: float = 0.0, lose: float = 0.0) -> Callable[[e.Stage, int, str], Fault | None]:
     """Some stages fail, some lose their worker."""
 
-    def happens(stage: e.Stage, number: int) -> str | None:
+    def happens(stage: e.Stage, number: int, slot: str) -> Fault | None:
         luck = Random(f"{seed}/{number}").random()
-        return "fail" if luck < fail else "lose" if luck < fail + lose else None
+        return Fault.FAIL if luck < fail else Fault.LOSE if luck < fail + lose else None
 
     return happens
 
 
-CALM: dict[str, Any] = {"seconds": one_second_a_step, "mishap": no_mishap}
+CALM: dict[str, Any] = {"seconds": one_second_a_step, "faults": no_fault}
 
 
 # ------------------------------------------------------------------------------------------------------------- tuners

@@ -2,19 +2,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
-from house import House
+from cluster import Cluster
 
 from app.events.database import Database
-from app.workers import memory, saver
 
 
 @pytest.fixture
-def house(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """One slot, on each kind of database; storage that fails is tried again without a pause."""
-    for module in (memory, saver):
-        monkeypatch.setattr(module, "RETRY_SECONDS", (0.0, 0.0))
-    made = House(database, str(tmp_path / "checkpoints"))
+def bucket_url(bucket: dict[str, str]) -> str:
+    return f"s3://checkpoints/{uuid4().hex}"
+
+
+@pytest.fixture
+def cluster(database: Database, tmp_path: Path) -> Iterator[Cluster]:
+    """One slot, on each kind of database."""
+    made = Cluster(database, tmp_path)
     yield made
     made.close()

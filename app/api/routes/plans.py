@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
-from app.api import paging, schemas, views
+from app.api import paging, reading, schemas
 from app.api.feed import Feed, server_sent, version_at
 from app.api.openapi import refusals
 from app.api.services import Found, Services, Use
+from app.api.strict import StrictRoute
 from app.events.tables import StudyRow
 
-router = APIRouter(prefix="/studies/{study}", tags=["plans"])
+router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
 Json = dict[str, Any]
 POSITION = 2**63 - 1
@@ -29,15 +30,13 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 )
 def get_plan(row: Found, use: Use) -> Json:
     """All its nodes, with those of the other studies on it."""
-    with use.looking_at(row) as (plan, _):
-        return views.plan(plan, row.stream)
+    return reading.plan(use, row)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
 def get_stage_tree(row: Found, use: Use) -> Json:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
-    with use.looking_at(row) as (plan, found):
-        return views.stage_tree(plan, found)
+    return reading.stage_tree(use, row)
 
 
 @router.get(
@@ -62,10 +61,7 @@ def list_events(
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(use, row, after if last is None else last)
-    feed = Feed(use, row, paging.number(cursor) or version_at(use.log, row.stream, after))
-    before, items = feed.version, feed.read(limit)
-    more = str(feed.version) if feed.version - before == limit else None
-    return {"items": [views.event(recorded) for recorded in items], "next_cursor": more}
+    return reading.events(use, row, limit, after, cursor)
 
 
 def _stream(use: Services, row: StudyRow, after: int) -> Response:

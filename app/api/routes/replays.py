@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from app.api import schemas
+from app.api import reading, schemas
 from app.api.openapi import refusals
 from app.api.services import Found, Use
-from app.domain.ids import StudyId
-from app.events.export import lines
-from app.events.log import EventLog
-from app.scheduling.replay import replay
+from app.api.strict import StrictRoute
 
-router = APIRouter(prefix="/studies/{study}", tags=["replay"])
+router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
 
 At = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
-BATCH = 5000
 LINE = (
     '{"position": 7, "version": 7, "at": 1789000000.0, "type": "StudyPaused", "schema": 1,'
     ' "data": {"study": "digits-asha-3f9c1a"}}'
 )
 
 
-@router.post(":replay", summary="Derive every decision again", response_model=schemas.Replay, responses=refusals(404))
+@router.post(
+    ":replay",
+    summary="Derive every decision again",
+    response_model=schemas.Replay,
+    response_model_exclude_unset=True,
+    responses=refusals(404),
+)
 def replay_study(row: Found, use: Use, at: At = None) -> Any:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
-    log = ((recorded.position, recorded.event) for recorded in use.log.read(row.stream))
-    return replay(log, StudyId(row.id), at=at).to_json()
+    return reading.replay(use, row, at)
 
 
 @router.get(
     "/log",
     summary="The whole log of the study's plan",
     response_class=StreamingResponse,
-    responses={200: {"content": {"application/jsonl": {"example": LINE}}}, **refusals(404)},
+    responses={200: {"content": {"text/plain": {"example": LINE}}}, **refusals(404)},
 )
 def get_log(row: Found, use: Use) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
-    return StreamingResponse(_lines(use.log, row.stream), media_type="application/jsonl")
-
-
-def _lines(log: EventLog, stream: str) -> Iterator[str]:
-    version = 0
-    while batch := log.read(stream, after=version, limit=BATCH):
-        yield from lines(batch)
-        version = batch[-1].version
+    return StreamingResponse(reading.log(use, row), media_type="text/plain")

@@ -7,14 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from app.api import metrics, schemas, views
+from app.api import metrics, paging, reading, schemas
 from app.api.errors import MEDIA_TYPE, answer
-from app.api.health import failures
 from app.api.openapi import REF, refusals
 from app.api.services import Use
+from app.api.strict import StrictRoute
 
-slots = APIRouter(tags=["service"])
-router = APIRouter(tags=["service"])
+slots = APIRouter(tags=["service"], route_class=StrictRoute)
+router = APIRouter(tags=["service"], route_class=StrictRoute)
 
 NOT_READY = {
     "description": "Something it needs is not there; `checks` says what.",
@@ -27,12 +27,20 @@ NUMBERS = {
 
 
 @slots.get("/slots", summary="The slots, and what they do", response_model=schemas.SlotPage, responses=refusals())
-def list_slots(use: Use) -> dict[str, Any]:
+def list_slots(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> dict[str, Any]:
     """All of them, by name."""
-    with use.records.read() as rows:
-        chains = {row.chain: row for row in rows.chains.live()}
-        found = rows.slots.all()
-    return {"items": [views.slot(row, chains.get(row.chain or "")) for row in found], "next_cursor": None}
+    return reading.slots(use, limit, cursor)
+
+
+@slots.get(
+    "/trainers",
+    summary="The trainers that studies may name",
+    response_model=schemas.TrainerPage,
+    responses=refusals(),
+)
+def list_trainers(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> dict[str, Any]:
+    """All of them, by name, each with the version that is part of a plan's identity."""
+    return reading.trainers(use, limit, cursor)
 
 
 @router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)
@@ -43,14 +51,17 @@ async def healthz() -> dict[str, str]:
 
 @router.get(
     "/readyz",
-    summary="Whether the server can work",
+    summary="Whether the service can work",
     response_model=schemas.Readiness,
     responses={503: NOT_READY},
 )
 def readyz(request: Request, use: Use) -> Any:
-    """Looks at the database, its schema and the broker, for a second at most."""
-    failed = failures(use.checks)
-    checks = {name: failed.get(name, "ok") for name in use.checks}
+    """Looks at the database, its schema, broker, store, scheduler and slots, for a second at most.
+
+    It is about the whole service; whether this server answers is `/healthz`.
+    """
+    checks = use.checks.ask()
+    failed = [name for name, said in checks.items() if said != "ok"]
     if failed:
         return answer(request, 503, f"Not ready: {', '.join(failed)}.", checks=checks)
     return {"status": "ok", "checks": checks}
@@ -63,5 +74,5 @@ def readyz(request: Request, use: Use) -> Any:
     responses={200: NUMBERS, **refusals()},
 )
 def get_metrics(use: Use) -> Response:
-    """Studies by state, slots, steps, and the head of the log."""
+    """Studies, slots and chains by state, the head of the log, and what `/readyz` says."""
     return PlainTextResponse(metrics.text(use), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import paging, schemas, views
-from app.api.bodies import Body, study_of, trainer_of
+from app.api import paging, reading, schemas, views
+from app.api.bodies import StudyBody, study_of, trainer_of
 from app.api.errors import Invalid
-from app.api.openapi import body, refusals
-from app.api.services import ID, Found, Services, Use
+from app.api.openapi import refusals
+from app.api.services import Found, Services, Use
+from app.api.strict import StrictRoute
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
@@ -24,7 +27,7 @@ from app.events.log import Recorded
 from app.events.tables import StudyRow
 from stagetree.spec import StudySpec
 
-router = APIRouter(tags=["studies"])
+router = APIRouter(tags=["studies"], route_class=StrictRoute)
 
 PREVIEW_SECONDS = 20.0
 """What a preview may take of this process; on one's own machine it may take longer."""
@@ -32,6 +35,8 @@ PREVIEW_SECONDS = 20.0
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
 NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
+States = Annotated[Sequence[schemas.StudyState], Query(description="only studies in this state; may be repeated")]
+Name = Annotated[str | None, Query(max_length=200, description="only studies of this name")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
 
@@ -42,9 +47,8 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
     response_model=schemas.Study,
     response_description="The study as it was submitted; `Location` says where to find it.",
     responses=refusals(400, 413, 415),
-    openapi_extra=body("StudySpec", schemas.STUDY_FILE),
 )
-def submit_study(request: Request, response: Response, given: Body, use: Use, write: Writing) -> Json:
+def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: Writing) -> Json:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
     recorded = _submit(use, write, study_of(given, use.trainers, use.limits))
     submitted = recorded[-1].event
@@ -54,6 +58,7 @@ def submit_study(request: Request, response: Response, given: Body, use: Use, wr
 
 
 def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
+    spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     version = trainer_of(spec, use.trainers).version
     args, at = dict(spec.trainer_args), use.clock()
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, trainer_args=args, seed=spec.seed)
@@ -74,14 +79,15 @@ def _new_id(use: Services, name: str) -> StudyId:
 
 
 @router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
-def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
+def list_studies(
+    use: Use,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = None,
+    state: States = (),
+    name: Name = None,
+) -> Json:
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
-    with use.records.read() as rows:
-        if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
-            raise paging.wrong(cursor)
-        page = rows.studies.page(after=cursor, limit=limit + 1)
-    more = page[limit - 1].id if len(page) > limit else None
-    return {"items": [views.listed(row) for row in page[:limit]], "next_cursor": more}
+    return reading.studies(use, limit, cursor, state, name)
 
 
 @router.get(
@@ -94,18 +100,11 @@ def list_studies(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = No
 )
 def get_study(request: Request, response: Response, row: Found, use: Use, trials: WithTrials = True) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
-    shown, version = _shown(use, row, with_trials=trials)
+    shown, version = reading.study(use, row, with_trials=trials)
     response.headers["ETag"] = f'W/"{version}"'
     if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=response.headers)
     return shown
-
-
-def _shown(use: Services, row: StudyRow, *, with_trials: bool = False) -> tuple[Json, int]:
-    """The study, and the version of its plan."""
-    reached = use.reached(row.stream)
-    with use.looking_at(row) as (plan, study):
-        return views.study(plan, study.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
 
 
 def _command(name: str, summary: str) -> Json:
@@ -151,7 +150,7 @@ def complete_study(row: Found, use: Use, write: Writing) -> Json:
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:
     write(row.stream, lambda plan: decide(plan, command, use.limits))
-    return _shown(use, row)[0]
+    return reading.study(use, row, with_trials=False)[0]
 
 
 @router.post(
@@ -159,11 +158,10 @@ def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> J
     summary="What a study would cost; runs nothing",
     response_model=schemas.Preview,
     responses=refusals(400, 413, 415),
-    openapi_extra=body("StudySpec", schemas.STUDY_FILE),
 )
-def preview_study(given: Body, use: Use, slots: Slots = 1) -> Json:
+def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
     """The body is that of a submission, and refused where that would be."""
-    from app.scheduling.preview import PreviewTooLong, preview
+    from app.simulation.preview import PreviewTooLong, preview
 
     spec, until = study_of(given, use.trainers, use.limits), time.monotonic() + PREVIEW_SECONDS
     try:

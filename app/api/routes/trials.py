@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 
-from app.api import paging, schemas, views
-from app.api.bodies import Body, asks_of, extension_of, trial_of
+from app.api import paging, reading, schemas, views
+from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
-from app.api.openapi import body, refusals
+from app.api.openapi import refusals
+from app.api.ordering import KEYS
 from app.api.services import Found, Services, TrialPath, Use
+from app.api.strict import StrictRoute
 from app.api.writing import Write, Writing
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
 from stagetree.limits import Limits
+from stagetree.sequences import parse
+from stagetree.space import Space
 
-router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"])
+router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
+batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
 Json = dict[str, Any]
+States = Annotated[Sequence[schemas.TrialState], Query(description="only trials in this state; may be repeated")]
+Sort = Annotated[
+    str,
+    Query(
+        pattern=f"^-?({'|'.join(KEYS)})$",
+        description="a field to sort by, results with the best first; -FIELD turns the order around",
+    ),
+]
 
 
 @router.get(
@@ -33,12 +47,30 @@ Json = dict[str, Any]
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> Json:
-    """In the order of their numbers."""
-    after = paging.number(cursor)
-    with use.looking_at(row) as (plan, found):
-        more = str(after + limit) if after + limit < len(found.trials) else None
-        return {"items": views.trials(plan, found, after, limit), "next_cursor": more}
+def list_trials(
+    row: Found,
+    use: Use,
+    limit: paging.Limit = 100,
+    cursor: paging.Cursor = None,
+    state: States = (),
+    sort: Sort = "trial",
+) -> Json:
+    """In the order of their numbers, or of another key. What has no value there comes last.
+
+    Pages of trials in another order than their numbers' may overlap while the study goes on.
+    """
+    return reading.trials(use, row, limit, cursor, state, sort)
+
+
+@batch.get(
+    "/trials:columns",
+    summary="All trials by column",
+    response_model=schemas.Columns,
+    responses=refusals(404),
+)
+def get_columns(row: Found, use: Use) -> Json:
+    """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
+    return reading.columns(use, row)
 
 
 @router.get(
@@ -50,10 +82,18 @@ def list_trials(row: Found, use: Use, limit: paging.Limit = 100, cursor: paging.
 )
 def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     """With its learning curve and, if it failed, the traceback."""
-    with use.looking_at(row) as (plan, found):
-        if not 0 <= number < len(found.trials):
-            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
-        return views.trial(plan, found.trials[number])
+    return reading.trial(use, row, number)
+
+
+@router.get(
+    "/{number}/log",
+    summary="What a trial printed",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"example": "epoch 3: loss 0.21\\n"}}}, **refusals(404)},
+)
+def get_trial_log(row: Found, number: TrialPath, use: Use) -> PlainTextResponse:
+    """A stage that several trials share is in the log of the one it was run for."""
+    return PlainTextResponse(reading.trial_log(use, row, number))
 
 
 @router.post(
@@ -64,9 +104,8 @@ def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     response_model_exclude_unset=True,
     response_description="The trial; `Location` says where to find it.",
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("TrialSpec", {"hp": schemas.HP, "steps": 40}),
 )
-def add_trial(request: Request, response: Response, row: Found, given: Body, use: Use, write: Writing) -> Json:
+def add_trial(request: Request, response: Response, row: Found, given: TrialBody, use: Use, write: Writing) -> Json:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     trial = trial_of(given)
     hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
@@ -77,9 +116,6 @@ def add_trial(request: Request, response: Response, row: Found, given: Body, use
     return get_trial(row, added.trial, use)
 
 
-batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
-
-
 @batch.post(
     "/trials:batch",
     summary="Ask for many trials at once",
@@ -87,12 +123,10 @@ batch = APIRouter(prefix="/studies/{study}", tags=["trials"])
     response_model_exclude_unset=True,
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("TrialsAsked", {"trials": [{"hp": schemas.HP, "steps": 40}, {"trial": 3, "steps": 80}]}),
 )
-def ask_trials(row: Found, given: Body, use: Use, write: Writing) -> Json:
+def ask_trials(row: Found, given: AsksBody, use: Use, write: Writing) -> Json:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    asks = asks_of(given)
-    return {"items": _asked(row, asks, use, write)}
+    return {"items": _asked(row, asks_of(given), use, write)}
 
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
@@ -110,9 +144,8 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
     response_model=schemas.TrialDetail,
     response_model_exclude_unset=True,
     responses=refusals(400, 404, 409, 413, 415),
-    openapi_extra=body("Extension", {"steps": 80}),
 )
-def extend_trial(row: Found, number: TrialPath, given: Body, use: Use, write: Writing) -> Json:
+def extend_trial(row: Found, number: TrialPath, given: ExtensionBody, use: Use, write: Writing) -> Json:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
@@ -120,10 +153,15 @@ def extend_trial(row: Found, number: TrialPath, given: Body, use: Use, write: Wr
 def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tuple[e.Event, ...]:
     """Raises `Invalid` where the hyper-parameters are not those of the study."""
     events = decide(plan, command, limits)
-    wanted = _hyper_parameters(plan.studies[command.study])
+    study = plan.studies[command.study]
+    names = _hyper_parameters(study)
     for event in events:
-        if isinstance(event, e.TrialAdded) and (wanted := wanted or set(event.hp)) != set(event.hp):
-            raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {', '.join(sorted(event.hp))}")
+        if isinstance(event, e.TrialAdded):
+            wanted = _existing(study, event.hp) or names or set(event.hp)
+            names = wanted
+            if wanted != set(event.hp):
+                got = ", ".join(sorted(event.hp))
+                raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {got}")
     return events
 
 
@@ -133,6 +171,15 @@ def _hyper_parameters(study: Study) -> set[str]:
         return set(study.trials[0].hp)
     listed = study.spec["tuner"].get("trials")
     return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
+
+
+def _existing(study: Study, hp: Json) -> set[str]:
+    """The names that belong into a configuration, in a space where that depends on it; empty in others."""
+    space = Space(study.spec["space"]) if study.spec.get("space") else None
+    if space is None or not space.is_conditional:
+        return set()
+    configuration = {name: parse(value) for name, value in hp.items()}
+    return {name for name in study.spec["space"] if space.exists(name, configuration)}
 
 
 @router.delete(

@@ -1,4 +1,4 @@
-"""The rows beside the log: studies as they stand, slots, and who may write for a chain.
+"""The rows beside the log: studies as they stand, slots, schedulers, and who may write for a chain.
 
 All of it works inside a transaction: `Rows` is what one sees, and the log's `append` runs a change of them alongside.
 Time is the database's, or that of the clock given to `Database`.
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.events.rows.chains import ChainFlags, Chains, Lease
 from app.events.rows.clock import now
 from app.events.rows.errors import ChainNotClaimable, Fenced, SlotLost, SlotTaken
+from app.events.rows.schedulers import Schedulers
 from app.events.rows.slots import Slots
 from app.events.rows.studies import Studies
 
@@ -22,6 +23,7 @@ class Rows:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.studies, self.slots, self.chains = Studies(session), Slots(session), Chains(session)
+        self.schedulers = Schedulers(session)
 
     def now(self) -> float:
         """Unix seconds by the clock that leases go by."""
@@ -35,6 +37,7 @@ __all__ = [
     "Fenced",
     "Lease",
     "Rows",
+    "Schedulers",
     "SlotLost",
     "SlotTaken",
     "Slots",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, text, tuple_, update
+from sqlalchemy import func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.events.tables import ACTIVE, STUDIES, StudyRow
+from app.events.tables import ACTIVE, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
 
 
 class Studies:
@@ -37,7 +37,18 @@ class Studies:
             query = query.where(order < cursor)
         return [StudyRow(**row._mapping) for row in self._session.execute(query)]
 
+    def count_by_state(self) -> dict[str, int]:
+        """How many studies there are in each state that any is in."""
+        query = select(STUDIES.c.state, func.count()).group_by(STUDIES.c.state)
+        return {row[0]: row[1] for row in self._session.execute(query)}
+
     def active_streams(self) -> list[str]:
         """The streams that have a study which is not over."""
         query = select(STUDIES.c.stream).where(text(ACTIVE)).distinct().order_by(STUDIES.c.stream)
         return list(self._session.scalars(query))
+
+    def busy_versions(self) -> dict[str, int]:
+        """The streams with a study that is not over or a chain under way, and how many events each has by now."""
+        busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)))
+        query = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(busy)).order_by(STREAMS.c.stream)
+        return {row.stream: row.version for row in self._session.execute(query)}

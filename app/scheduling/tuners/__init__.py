@@ -14,7 +14,7 @@ from app.scheduling.tuners.fixed import Fixed
 from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
 from app.scheduling.tuners.pbt import Pbt
 from app.scheduling.tuners.pop import Pop
-from app.scheduling.tuners.samplers import SAMPLERS, Sampler
+from app.scheduling.tuners.samplers import SAMPLERS, Enqueued, Sampler
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
 from stagetree.spec import AshaTuner, SamplingTuner, StudySpec
@@ -45,7 +45,10 @@ def tuner_of(spec: StudySpec) -> Tuner:
 
 def sampler_of(spec: StudySpec) -> Sampler | None:
     """Where the study's configurations come from; None where its tuner names them all."""
-    return SAMPLERS[spec.tuner.sampler](spec) if isinstance(spec.tuner, SamplingTuner) else None
+    if not isinstance(spec.tuner, SamplingTuner):
+        return None
+    sampler = SAMPLERS[spec.tuner.sampler](spec)
+    return Enqueued(spec, sampler) if spec.first else sampler
 
 
 __all__ = ["SAMPLERS", "TUNERS", "Sampler", "Tuner", "TunerDriver", "sampler_of", "tuner_of"]

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -76,6 +76,10 @@ class Context:
         return cls(float(reason.get("elapsed", 0.0)), int(reason.get("slots", 1)), lambda trial: seconds)
 
 
+NOWHERE = Context()
+"""Where nothing is known but the history."""
+
+
 class Tuner(ABC):
     """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
 
@@ -104,6 +108,14 @@ class Tuner(ABC):
     @abstractmethod
     def suggest(self) -> Next | None:
         """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        """Up to `most` actions that follow whatever becomes of those before them; the first is what `suggest` says.
+
+        One, unless the tuner knows better: whoever starts a thousand trials should say so at once.
+        """
+        action = self.suggest() if most else None
+        return () if action is None else (action,)
 
     def loss(self, event: TrialEvent) -> float:
         """The study's metric, turned so that less is better; infinite for a trial that failed."""

@@ -31,6 +31,9 @@ class Fixed(Tuner):
     def suggest(self) -> Start | None:
         return self._starts[self._started] if self._started < len(self._starts) else None
 
+    def suggest_many(self, most: int) -> tuple[Start, ...]:
+        return self._starts[self._started : self._started + most]
+
 
 def _steps(spec: StudySpec) -> Iterable[int]:
     """For how many steps each of the trials is trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -62,6 +63,10 @@ class Hyperband(_Brackets):
         promotions = ((bracket.promotion(), number) for number, bracket in enumerate(self.brackets))
         wanted = ((action, number) for action, number in chain(starts, promotions) if action is not None)
         return next((_in_bracket(action, number) for action, number in wanted), None)
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        starts = [_in_bracket(start, n) for n, bracket in enumerate(self.brackets) for start in bracket.starts(most)]
+        return starts[:most] or super().suggest_many(most)
 
 
 class AsyncHyperband(_Brackets):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -51,7 +51,7 @@ class Pbt(Tuner):
         tuner: Any = spec.tuner
         self._size, self._quantile = tuner.population_size, tuner.quantile
         self._ends = every(tuner.ready_steps, tuner.max_steps)
-        self._explorer, self._seed, self._fixed = Explorer(spec), spec.seed, tuple(tuner.fixed)
+        self._explorer, self._seed, self._fixed = Explorer(spec), spec.sampling_seed, tuple(tuner.fixed)
         self._generation = self._begun = 0
         self._members: dict[int, Member] = {}  # by trial
         self._values: dict[int, Hp] = {}  # of every trial there ever was
@@ -78,6 +78,11 @@ class Pbt(Tuner):
         if self._begun < self._size:
             return NewTrial(steps=self._ends[0], reason={"rung": 0, "member": self._begun})
         return self._wanted[0] if self._wanted else None
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        members = range(self._begun, min(self._size, self._begun + most))
+        starts = [NewTrial(steps=self._ends[0], reason={"rung": 0, "member": member}) for member in members]
+        return starts or super().suggest_many(most)
 
     # ------------------------------------------------------------------------------------------------ population
 

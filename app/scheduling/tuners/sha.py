@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from app.domain.commands import Extend
@@ -52,6 +53,11 @@ class SyncBracket:
     def start(self) -> NewTrial | None:
         """A new configuration, as long as the bottom rung has room: whatever the results."""
         return NewTrial(steps=self.steps[0], reason={"rung": 0}) if self.entered[0] < self.width else None
+
+    def starts(self, most: int) -> list[Next]:
+        """Up to `most` configurations for the bottom rung."""
+        start = self.start()
+        return [] if start is None else [start] * min(most, self.width - self.entered[0])
 
     def promotion(self) -> Extend | None:
         """The next promotion out of a rung that is complete, from the bottom up."""
@@ -105,3 +111,6 @@ class Sha(Tuner):
 
     def suggest(self) -> Next | None:
         return self._bracket.suggest()
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        return self._bracket.starts(most) or super().suggest_many(most)

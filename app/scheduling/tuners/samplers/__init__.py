@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from app.scheduling.tuners.samplers.base import Grid, Proposal, Random, Sampler
+from app.scheduling.tuners.samplers.base import Enqueued, Grid, Proposal, Random, Sampler
 from app.scheduling.tuners.samplers.optuna_sampler import OptunaSampler
 from app.scheduling.tuners.samplers.qmc import QMCSampler
 from stagetree.spec import SamplingTuner, StudySpec
@@ -36,4 +36,4 @@ def unavailable(spec: StudySpec) -> str | None:
     return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
 
 
-__all__ = ["NEEDED", "SAMPLERS", "Proposal", "Sampler", "unavailable"]
+__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "unavailable"]

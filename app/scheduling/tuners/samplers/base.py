@@ -24,7 +24,13 @@ class Proposal:
 
 
 class Sampler(Protocol):
-    """Gives configuration after configuration, as a function of the study file and of what it has seen."""
+    """Gives configuration after configuration, as a function of the study file and of what it has seen.
+
+    adaptive: what it proposes depends on what it has seen.
+    """
+
+    @property
+    def adaptive(self) -> bool: ...
 
     def propose(self, number: int) -> Proposal | None:
         """Configuration `number`, counted from 0; None when there are no more. Asked again, it says the same."""
@@ -42,6 +48,8 @@ class Sampler(Protocol):
 class NonAdaptive:
     """A sampler whose proposals depend on no result."""
 
+    adaptive = False
+
     def observe(self, event: TrialEvent) -> None:
         """Nothing is learned."""
 
@@ -53,7 +61,7 @@ class Random(NonAdaptive):
     """Independent draws from the space: configuration n of a seed is always the same."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self._space, self._seed = spec.search_space, spec.seed
+        self._space, self._seed = spec.search_space, spec.sampling_seed
 
     def propose(self, number: int) -> Proposal | None:
         return Proposal(to_json(self._space.sample(self._seed, number)))
@@ -70,6 +78,37 @@ class Grid(NonAdaptive):
 
     def size(self) -> int | None:
         return len(self._configurations)
+
+
+class Enqueued:
+    """Configurations that the user knows already, then those of another sampler, which learns of them too."""
+
+    def __init__(self, spec: StudySpec, then: Sampler) -> None:
+        self._first = [_known(spec, number) for number in range(len(spec.first))]
+        self._then = then
+
+    @property
+    def adaptive(self) -> bool:
+        return self._then.adaptive
+
+    def propose(self, number: int) -> Proposal | None:
+        known = len(self._first)
+        return self._first[number] if number < known else self._then.propose(number - known)
+
+    def size(self) -> int | None:
+        size = self._then.size()
+        return None if size is None else len(self._first) + size
+
+    def observe(self, event: TrialEvent) -> None:
+        self._then.observe(event)
+
+
+def _known(spec: StudySpec, number: int) -> Proposal:
+    """A configuration of the user's; if it is in the space, with the values that a sampler needs to learn from it."""
+    configuration = spec.first[number]
+    values = spec.search_space.values(configuration)
+    learned = {} if values is None else {"sample": values, "asked": 0}
+    return Proposal(to_json(configuration), {"first": number, **learned})
 
 
 def to_json(configuration: Mapping[str, Sequence]) -> Hp:

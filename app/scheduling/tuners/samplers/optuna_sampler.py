@@ -45,6 +45,8 @@ class OptunaSampler:
     With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
     """
 
+    adaptive = True
+
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._spec, self._kind, self._space = spec, kind, spec.search_space
         self._seen: list[TrialEvent] = []
@@ -75,7 +77,7 @@ class OptunaSampler:
     def _drawn(self, number: int) -> Proposal:
         """A configuration by chance."""
         for attempt in range(_DRAWS):
-            sample, choose = _keeping(drawing(Random(f"{self._spec.seed}/{number}/{attempt}")))
+            sample, choose = _keeping(drawing(Random(f"{self._spec.sampling_seed}/{number}/{attempt}")))
             if (hp := self._made_of(choose)) is not None:
                 return Proposal(hp, {"sample": sample, "asked": _ATTEMPTS})
         raise SequenceError("", f"must hold configurations that can be found: none of {_DRAWS} draws is one")
@@ -131,7 +133,7 @@ class OptunaMirror:
         return lambda place, free: _suggest(trial, place, free)
 
     def _trial(self, key: str) -> Trial:
-        seed = int.from_bytes(sha256(f"{self._spec.seed}/{key}".encode()).digest()[:4])
+        seed = int.from_bytes(sha256(f"{self._spec.sampling_seed}/{key}".encode()).digest()[:4])
         self._study.sampler = _sampler(self._kind, seed)
         return self._study.ask()
 

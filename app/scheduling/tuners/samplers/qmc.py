@@ -25,7 +25,7 @@ class QMCSampler(NonAdaptive):
     """
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
-        self._space, self._seed, self._kind = spec.search_space, spec.seed, kind
+        self._space, self._seed, self._kind = spec.search_space, spec.sampling_seed, kind
         self._parameters = self._space.parameters()
         self._found: list[Proposal] = []
         self._more = self._configurations()

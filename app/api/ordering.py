@@ -1,0 +1,45 @@
+"""Trials in the order of a key, and by column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = dict[str, Any]
+KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank")
+RESULTS = ("value", "best", "last")
+
+
+def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
+    """By a key; results with the best first; `-KEY` the other way round; what has none comes last."""
+    name = sort.removeprefix("-")
+    known = [trial for trial in trials if _key(trial, name) is not None]
+    best_first = name in RESULTS and mode != "min"
+    known.sort(key=lambda trial: _key(trial, name), reverse=sort.startswith("-") != best_first)
+    return known + [trial for trial in trials if _key(trial, name) is None]
+
+
+def _key(trial: Json, name: str) -> Any:
+    found = trial.get(name)
+    return found["value"] if isinstance(found, dict) else found
+
+
+def columns(trials: Sequence[Json]) -> Json:
+    """The number of trials, and a list for each field that one of them has."""
+    rows = [flat(trial) for trial in trials]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {"count": len(rows), "columns": {name: [row.get(name) for row in rows] for name in names}}
+
+
+def flat(item: Mapping[str, Any], prefix: str = "") -> Json:
+    """The item with its objects taken apart, and lists as JSON. A sequence is its constant, or else its fields."""
+    found: Json = {}
+    for name, value in item.items():
+        if isinstance(value, dict) and value.get("family") == "constant":
+            found[prefix + name] = value["value"]
+        elif isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = json.dumps(value) if isinstance(value, list) else value
+    return found

@@ -1,0 +1,128 @@
+"""How far a study is, and how long it will take: from its trials, its rungs, and a forecast of what is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.api.forms import form_text
+from app.domain import accounting
+from app.domain.ids import ChainId, NodeId
+from app.domain.search_plan import Chain, SearchPlan, Study, TrialEvent
+from app.domain.standing import Rung, standing
+from app.domain.states import TrialEventKind, TrialState
+from app.simulation.forecast import forecast
+
+Json = dict[str, Any]
+NAMED = 8
+"""The most trials that are named for a stage."""
+
+DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
+
+
+def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Json:
+    """Trials and steps done of those expected, the rungs, what slots do for the study, and its last decision."""
+    running = list(_running(plan, study, reached))
+    steps = _steps(plan, study, running)
+    return {
+        "trials": {"done": _over(study), "expected": _expected_trials(study)},
+        "steps": steps,
+        "seconds_left": _seconds_left(study, steps, len(running)),
+        "rungs": [_rung(rung) for rung in standing(study).ladder()],
+        "last": _last_decision(study),
+        "running": running,
+    }
+
+
+def _over(study: Study) -> int:
+    """The trials that wait for nothing: they came to a result, or to an end."""
+    return sum(trial.state != TrialState.ACTIVE for trial in study.trials)
+
+
+def _expected_trials(study: Study) -> int | None:
+    """How many trials the study will have had; None where that is for others to say."""
+    tuner = study.spec.get("tuner", {})
+    if study.is_final or tuner.get("kind") in ("grid", "trials"):
+        return len(study.trials) or None
+    expected = forecast(study.spec)
+    found = expected.trials if expected else tuner.get("num_trials")
+    return found and max(found, len(study.trials))
+
+
+def _steps(plan: SearchPlan, study: Study, running: list[Json]) -> Json:
+    """The different steps that are trained, those under way included, and how many there will be."""
+    trained, left = accounting.cost(plan, study).known + study.fresh, _outstanding(plan, study)
+    under_way = sum(run["step"] - run["start"] for run in running if run["study"] == study.id)
+    expected = None if study.is_final else forecast(study.spec)
+    to_come = max(0, expected.steps - study.unique) if expected else 0
+    return {"done": trained + min(under_way, left), "expected": trained + left + to_come}
+
+
+def _outstanding(plan: SearchPlan, study: Study) -> int:
+    """The different steps that trials still wait for: none of those that failed or were cancelled."""
+    ends: dict[NodeId, int] = {}
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            starts = [plan.nodes[name].start for name in trial.path]
+            for name, end in zip(trial.path, [*starts[1:], trial.steps], strict=True):
+                ends[name] = max(end, ends.get(name, 0))
+    return sum(max(0, end - plan.nodes[name].trained) for name, end in ends.items())
+
+
+def _seconds_left(study: Study, steps: Json, slots: int) -> float | None:
+    """At the pace so far; None as long as nothing can be said."""
+    if study.is_final or not study.executed or not slots:
+        return None
+    left = steps["expected"] - steps["done"]
+    return float(round(left * study.gpu_seconds / study.executed / slots, 1))
+
+
+def _rung(rung: Rung) -> Json:
+    return {
+        "bracket": rung.bracket,
+        "rung": rung.number,
+        "steps": rung.steps,
+        "entered": rung.entered,
+        "arrived": len(rung.values),
+        "failed": len(rung.failed),
+        "promoted": len(rung.promoted),
+    }
+
+
+def _last_decision(study: Study) -> Json | None:
+    """The last thing that the tuner decided about a trial, with its reason."""
+    event = next((event for event in reversed(study.history) if event.kind in DECISIONS), None)
+    return None if event is None else _decision(event)
+
+
+def _decision(event: TrialEvent) -> Json:
+    return {"kind": event.kind, "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}
+
+
+def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[Json]:
+    for chain in plan.chains.values():
+        if not chain.is_trained and chain.stages[chain.index].node in study.deepest:
+            yield _under_way(plan, study, chain, reached.get(chain.id, 0))
+
+
+def _under_way(plan: SearchPlan, study: Study, chain: Chain, reached: int) -> Json:
+    """What a slot is doing, and for which trials of this study. `study` is the one that is charged for it."""
+    stage = chain.stages[chain.index]
+    step = min(max(reached, stage.start), stage.end)
+    served = [
+        trial.number
+        for trial in study.trials
+        if trial.state == TrialState.ACTIVE and stage.node in trial.path and trial.steps > stage.start
+    ]
+    forms = plan.nodes[stage.node].segment.forms
+    return {
+        "slot": chain.slot,
+        "study": stage.study,
+        "node": stage.node,
+        "start": stage.start,
+        "end": stage.end,
+        "step": step,
+        "trials": served[:NAMED],
+        "trial_count": len(served),
+        "forms": {name: form_text(form) for name, form in sorted(forms.items())},
+    }

@@ -1,0 +1,167 @@
+"""What the reading routes answer, as plain functions: the command line calls the same ones on a store without a server.
+
+Each takes the services and, where it is about one study, the study's row. Steps and positions are as in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Any
+
+from app.api import ordering, views
+from app.api.errors import Invalid
+from app.api.feed import Feed, version_at
+from app.api.services import ID, Services
+from app.api.writable import writable
+from app.domain.errors import Unknown
+from app.domain.ids import StudyId
+from app.events.export import lines
+from app.events.rows import Rows
+from app.events.tables import StudyRow
+
+Json = dict[str, Any]
+LOG_BATCH = 5000
+ROWS = 500
+
+
+def studies(
+    use: Services, limit: int, cursor: str | None = None, states: Collection[str] = (), name: str | None = None
+) -> Json:
+    """A page of the list, newest first; only those in these states, or of this name. Raises `Invalid`."""
+    with use.records.read() as rows:
+        if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
+            raise wrong_cursor(cursor)
+        found = list(islice(_matching(rows, cursor, states, name), limit + 1))
+    more = found[limit - 1].id if len(found) > limit else None
+    return {"items": [views.listed(row) for row in found[:limit]], "next_cursor": more}
+
+
+def _matching(rows: Rows, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
+    while page := rows.studies.page(after=after, limit=ROWS):
+        after = page[-1].id
+        yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))
+
+
+def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int]:
+    """The study, and the version of its plan."""
+    reached = use.reached(row.stream)
+    with use.looking_at(row) as (plan, found):
+        return views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
+
+
+def trials(
+    use: Services,
+    row: StudyRow,
+    limit: int,
+    cursor: str | None = None,
+    states: Collection[str] = (),
+    sort: str = "trial",
+) -> Json:
+    """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
+    after = number(cursor)
+    with use.looking_at(row) as (plan, found):
+        if not states and sort == "trial":
+            items, total = views.trials(plan, found, after, limit), len(found.trials)
+        else:
+            chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
+            items, total = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit], len(chosen)
+    return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+
+
+def columns(use: Services, row: StudyRow) -> Json:
+    """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
+    with use.looking_at(row) as (plan, found):
+        return ordering.columns(views.trials(plan, found))
+
+
+def trial(use: Services, row: StudyRow, number: int) -> Json:
+    """One trial with its curve. Raises `Unknown`."""
+    with use.looking_at(row) as (plan, found):
+        if not 0 <= number < len(found.trials):
+            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
+        return views.trial(plan, found.trials[number])
+
+
+def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None) -> Json:
+    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last."""
+    feed = Feed(use, row, number(cursor) or version_at(use.log, row.stream, after))
+    before, items = feed.version, feed.read(limit)
+    more = str(feed.version) if feed.version - before == limit else None
+    return {"items": [views.event(recorded) for recorded in items], "next_cursor": more}
+
+
+def plan(use: Services, row: StudyRow) -> Json:
+    """The search plan that the study is part of."""
+    with use.looking_at(row) as (found, _):
+        return views.plan(found, row.stream)
+
+
+def stage_tree(use: Services, row: StudyRow) -> Json:
+    """What is left to do for the study."""
+    with use.looking_at(row) as (found, study):
+        return views.stage_tree(found, study)
+
+
+def replay(use: Services, row: StudyRow, at: int | None) -> Json:
+    """Every decision derived again. Raises `Unknown` for a position before the study."""
+    from app.scheduling.replay import replay as replayed
+
+    log = ((recorded.position, recorded.event) for recorded in use.log.read(row.stream))
+    found = replayed(log, StudyId(row.id), at=at)
+    if row.id not in found.plan.studies:
+        raise Unknown(f"there was no study {row.id} yet at event {at}: `stagetree events` lists those it has")
+    return writable(found.to_json())
+
+
+def log(use: Services, row: StudyRow) -> Iterator[str]:
+    """The whole log of the study's plan, one event a line."""
+    version = 0
+    while batch := use.log.read(row.stream, after=version, limit=LOG_BATCH):
+        yield from lines(batch)
+        version = batch[-1].version
+
+
+def trial_log(use: Services, row: StudyRow, number: int) -> str:
+    """What the trial printed while it was trained. Raises `Unknown` where nothing is kept."""
+    trial(use, row, number)
+    path = use.logs and use.logs / row.id / f"{number}.log"
+    if path is None or not path.is_file():
+        raise Unknown(f"nothing is kept of what trial {number} of study {row.id} printed, if anything was")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def trainers(use: Services, limit: int, cursor: str | None = None) -> Json:
+    """A page of the trainers that studies may name."""
+    known = sorted(use.trainers.describe().items())
+    return _page([{"name": name, "version": source.version} for name, source in known], limit, cursor)
+
+
+def slots(use: Services, limit: int, cursor: str | None = None) -> Json:
+    """A page of the slots, by name, with what they do."""
+    with use.records.read() as rows:
+        chains = {row.chain: row for row in rows.chains.live()}
+        now, lease = rows.now(), use.lease_seconds
+        found = [views.slot(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
+    return _page(found, limit, cursor)
+
+
+def _page(items: list[Json], limit: int, cursor: str | None) -> Json:
+    """A part of a short list."""
+    after = number(cursor)
+    more = str(after + limit) if after + limit < len(items) else None
+    return {"items": items[after : after + limit], "next_cursor": more}
+
+
+def number(cursor: str | None) -> int:
+    """The number that a cursor stands for, 0 for none. Raises `Invalid`."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+        raise wrong_cursor(cursor)
+    return int(cursor)
+
+
+def wrong_cursor(cursor: str) -> Invalid:
+    """The cursor is not one of ours."""
+    return Invalid("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")

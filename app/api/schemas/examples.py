@@ -1,0 +1,175 @@
+"""Examples of what the API answers, for its description, and the words that it uses for states."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+Json = dict[str, Any]
+
+StudyState = Literal["running", "paused", "completed", "failed", "cancelled"]
+TrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
+
+
+def shown_as(value: Json) -> ConfigDict:
+    """The configuration of a model with this example."""
+    return ConfigDict(json_schema_extra={"examples": [value]})
+
+
+HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}, "bs": 64}
+NODE = "5f0c3a1be2d94c7788a1c2d3e4f50617"
+
+STUDY_FILE: Json = {
+    "name": "digits-grid",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "seed": 0,
+    "metric": "val_accuracy",
+    "mode": "max",
+    "eval_every": 10,
+    "space": {"lr": [HP["lr"], 0.1], "bs": [64, {"family": "values", "values": [64, 128], "milestones": [24]}]},
+    "tuner": {"kind": "grid", "max_steps": 40},
+}
+RESULTS: Json = {"last": {"step": 40, "value": 0.9889}, "best": {"step": 30, "value": 0.9917}}
+TRIAL: Json = {
+    "trial": 3,
+    "state": "completed",
+    "standing": "trained to step 40",
+    "steps": 40,
+    "trained": 40,
+    "value": 0.9889,
+    **RESULTS,
+    "rung": None,
+    "rank": None,
+    "hp": HP,
+}
+TRIAL_DETAIL: Json = {
+    **TRIAL,
+    "asked": [10, 40],
+    "reason": {"by": "tuner"},
+    "path": [NODE],
+    "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
+}
+LISTED: Json = {
+    "study": "digits-grid-3f9c1a",
+    "name": "digits-grid",
+    "state": "running",
+    "submitted_at": 1789000000.0,
+    "plan": "plan-0f6a2c9d8b7e4a51",
+}
+UNDER_WAY: Json = {
+    "slot": "gpu0",
+    "study": "digits-grid-3f9c1a",
+    "node": NODE,
+    "start": 20,
+    "end": 40,
+    "step": 31,
+    "trials": [3, 4],
+    "trial_count": 2,
+    "forms": {"bs": "64", "lr": "0.1"},
+}
+PROGRESS: Json = {
+    "trials": {"done": 1, "expected": 4},
+    "steps": {"done": 82, "expected": 104},
+    "seconds_left": 2.2,
+    "rungs": [],
+    "last": None,
+    "running": [UNDER_WAY],
+}
+COST: Json = {
+    "alone": 160,
+    "stopped_early": 0,
+    "unfinished": 49,
+    "shared": 40,
+    "known": 0,
+    "repeated": 0,
+    "run": 71,
+    "saved": 40,
+    "saved_share": 0.3604,
+}
+STUDY: Json = {
+    "study": "digits-grid-3f9c1a",
+    "name": "digits-grid",
+    "state": "running",
+    "error": None,
+    "metric": "val_accuracy",
+    "mode": "max",
+    "value": "last",
+    "tuner": "grid",
+    "best": {"trial": 3, "value": 0.9889, "steps": 40, "hp": HP, **RESULTS},
+    "counts": {"waiting": 1, "running": 2, "completed": 1, "stopped": 0, "failed": 0, "cancelled": 0},
+    "steps": {"requested": 160, "unique": 104, "executed": 71},
+    "cost": COST,
+    "merge_rate": 1.538,
+    "gpu_seconds": 7.2,
+    "wall_seconds": 4.1,
+    "submitted_at": 1789000000.0,
+    "finished_at": None,
+    "progress": PROGRESS,
+    "spec": STUDY_FILE,
+    "trials": [TRIAL],
+}
+EVENT: Json = {
+    "position": 42,
+    "version": 17,
+    "type": "Evaluated",
+    "data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}},
+    "at": 1789000004.2,
+}
+PREVIEW: Json = {
+    "trials": 32,
+    "requested": 1280,
+    "unique": 608,
+    "merge_rate": 2.105,
+    "critical_path_steps": 40,
+    "makespan_steps": 304,
+    "slots": 2,
+    "advice": [],
+}
+NODE_EXAMPLE: Json = {
+    "id": NODE,
+    "parent": None,
+    "start": 0,
+    "forms": {"bs": "64", "lr": "0.1"},
+    "studies": ["digits-grid-3f9c1a"],
+    "checkpoints": [20],
+    "metrics": [{"step": 20, "metrics": {"val_accuracy": 0.95}}],
+    "waiting": [],
+    "running": [],
+}
+STAGE: Json = {"node": NODE, "start": 20, "end": 40, "parent": None, "ready": True}
+SLOT: Json = {
+    "name": "gpu0",
+    "device": "cuda:0",
+    "host": "node-1",
+    "state": "busy",
+    "note": None,
+    "quarantined_until": None,
+    "trainers": {"digits": "9c0ffee1d2b3a456"},
+    "chain": "c1",
+    "stage": {"node": NODE, "start": 20, "end": 40, "step": 31},
+    "study": "digits-grid-3f9c1a",
+    "seen_at": 1789000004.0,
+}
+REPLAY: Json = {
+    "study": "digits-asha-3f9c1a",
+    "identical": True,
+    "events": 214,
+    "decisions": 41,
+    "state": "completed",
+    "best": {"trial": 3, "value": 0.97, "steps": 60},
+    "steps": {"requested": 600, "unique": 412, "executed": 412},
+    "plan": [{"node": NODE, "parent": None, "start": 0, "asked": 15, "checkpoints": [1, 15], "evaluated": [15]}],
+    "rungs": [{"bracket": 0, "rung": 0, "trials": [{"trial": 3, "value": 0.91, "steps": 15, "promoted": True}]}],
+    "history": [
+        {
+            "event": 12,
+            "kind": "promote",
+            "trial": 3,
+            "rung": 1,
+            "steps": 60,
+            "reason": {"rung": 1, "rank": 1, "cut": 1, "of": 4, "loss": -0.91},
+        }
+    ],
+}

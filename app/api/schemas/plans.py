@@ -1,0 +1,153 @@
+"""What lies behind a study: plan, stage tree, events, replay."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from app.api.schemas.common import Steps
+from app.api.schemas.examples import EVENT, NODE_EXAMPLE, REPLAY, STAGE, Json, StudyState, shown_as
+from app.api.schemas.trials import Point
+
+
+class Waiting(BaseModel):
+    step: int
+    study: str
+    trial: int
+
+
+class Running(BaseModel):
+    chain: str
+    start: int
+    end: int
+
+
+class Node(BaseModel):
+    """One set of sequences from a start step on, under a parent."""
+
+    id: str
+    parent: str | None
+    start: int
+    forms: dict[str, str] = Field(description="what each hyper-parameter does here, for people")
+    studies: list[str] = Field(description="the studies that have a trial here")
+    checkpoints: list[int] = Field(description="the steps at which the state is kept")
+    metrics: list[Point]
+    waiting: list[Waiting] = Field(description="who waits for a result, at which step")
+    running: list[Running] = Field(description="the steps (start, end] that are being trained")
+
+
+class Plan(BaseModel):
+    """The search plan: all trials of all studies on one trainer, version, arguments and seed."""
+
+    model_config = shown_as(
+        {
+            "plan": "plan-0f6a2c9d8b7e4a51",
+            "trainer": "digits",
+            "trainer_version": "1",
+            "trainer_args": {"width": 32},
+            "seed": 0,
+            "studies": ["digits-grid-3f9c1a"],
+            "nodes": [NODE_EXAMPLE],
+        }
+    )
+    plan: str
+    trainer: str
+    trainer_version: str
+    trainer_args: Json
+    seed: int
+    studies: list[str]
+    nodes: list[Node]
+
+
+class Place(BaseModel):
+    node: str
+    step: int
+
+
+class Stage(BaseModel):
+    """Train a node from one step to another; start equals end where only an evaluation is missing."""
+
+    node: str
+    start: int
+    end: int
+    parent: Place | None = Field(description="the end of the stage before, null where it begins at a checkpoint")
+    ready: bool = Field(description="it can begin now")
+
+
+class StageTree(BaseModel):
+    """The stages that are outstanding for the study, parents first."""
+
+    model_config = shown_as({"stages": [STAGE], "critical_path_steps": 20})
+    stages: list[Stage]
+    critical_path_steps: int
+
+
+class Event(BaseModel):
+    """A fact in its place: `position` in the whole log, `version` in the stream of its plan."""
+
+    model_config = shown_as(EVENT)
+    position: int
+    version: int
+    type: str
+    data: Json
+    at: float
+
+
+class EventPage(BaseModel):
+    """A page may hold fewer than `limit` items, even none, and still have a next one."""
+
+    model_config = shown_as({"items": [EVENT], "next_cursor": "17"})
+    items: list[Event]
+    next_cursor: str | None
+
+
+class ReplayedBest(BaseModel):
+    trial: int
+    value: float
+    steps: int
+
+
+class ReplayedNode(BaseModel):
+    """A node that the study passes, and how far it was by then."""
+
+    node: str
+    parent: str | None
+    start: int
+    asked: int = Field(description="the last step that the study asked for there")
+    checkpoints: list[int]
+    evaluated: list[int]
+
+
+class RungResult(BaseModel):
+    trial: int
+    value: float
+    steps: int
+    promoted: bool
+
+
+class ReplayedRung(BaseModel):
+    bracket: int
+    rung: int
+    trials: list[RungResult] = Field(description="best first")
+
+
+class Difference(BaseModel):
+    event: int
+    recorded: Json | None
+    derived: Json | None
+
+
+class Replay(BaseModel):
+    """Every decision of a study, derived again from its log, and how it stands at the last event replayed."""
+
+    model_config = shown_as(REPLAY)
+    study: str
+    identical: bool = Field(description="whether every recorded decision follows from what was on record before it")
+    events: int = Field(description="how many events were folded")
+    decisions: int = Field(description="how many decisions were derived")
+    difference: Difference | None = Field(default=None, description="the first decision that cannot be derived")
+    state: StudyState
+    best: ReplayedBest | None
+    steps: Steps
+    plan: list[ReplayedNode]
+    rungs: list[ReplayedRung] = Field(description="the rungs, each with its results, best first")
+    history: list[Json] = Field(description="every result and decision, in the order of the log")

@@ -1,0 +1,148 @@
+"""Studies: their results, costs and progress."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.schemas.common import Result, Steps
+from app.api.schemas.examples import LISTED, PREVIEW, STUDY, Json, StudyState, TrialState, shown_as
+from app.api.schemas.trials import Trial
+
+
+class Best(BaseModel):
+    """The best trial so far, by the study's mode, ties to the lower number."""
+
+    trial: int
+    value: float = Field(description="its last result or its best one, as the study's `value` says")
+    steps: int = Field(description="the step at which it had the value")
+    hp: Json
+    last: Result | None
+    best: Result | None
+
+
+class Cost(BaseModel):
+    """A waterfall: alone - stopped_early - unfinished - shared - known + repeated = run, all in steps."""
+
+    alone: int = Field(description="all trials, each trained alone to the end")
+    stopped_early: int = Field(description="what the tuner decided not to train")
+    unfinished: int = Field(description="what nobody trained, and is not saved either")
+    shared: int = Field(description="what trials of the study took together")
+    known: int = Field(description="what was trained for another study")
+    repeated: int = Field(description="what was run again, or in vain, because of accidents")
+    run: int = Field(description="what workers ran for the study")
+    saved: int = Field(description="stopped_early + shared + known")
+    saved_share: float | None = Field(description="the saved part of alone - unfinished")
+
+
+class UnderWay(BaseModel):
+    """A stage that a slot is training now."""
+
+    slot: str
+    study: str = Field(description="the study that is charged for it")
+    node: str
+    start: int
+    end: int
+    step: int = Field(description="the last step done, as of the worker's last heartbeat")
+    trials: list[int] = Field(description="the first of the study's trials that it serves")
+    trial_count: int = Field(description="how many it serves")
+    forms: dict[str, str] = Field(description="what each hyper-parameter does there, for people")
+
+
+class TrialsDone(BaseModel):
+    done: int = Field(description="trials that wait for no result")
+    expected: int | None = Field(description="how many there will be; null where others say so")
+
+
+class StepsDone(BaseModel):
+    done: int = Field(description="different steps that are trained, those under way included")
+    expected: int = Field(description="how many there will be, by a forecast where a tuner stops trials early")
+
+
+class RungStanding(BaseModel):
+    """Where a tuner compares trials."""
+
+    bracket: int
+    rung: int
+    steps: int
+    entered: int = Field(description="trials that were sent there")
+    arrived: int = Field(description="those of them with a result there")
+    failed: int
+    promoted: int = Field(description="those of them that went on")
+
+
+class Decision(BaseModel):
+    """What the tuner decided about a trial."""
+
+    kind: Literal["promote", "stop"]
+    trial: int
+    steps: int
+    reason: Json
+
+
+class Progress(BaseModel):
+    trials: TrialsDone
+    steps: StepsDone
+    seconds_left: float | None = Field(description="at the pace so far; null while nothing can be said")
+    rungs: list[RungStanding]
+    last: Decision | None = Field(description="the tuner's last decision about a trial that was there")
+    running: list[UnderWay]
+
+
+class Study(BaseModel):
+    """A study with its results so far."""
+
+    model_config = shown_as(STUDY)
+    study: str
+    name: str
+    state: StudyState
+    error: str | None
+    metric: str
+    mode: str
+    value: str = Field(description="last or best: which of a trial's results is its value")
+    tuner: str = Field(description="the tuner's kind")
+    best: Best | None
+    counts: dict[TrialState, int] = Field(description="trials by state")
+    steps: Steps
+    cost: Cost
+    merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
+    gpu_seconds: float
+    wall_seconds: float = Field(description="from submission to the end, or to now")
+    submitted_at: float
+    finished_at: float | None
+    progress: Progress
+    spec: Json = Field(
+        default={}, title="File", description="the study file as it was submitted; left out with the trials"
+    )
+    trials: list[Trial] = []
+
+
+class Listed(BaseModel):
+    """A study in the list."""
+
+    model_config = shown_as(LISTED)
+    study: str
+    name: str
+    state: StudyState
+    submitted_at: float
+    plan: str
+
+
+class StudyPage(BaseModel):
+    model_config = shown_as({"items": [LISTED], "next_cursor": "digits-grid-3f9c1a"})
+    items: list[Listed]
+    next_cursor: str | None
+
+
+class Preview(BaseModel):
+    """What a study would cost, counted in steps."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [PREVIEW]})
+    trials: int
+    requested: int
+    unique: int
+    merge_rate: float
+    critical_path_steps: int = Field(description="no number of slots is faster")
+    makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

@@ -1,0 +1,140 @@
+"""Requests read with care: no NaN, no key twice, nothing that a database cannot keep, no parameter overlooked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from app.api.errors import Invalid, Problem
+from app.api.services import services
+from stagetree.limits import Limits
+from stagetree.sequences import did_you_mean
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class StrictRequest(Request):
+    """A request whose body is bounded and, where JSON is expected, checked before anybody looks at it."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.scope, request.receive)
+        self._value: Any = None
+
+    async def prepare(self, *, is_json: bool) -> None:
+        """Read the body. Raises `Problem` 400, 413, 415 or 422."""
+        limits = services(self).limits
+        self._body = await _bounded(self, limits.bytes)
+        if is_json:
+            self._value = _json_value(self.headers.get("content-type", ""), self._body, limits)
+
+    async def json(self) -> Any:
+        """The value in the body."""
+        return self._value
+
+
+class StrictRoute(APIRoute):
+    """A route that has its requests read so."""
+
+    def get_route_handler(self) -> Handler:
+        handle, is_json = super().get_route_handler(), self.body_field is not None
+        known = {parameter.alias for parameter in _query_parameters(self.dependant)}
+
+        async def strict(request: Request) -> Response:
+            refuse_unknown(request.query_params, known)
+            careful = StrictRequest(request)
+            await careful.prepare(is_json=is_json)
+            return await handle(careful)
+
+        return strict
+
+
+async def raw_body(request: Request) -> bytes:
+    """The bytes of the body."""
+    return await request.body()
+
+
+Raw = Annotated[bytes, Depends(raw_body)]
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise `Invalid` for a query parameter that nobody reads: whoever wrote it expected something of it."""
+    for name in given:
+        if name not in known:
+            there = f"there are {', '.join(sorted(known))}" if known else "there are none"
+            raise Invalid(name, f"is not a parameter here: {there}{did_you_mean(name, known)}")
+
+
+def _query_parameters(dependant: Dependant) -> Iterator[Any]:
+    """Those of a route and of all that it depends on."""
+    yield from dependant.query_params
+    for inner in dependant.dependencies:
+        yield from _query_parameters(inner)
+
+
+async def _bounded(request: Request, most: int) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise Problem(413, f"The body is larger than {most:,} bytes.")
+    return bytes(body)
+
+
+def _json_value(content_type: str, raw: bytes, limits: Limits) -> Any:
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "The body must be JSON, and the Content-Type must say so: application/json.")
+    try:
+        value = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        _check(value, limits.depth)
+    except RecursionError:
+        raise _too_deep(limits.depth) from None
+    except ValueError as error:
+        raise Problem(400, f"The body is not JSON: {error}.") from None
+    return value
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise Problem(422, f"Numbers must be finite, and the body holds {constant}.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Problem(422, f"The key {key!r} is written twice in one object.")
+        found[key] = value
+    return found
+
+
+def _check(value: Any, most: int) -> None:
+    """Raise `Problem` for what is JSON, and cannot be kept."""
+    for path, item in _walk(value, most):
+        if isinstance(item, float) and not math.isfinite(item):
+            raise Invalid(path, "must be a finite number; this one is too large")
+        if isinstance(item, str) and ("\0" in item or any("\ud800" <= char <= "\udfff" for char in item)):
+            raise Invalid(path, "must be text that can be kept, without NUL characters and lone surrogates")
+
+
+def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """All keys and all values that hold no others, each with its place."""
+    if depth > most:
+        raise _too_deep(most)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield path, key
+            yield from _walk(item, most, f"{path}.{key}" if path else key, depth + 1)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _walk(item, most, f"{path}[{number}]", depth + 1)
+    else:
+        yield path, value
+
+
+def _too_deep(most: int) -> Problem:
+    return Problem(422, f"The body must not be nested deeper than {most} levels.")

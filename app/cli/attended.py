@@ -1,0 +1,50 @@
+"""The embedded stack for a program that attends to it: `stagetree.local` starts this, and it ends with its input.
+
+It says one line of JSON: where the API answers and how many slots there are, or why it could not start.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from app.embedded import Embedded, StackFailed, default_slots, embedded
+from app.registry import TrainerFileError
+
+_LOOK_SECONDS = 1.0
+
+
+def main(options: dict[str, Any]) -> int:
+    """Serve until the input ends. The exit code is 1 when the stack could not start, or one of its processes ended."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    folder, slots = Path(options["folder"]), options["slots"] or default_slots()
+    (folder / "trainers").mkdir(parents=True, exist_ok=True)
+    try:
+        with embedded(Embedded(folder, slots, options["trainers"]), await_slots=True) as stack:
+            _say(url=stack.url, slots=slots)
+            while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+                stack.check()
+    except (StackFailed, TrainerFileError) as problem:
+        _say(error=str(problem))
+        return 1
+    return 0
+
+
+def _say(**said: Any) -> None:
+    try:
+        print(json.dumps(said), flush=True)
+    except BrokenPipeError:
+        sys.stderr.close()  # nobody is there any more
+
+
+def _end(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

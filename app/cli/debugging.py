@@ -1,0 +1,59 @@
+"""`stagetree debug`: a trial in this terminal, where `breakpoint()` stops and an error comes as it was raised."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.errors import USAGE, fail
+from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
+from app.cli.text import number as written
+
+Json = dict[str, Any]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda.")]
+
+
+def debug(
+    id: StudyId,
+    number: TrialNumber,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="How far; by default as far as it came.")
+    ] = None,
+    trainers: Trainers = None,
+    device: Device = "cpu",
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Train a trial again in this terminal, as a slot does: breakpoint() stops there. Records nothing.
+
+    \b
+    Example:  stagetree debug last 3 --steps 1
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+    from app.registry import Catalogue
+    from stagetree.runtime.debug import run_in_terminal
+
+    with stacks.reading(server, dir) as service:
+        name = study_id(service.client, id)
+        trial, plan = service.client.trial(name, number), service.client.plan(name)
+    source = Catalogue(stacks.trainer_files(trainers or [], beside=Path("study.yaml"))).find(plan["trainer"])
+    if source is None:
+        fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
+    if source.version != plan["trainer_version"]:
+        print(f"{source.path} has changed since the study was trained.", file=sys.stderr)
+    until = steps or _came_to(trial)
+    print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
+    metrics = run_in_terminal(
+        source.path, plan["trainer"], plan["trainer_args"], plan["seed"], trial["hp"], None, 0, until, device
+    )
+    for metric, value in sorted(metrics.items()):
+        print(f"{metric}  {'-' if value is None else written(value)}")
+
+
+def _came_to(trial: Json) -> int:
+    """The step in which the trial failed, or the last one it was asked for."""
+    return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])

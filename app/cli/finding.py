@@ -1,0 +1,76 @@
+"""Where a command looks, and which study is meant: by id, the unique beginning of an id, a name, or `last`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.cli.documents import Documents
+from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.store import DEFAULT, Store, is_store
+
+Json = dict[str, Any]
+LAST = "last"
+SHOWN = 5
+
+
+def server_url(given: str | None) -> str | None:
+    """The server that an option or the environment names, with its scheme; an empty option means none."""
+    url = os.environ.get("STAGETREE_URL") if given is None else given
+    return f"http://{url}" if url and "://" not in url else url or None
+
+
+@contextmanager
+def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Store]:
+    """A server that was named, a folder that was named, the server of the environment, `.stagetree` here, or the
+    server of this machine: the first of these that there is.
+    """
+    from stagetree.client import Client
+
+    if server and folder:
+        fail("--server and --dir name two places: give one of them", USAGE)
+    url = None if folder else server_url(server)
+    if url is None and (folder or is_store(DEFAULT)):
+        with Store(folder or DEFAULT) as store:
+            yield store
+    else:
+        with Client(url) as client:
+            yield Documents(client)
+
+
+def study_id(client: Documents | Store, meant: str) -> str:
+    """The id of the study that is meant. Ends with a message where there is none, or where it could be several."""
+    if meant == LAST:
+        newest = next(iter(client.studies(limit=1)), None)
+        if newest is None:
+            fail("there are no studies yet", NOT_FOUND)
+        return str(newest["study"])
+    listed = list(client.studies(limit=1000))
+    if any(study["study"] == meant for study in listed):
+        return meant
+    named = [study["study"] for study in listed if study["name"] == meant]
+    if named:
+        return _newest(named, meant)
+    found = [study["study"] for study in listed if study["study"].startswith(meant)]
+    if len(found) > 1:
+        fail(f"{meant} could be {', '.join(found[:SHOWN])}{' ...' if len(found) > SHOWN else ''}", USAGE)
+    if not found:
+        fail(_unknown(meant, listed), NOT_FOUND)
+    return str(found[0])
+
+
+def _newest(ids: list[str], name: str) -> str:
+    if len(ids) > 1:
+        print(f"{ids[0]} is the newest of {len(ids)} studies named {name}.", file=sys.stderr)
+    return ids[0]
+
+
+def _unknown(meant: str, listed: list[Json]) -> str:
+    from stagetree.sequences import did_you_mean
+
+    known = [study["study"] for study in listed]
+    return f"there is no study {meant}{did_you_mean(meant, known)}; `stagetree studies` lists those there are"

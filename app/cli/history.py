@@ -1,0 +1,138 @@
+"""Commands about what happened: events, the log, and decisions derived again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.errors import DONE, FAILED
+from app.cli.options import ListOutput, Output, Server, Store, StudyId
+from app.cli.output import Format, ListFormat, print_csv, print_json
+from app.cli.text import one_line, short
+
+Json = dict[str, Any]
+WIDEST = 160
+HIDDEN = ("spec", "hp", "sha256", "key", "stages", "at", "study")
+
+
+def events(
+    id: StudyId,
+    after: Annotated[int, typer.Option("--after", metavar="N", min=0, help="Begin behind this event.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the study is over.")] = False,
+    type: Annotated[
+        list[str] | None, typer.Option("--type", metavar="NAME", help="Only events of this type; may be repeated.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
+    """Show what happened in a study, in order.
+
+    \b
+    Example:  stagetree events last --type TrialExtended
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.reading(server, dir) as service:
+        study = study_id(service.client, id)
+        read = service.client.follow if follow else service.client.events
+        found = (event for event in read(study, after) if not type or event["type"] in type)
+        if output is ListFormat.json:
+            _print_array(found)
+        elif output is ListFormat.csv:
+            print_csv(found)
+        else:
+            for event in found:
+                at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+                print(f"{event['position']:>7}  {at}  {event['type']:<18} {_brief(event['data'])}", flush=True)
+
+
+def _print_array(items: Any) -> None:
+    """One JSON document, each item of it as soon as it is there."""
+    sys.stdout.write("[")
+    for number, item in enumerate(items):
+        sys.stdout.write((",\n " if number else "\n ") + json.dumps(item))
+        sys.stdout.flush()
+    sys.stdout.write("\n]\n")
+
+
+def _brief(data: Json) -> str:
+    """What an event says, in a line; of a traceback, its end."""
+    parts = []
+    for name, value in data.items():
+        if name == "error":
+            value = str(value).strip().rsplit("\n", 1)[-1]
+        if name in ("node", "chain"):
+            value = str(value)[:8]
+        if name not in HIDDEN and value not in ({}, None, "", False):
+            parts.append(f"{name}={_value(value)}")
+    text = one_line("  ".join(parts))
+    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, dict):
+        return short(value)
+    return "(" + ", ".join(f"{name} {_value(inner)}" for name, inner in value.items()) + ")"
+
+
+def replay(
+    id: StudyId,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=1, help="Only as far as the event at this position.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="FIELD=VALUE", help="Decide with another study file; may be repeated."),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="Replay this file, made by `export`; no server.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Derive every decision of a study again from its log, and compare: exit code 1 if one differs.
+
+    \b
+    Example:  stagetree replay last --what-if tuner.reduction_factor=4
+    """
+    from app.cli import replaying
+
+    if what_if:
+        found = replaying.imagined(id, at, what_if, log, server, dir)
+        print_json(found) if output is Format.json else replaying.print_what_if(found)
+        return
+    if log:
+        found = replaying.from_log(replaying.read(log), id, at, str(log)).to_json()
+    else:
+        found = replaying.from_service(id, at, server, dir)
+    print_json(found) if output is Format.json else replaying.print_replay(found)
+    raise typer.Exit(DONE if found["identical"] else FAILED)
+
+
+def export(
+    id: StudyId,
+    curves: Annotated[bool, typer.Option("--curves", help="Print the study's curves instead, a trial a line.")] = False,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Print the whole log of a study's plan, one event a line; `replay --log` reads it.
+
+    \b
+    Example:  stagetree export last > log.jsonl
+    """
+    from app.cli import stacks
+    from app.cli.curves import curves as curves_of
+    from app.cli.finding import study_id
+
+    with stacks.reading(server, dir) as service:
+        study = study_id(service.client, id)
+        log = service.client.log(study)
+    sys.stdout.writelines(curves_of(log, study) if curves else [log])

@@ -1,0 +1,163 @@
+"""The live view of a study on a terminal: what is done, what is left, what was saved, and what each slot trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.progress import FINAL, trials_done
+from app.cli.text import duration, number, one_line, plural, short_hp
+
+Json = dict[str, Any]
+FEW_LINES = 8
+"""Lines that are not about slots, with one to spare; the slots get the rest of the terminal."""
+
+COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "paused": "yellow"}
+
+
+def live(looks: Iterator[Json]) -> None:
+    """Show the study in place until it is over."""
+    console = Console(stderr=True, highlight=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as view:
+        for study in looks:
+            view.update(frame(study, console.height), refresh=True)
+    console.print()
+
+
+def frame(study: Json, height: int = 24) -> RenderableType:
+    """The view as it stands, in no more than `height` lines."""
+    body = Table.grid(padding=(0, 1), expand=True)
+    body.add_column(style="dim", no_wrap=True, width=7)
+    body.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    body.add_row("trials", _bar(study["progress"]["trials"], _trials(study)))
+    body.add_row("steps", _bar(study["progress"]["steps"], _steps(study)))
+    for label, text in _facts(study):
+        body.add_row(label, text)
+    slots = _slots(study, max(1, height - FEW_LINES - body.row_count + 2))
+    return Group(_title(study), body, *slots)
+
+
+def _title(study: Json) -> Table:
+    left = study["progress"]["seconds_left"]
+    time = f"{duration(study['wall_seconds'])} elapsed" + (f", about {duration(left)} left" if left else "")
+    title = Table.grid(expand=True)
+    title.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    title.add_column(justify="right", no_wrap=True)
+    name = Text(study["study"], "bold")
+    name.append(f" · {study['tuner']} · ", "not bold").append(study["state"], COLOURS.get(study["state"], "cyan"))
+    title.add_row(name, Text(time, "dim"))
+    return title
+
+
+def _bar(counts: Json, text: Text) -> Table:
+    row = Table.grid(padding=(0, 1), expand=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True, justify="left", min_width=34, overflow="ellipsis")
+    total = counts["expected"] or max(counts["done"], 1)
+    row.add_row(ProgressBar(total=total, completed=counts["done"]), text)
+    return row
+
+
+def _trials(study: Json) -> Text:
+    counts, text = study["counts"], Text(trials_done(study["progress"]).removesuffix("s").removesuffix(" trial"))
+    if counts["failed"]:
+        text.append(f"  {counts['failed']} failed", "bold red")
+    for state in ("running", "waiting", "cancelled"):
+        if counts[state]:
+            text.append(f"  {counts[state]} {state}")
+    return text
+
+
+def _steps(study: Json) -> Text:
+    steps = study["progress"]["steps"]
+    share = steps["done"] / steps["expected"] if steps["expected"] else 0
+    about = "about " if study["progress"]["rungs"] and study["state"] not in FINAL else ""
+    return Text(f"{steps['done']}/{about}{steps['expected']}  {share:.0%}")
+
+
+def _facts(study: Json) -> Iterator[tuple[str, Text]]:
+    if rungs := study["progress"]["rungs"]:
+        yield "rungs", Text("   ".join(_brackets(rungs)))
+    yield "saved", _saved(study)
+    if study["best"]:
+        yield "best", _best(study)
+    if study["progress"]["last"]:
+        yield "last", Text(decision(study["progress"]["last"]))
+    if study["error"]:
+        yield "error", Text(one_line(study["error"]), "red")
+
+
+def _brackets(rungs: list[Json]) -> Iterator[str]:
+    """For each bracket, the steps of its rungs, who came there, and who went on."""
+    for bracket in sorted({rung["bracket"] for rung in rungs}):
+        inside = [rung for rung in rungs if rung["bracket"] == bracket]
+        yield " ▸ ".join(f"{rung['steps']}: {rung['arrived']}/{rung['entered']}" for rung in inside)
+
+
+def _saved(study: Json) -> Text:
+    cost = study["cost"]
+    words = (("stopped_early", "by stopping early"), ("shared", "shared"), ("known", "known before"))
+    parts = [f"{cost[name]} {text}" for name, text in words if cost[name]]
+    text = Text(f"{plural(cost['saved'], 'step')}" + (f": {', '.join(parts)}" if parts else " so far"))
+    if study["progress"]["rungs"] and study["state"] not in FINAL:
+        text.append("   what is stopped early counts at the end", "dim")
+    if cost["repeated"]:
+        text.append(f"   {cost['repeated']} repeated after accidents", "yellow")
+    return text
+
+
+def _best(study: Json) -> Text:
+    found = study["best"]
+    text = Text(f"{one_line(study['metric'])} ").append(number(found["value"]), "bold green")
+    text.append(f"  trial {found['trial']} @ {found['steps']}  ")
+    return text.append(one_line(short_hp(found["hp"])), "dim")
+
+
+def decision(last: Json) -> str:
+    """What the tuner decided last, in words."""
+    reason = last["reason"]
+    verb = f"goes on to step {last['steps']}" if last["kind"] == "promote" else "is stopped"
+    if {"rank", "of", "cut"} <= reason.keys():
+        return f"trial {last['trial']} {verb}: rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    if {"rank", "of"} <= reason.keys():
+        return f"trial {last['trial']} {verb}: rank {reason['rank']} of {reason['of']}"
+    return f"trial {last['trial']} {verb}"
+
+
+def _slots(study: Json, room: int) -> list[RenderableType]:
+    """A line for each slot that works for the study, as far as there is room."""
+    running = sorted(study["progress"]["running"], key=lambda run: str(run["slot"]))
+    if not running:
+        return []
+    shown = running if len(running) <= room else running[: room - 1]
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(style="cyan", no_wrap=True, min_width=7)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=3, style="dim")
+    table.add_column(ratio=1, max_width=30)
+    table.add_column(no_wrap=True, justify="right")
+    for run in shown:
+        table.add_row(*_slot(run))
+    rest = len(running) - len(shown)
+    return [table, *([Text(f"and {plural(rest, 'more slot')}", "dim")] if rest else [])]
+
+
+def _slot(run: Json) -> tuple[RenderableType, ...]:
+    bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
+    values = "  ".join(f"{name} {text}" for name, text in run["forms"].items())
+    return one_line(run["slot"]), _served(run), one_line(values), bar, f"{run['step']}/{run['end']}"
+
+
+def _served(run: Json) -> str:
+    """Which trials the stage is for."""
+    if not run["trials"]:
+        return "another study's"
+    if run["trial_count"] == 1:
+        return f"trial {run['trials'][0]}"
+    return f"{run['trial_count']} trials, {run['trials'][0]} first"

@@ -1,0 +1,213 @@
+"""Commands that look at studies, trials, slots and trainers: on a server, or in a store without one."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from app.api.ordering import KEYS, ordered
+from app.cli.errors import DONE, FAILED, USAGE, fail
+from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
+from app.cli.output import Format, ListFormat, print_json, print_list, print_table
+from app.cli.text import harmless, number, one_line, short_hp
+
+Json = dict[str, Any]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+States = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
+]
+STUDY_STATES = ("running", "paused", "completed", "failed", "cancelled")
+TRIAL_STATES = ("waiting", "running", "completed", "stopped", "failed", "cancelled")
+
+
+def studies(
+    state: States = None,
+    limit: Limit = None,
+    server: Server = None,
+    dir: Store = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
+    """List the studies, newest first.
+
+    \b
+    Example:  stagetree studies --state running
+    """
+    from app.cli import stacks
+
+    _check(state, STUDY_STATES)
+    with stacks.reading(server, dir) as service:
+        found = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
+    rows = [(study["study"], study["state"], study["name"], _when(study["submitted_at"])) for study in found]
+    print_list(found, output, ("study", "state", "name", "submitted"), rows)
+
+
+def trials(
+    id: StudyId,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="KEY", help=f"By {', '.join(KEYS)}; -KEY turns the order around.")
+    ] = "trial",
+    state: States = None,
+    limit: Limit = None,
+    server: Server = None,
+    dir: Store = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
+    """List the trials of a study: how each stands, and its value with the step that it is from.
+
+    \b
+    Example:  stagetree trials last --sort value --limit 5
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    _check(state, TRIAL_STATES)
+    if sort.removeprefix("-") not in KEYS:
+        fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}", USAGE)
+    with stacks.reading(server, dir) as service:
+        name = study_id(service.client, id)
+        study = service.client.study(name, trials=False)
+        every = list(service.client.trials(name))
+    found = [trial for trial in every if not state or trial["state"] in state]
+    found = ordered(found, sort, study["mode"])[:limit]
+    metric, value = study["metric"], study["value"]
+    rows = [_row(trial, value, every) for trial in found]
+    other = "best" if value == "last" else "last"
+    print_list(found, output, ("trial", metric, "step", other, "step", "standing", "hyper-parameters"), rows)
+
+
+def _row(trial: Json, value: str, every: list[Json]) -> tuple[Any, ...]:
+    from app.cli.result import common_hp, varied
+
+    other = "best" if value == "last" else "last"
+    numbers = [(trial[name] or {}).get(part) for name in (value, other) for part in ("value", "step")]
+    standing = trial.get("error") or trial["standing"]
+    return trial["trial"], *numbers, standing, short_hp(varied(trial["hp"], common_hp(every)))
+
+
+def _check(states: list[str] | None, known: tuple[str, ...]) -> None:
+    from stagetree.sequences import did_you_mean
+
+    for state in states or ():
+        if state not in known:
+            fail(f"--state: must be one of {', '.join(known)}, got {state}{did_you_mean(state, known)}", USAGE)
+
+
+def trial(
+    id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None, output: Output = Format.table
+) -> None:
+    """Show all there is to know of one trial: its standing, curve and, if it failed, the traceback.
+
+    \b
+    Example:  stagetree trial last 3
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.reading(server, dir) as service:
+        name = study_id(service.client, id)
+        found = service.client.trial(name, number)
+    print_json(found) if output is Format.json else _print_trial(name, found)
+
+
+def _print_trial(study: str, trial: Json) -> None:
+    print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
+    print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
+    for name in ("last", "best"):
+        if trial[name]:
+            print(f"{name:<9} {number(trial[name]['value'])} at step {trial[name]['step']}")
+    print(f"values    {one_line(short_hp(trial['hp']))}")
+    if reason := {name: value for name, value in trial["reason"].items() if name != "sample"}:
+        print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
+    if trial["curve"]:
+        print()
+        names = sorted({name for point in trial["curve"] for name in point["metrics"]})
+        rows = [(point["step"], *(point["metrics"].get(name) for name in names)) for point in trial["curve"]]
+        print_table(("step", *names), rows)
+    if "failure" in trial:
+        failure = trial["failure"]
+        print(f"\n{failure['kind']} after step {failure['step']}:\n{harmless(failure['error']).rstrip()}")
+
+
+def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None) -> None:
+    """Print what a trial printed while it was trained.
+
+    A stage that several trials share is in the log of the trial it was run for.
+
+    \b
+    Example:  stagetree logs last 3
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.reading(server, dir) as service:
+        print(harmless(service.client.trial_log(study_id(service.client, id), number)).rstrip("\n"))
+
+
+def slots(server: Server = None, dir: Store = None, output: ListOutput = ListFormat.table) -> None:
+    """List the slots, and what each of them trains.
+
+    \b
+    Example:  stagetree slots
+    """
+    from app.cli import stacks
+
+    with stacks.reading(server, dir) as service:
+        found = service.client.slots()
+    rows = [(slot["name"], slot["device"], slot["host"], slot["state"], slot["study"], _steps(slot)) for slot in found]
+    print_list(found, output, ("slot", "device", "host", "state", "study", "steps"), rows)
+
+
+def _steps(slot: Json) -> str | None:
+    stage = slot["stage"]
+    return stage and f"{stage['step']} of {stage['start']} to {stage['end']}"
+
+
+def trainers(
+    server: Server = None,
+    files: Annotated[
+        list[str] | None, typer.Option("--trainers", metavar="FILE.py", help="Those of this file; may be repeated.")
+    ] = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
+    """List the trainers of a server or, without one, those that `run` would find here.
+
+    \b
+    Example:  stagetree trainers --trainers trainer.py
+    """
+    from pathlib import Path
+
+    from app.cli import stacks
+    from app.cli.finding import server_url
+    from app.registry import describe
+
+    if url := None if files else server_url(server):
+        with stacks.server(url) as service:
+            found = service.client.trainers()
+    else:
+        known = describe(stacks.trainer_files(files or [], beside=Path("study.yaml")))
+        found = [{"name": name, "version": version} for name, version in sorted(known.items())]
+    print_list(found, output, ("trainer", "version"), [(each["name"], each["version"][:12]) for each in found])
+
+
+def doctor(server: Server = None, output: Output = Format.table) -> None:
+    """Check this installation: what is here, what is missing, and what to do about it.
+
+    \b
+    Example:  stagetree doctor
+    """
+    from app.cli.doctor import examine
+    from app.cli.finding import server_url
+
+    findings = examine(server_url(server))
+    if output is Format.json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            print(f"{'ok ' if finding.ok else 'BAD'}  {finding.what:<14} {one_line(finding.detail)}")
+    raise typer.Exit(DONE if all(finding.ok for finding in findings) else FAILED)
+
+
+def _when(at: float | None) -> str | None:
+    return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,38 @@
+"""The arguments and options that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.output import Format, ListFormat
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file; - reads it from stdin.")]
+StudyId = Annotated[
+    str, typer.Argument(metavar="ID", help="The study: its id, the beginning of it, its name, or `last`.")
+]
+TrialNumber = Annotated[int, typer.Argument(metavar="N", min=0, help="The trial's number.")]
+Output = Annotated[Format, typer.Option("-o", "--output", help="Print a table, or one JSON document.")]
+ListOutput = Annotated[ListFormat, typer.Option("-o", "--output", help="Print a table, one JSON document, or CSV.")]
+Server = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="A running server; by default that of STAGETREE_URL.")
+]
+Store = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="FOLDER", help="Read this store, without a server; by default .stagetree here."),
+]
+Slots = Annotated[
+    int | None, typer.Option("--slots", metavar="N", min=1, help="Slots; by default the GPUs, else the CPU cores.")
+]
+Trainers = Annotated[
+    list[str] | None,
+    typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change the study file: tuner.max_steps=20; may be repeated."),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")]

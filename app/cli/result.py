@@ -1,0 +1,102 @@
+"""The outcome of a study, for people: the best trials, what it cost and saved, and what failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.cli.output import print_table
+from app.cli.text import duration, harmless, one_line, plural, short_hp
+
+Json = dict[str, Any]
+BEST = 5
+LINES = 20
+"""How much of the first traceback is shown."""
+
+PARTS = {
+    "unfinished": "not trained",
+    "stopped_early": "stopped early",
+    "shared": "shared by trials of the study",
+    "known": "known from other studies",
+    "repeated": "repeated after accidents",
+}
+
+
+def print_result(study: Json) -> None:
+    """The best trials, the waterfall of what they cost, and the failures with the first of their tracebacks."""
+    print_best(study)
+    print()
+    print_cost(study)
+    print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
+    if study.get("error"):
+        print(f"error   {harmless(study['error'])}")
+
+
+def print_best(study: Json) -> None:
+    """The best trials, with what all trials have in common under them."""
+    valued = [trial for trial in study["trials"] if trial["value"] is not None]
+    sign = 1 if study["mode"] == "min" else -1
+    best = sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))[:BEST]
+    if not best:
+        return
+    common = common_hp(study["trials"])
+    rows = [
+        (trial["trial"], trial["value"], step_of(trial, study), short_hp(varied(trial["hp"], common))) for trial in best
+    ]
+    print_table(("trial", study["metric"], "step", "hyper-parameters"), rows)
+    if common:
+        print(f"all trials: {one_line(short_hp(common))}")
+
+
+def step_of(trial: Json, study: Json) -> int | None:
+    """The step at which a trial had its value."""
+    result = trial[study["value"]]
+    return None if result is None else int(result["step"])
+
+
+def common_hp(trials: list[Json]) -> Json:
+    """The hyper-parameters that all of several trials have alike."""
+    if len(trials) < 2:
+        return {}
+    first = trials[0]["hp"]
+    return {name: value for name, value in first.items() if all(trial["hp"].get(name) == value for trial in trials)}
+
+
+def varied(hp: Json, common: Json) -> Json:
+    """The others."""
+    return {name: value for name, value in hp.items() if name not in common}
+
+
+def print_cost(study: Json) -> None:
+    """The waterfall, from what training alone would have taken to what was run."""
+    cost = study["cost"]
+    width = len(str(cost["alone"])) + 2
+    print(f"steps   {cost['alone']:>{width}}  if every trial were trained alone to the end")
+    for name, words in PARTS.items():
+        if cost[name]:
+            signed = f"{'+' if name == 'repeated' else '-'} {cost[name]}"
+            print(f"        {signed:>{width}}  {words}")
+    print(f"        {cost['run']:>{width}}  run{_saved(study)}")
+
+
+def _saved(study: Json) -> str:
+    """What was saved, of what would have been trained by now."""
+    cost = study["cost"]
+    if not cost["saved"]:
+        return ""
+    seconds = study["gpu_seconds"] / cost["run"] * cost["saved"] if cost["run"] else 0
+    time = f", about {duration(seconds)} of slot time" if seconds else ""
+    return f": {cost['saved_share']:.0%} saved{time}"
+
+
+def print_failures(study: Json, first: Json | None) -> None:
+    """How many trials failed, and the first of them with the end of its traceback."""
+    failed = study["counts"]["failed"]
+    if not failed or first is None:
+        return
+    print(f"failed  {failed} of {plural(len(study['trials']), 'trial')}; the first is trial {first['trial']}:")
+    lines = harmless(first["failure"]["error"]).strip().splitlines()
+    for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
+        print(f"        {line}")
+    print(f"        all of it: stagetree trial {study['study']} {first['trial']}")
+    if failed > 1:
+        print(f"        all of them: stagetree trials {study['study']} --state failed")

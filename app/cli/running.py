@@ -1,0 +1,299 @@
+"""Commands that run studies, here or on a server, and follow them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.options import Changes, Output, Plain, Quiet, Server, Slots, Store, StudyFile, StudyId, Trainers
+from app.cli.output import Format, print_json
+from app.cli.text import memory, plural, without_secrets
+
+if TYPE_CHECKING:
+    from app.cli.documents import Documents
+    from app.cli.progress import Show
+    from app.cli.stacks import Service
+    from app.cli.store import Store as LocalStore
+
+    Asked = Service[Documents | LocalStore]
+
+Json = dict[str, Any]
+Keep = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there; by default .stagetree here."),
+]
+Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in a temporary folder.")]
+
+
+def run(
+    study: StudyFile,
+    slots: Slots = None,
+    dir: Keep = None,
+    discard: Discard = False,
+    trainers: Trainers = None,
+    server: Server = None,
+    changes: Changes = None,
+    plain: Plain = False,
+    quiet: Quiet = False,
+    output: Output = Format.table,
+) -> None:
+    """Run a study, follow it and print its result: on this machine, unless a server is named.
+
+    What was trained is kept in .stagetree here, and reused by the next study. After it, `stagetree trials last`.
+
+    \b
+    Example:  stagetree run study.yaml --slots 2 --set tuner.max_steps=20
+    """
+    from app.cli import specs, stacks
+    from app.cli.finding import server_url
+    from app.cli.progress import how
+    from app.embedded import default_slots
+    from app.settings import settings
+
+    own = [
+        name
+        for name, given in (("--slots", slots), ("--dir", dir), ("--discard", discard), ("--trainers", trainers))
+        if given
+    ]
+    if server and own:
+        fail(f"{own[0]} is for a run on this machine, and --server sends the study elsewhere: leave one out", USAGE)
+    if dir and discard:
+        fail("--dir keeps what --discard would not: leave one out", USAGE)
+    url, show = None if own else server_url(server), how(plain, quiet)
+    spec = specs.load(study, changes or (), None if url else settings().limits)
+    if url:
+        if server is None:
+            print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
+        with stacks.server(url) as service:
+            _finish(service, _run(service, spec.to_json(), show), output)
+    files = stacks.trainer_files(trainers or [], beside=study)
+    stacks.check_trainer(spec.trainer, files)
+    slots = slots or default_slots()
+    if not quiet:
+        print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
+    with stacks.own_stack(slots, stacks.folder(dir, discard), files) as service:
+        result = _run(service, spec.to_json(), show)
+        code = _print(service, result, output)
+    if not quiet:
+        _say_what_is_kept(service)
+    raise typer.Exit(code)
+
+
+def preview(
+    study: StudyFile,
+    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
+    changes: Changes = None,
+    output: Output = Format.table,
+) -> None:
+    """What a study would cost, and save. Runs nothing.
+
+    \b
+    Example:  stagetree preview study.yaml --slots 4
+    """
+    from app.cli import specs
+    from app.settings import settings
+    from app.simulation.preview import preview as previewed
+
+    limits = settings().limits
+    found = previewed(specs.load(study, changes or (), limits), slots=slots, limits=limits)
+    if output is Format.json:
+        print_json(found)
+        return
+    print(f"trials          {found['trials']}")
+    print(
+        f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
+    )
+    print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
+    print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    for each in found["advice"]:
+        print(f"advice          {each}")
+
+
+def up(
+    slots: Slots = None,
+    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = Path(
+        ".stagetree"
+    ),
+    trainers: Trainers = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where others reach the API; it asks nobody who they are.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Where the API listens.")] = 8000,
+) -> None:
+    """Start the embedded stack and keep it up: API, scheduler and one worker a slot.
+
+    \b
+    Example:  stagetree up --slots 4 --trainers trainer.py
+    """
+    from app.cli import stacks
+    from app.embedded import default_slots
+
+    slots, files = slots or default_slots(), stacks.trainer_files(trainers or [])
+    with stacks.own_stack(slots, dir, files, host=host, port=port, await_slots=True) as service:
+        url = service.client.url
+        print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
+        print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
+        print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
+        try:
+            while True:
+                service.check()
+                time.sleep(1)
+        except KeyboardInterrupt:
+            print("Stopping ...", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def submit(study: StudyFile, server: Server = None, changes: Changes = None, output: Output = Format.table) -> None:
+    """Submit a study to a server, and leave it to it.
+
+    \b
+    Example:  stagetree submit study.yaml --server http://gpu-box:8000
+    """
+    from app.cli import specs, stacks
+
+    spec = specs.load(study, changes or (), None)
+    with stacks.server(server) as service:
+        found = service.client.submit(spec)
+    if output is Format.json:
+        print_json(found)
+    else:
+        print(found["study"])
+        where = f" {without_secrets(service.place)}" if server else ""
+        print(f"Follow it with: stagetree watch {found['study']}{where}", file=sys.stderr)
+
+
+def watch(
+    id: StudyId,
+    server: Server = None,
+    dir: Store = None,
+    plain: Plain = False,
+    quiet: Quiet = False,
+    output: Output = Format.table,
+) -> None:
+    """Follow a study until it is over, and print its result.
+
+    \b
+    Example:  stagetree watch last
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+    from app.cli.progress import how
+
+    with stacks.reading(server, dir) as service:
+        found = _follow(service, study_id(service.client, id), how(plain, quiet))
+        _finish(service, found, output)
+
+
+def wait(
+    id: StudyId,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Wait for a study to end, and say how by the exit code: 0 completed, 1 failed or cancelled, 124 not in time.
+
+    \b
+    Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+    from app.cli.progress import Show, follow
+
+    with stacks.reading(server, dir) as service:
+        study, check = study_id(service.client, id), _until(timeout, service)
+        raise typer.Exit(_code(follow(service.client, study, Show.quiet, check)))
+
+
+def _until(timeout: float | None, service: Asked) -> Any:
+    """A check that ends the command when its time is over."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def check() -> None:
+        service.check()
+        if deadline is not None and time.monotonic() >= deadline:
+            raise typer.Exit(TIMEOUT)
+
+    return check
+
+
+def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
+    return _follow(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
+
+
+def _unfinished(service: Service[Documents], spec: Json) -> str | None:
+    """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
+    from stagetree.spec import StudySpec
+
+    written = StudySpec.from_dict(spec, limits=None)
+    if service.folder is not None:
+        for listed in service.client.studies():
+            is_open = listed["state"] in ("running", "paused")
+            if is_open and written.is_written_as(service.client.study(listed["study"])["spec"]):
+                print(f"Going on with {listed['study']}, which was interrupted.", file=sys.stderr)
+                service.client.resume(listed["study"])
+                return str(listed["study"])
+    return None
+
+
+def _follow(service: Asked, study: str, show: Show) -> Json:
+    from app.cli.progress import follow
+
+    try:
+        return follow(service.client, study, show, service.check)
+    except KeyboardInterrupt:
+        _interrupted(service, study)
+
+
+def _interrupted(service: Asked, study: str) -> NoReturn:
+    if service.folder is None:
+        again = f"stagetree watch {study} {without_secrets(service.place)}"
+        print(f"\nStopped watching; study {study} goes on. Watch it again with: {again}", file=sys.stderr)
+    else:
+        print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED) from None
+
+
+def _finish(service: Asked, study: Json, output: Format) -> NoReturn:
+    """Print the result and end with the exit code that says how the study ended."""
+    raise typer.Exit(_print(service, study, output))
+
+
+def _print(service: Asked, study: Json, output: Format) -> int:
+    """Print the result; the exit code."""
+    from app.cli.result import print_failures, print_result
+
+    if output is Format.json:
+        print_json(study)
+    else:
+        print_result(study)
+        failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
+        print_failures(study, None if failed is None else service.client.trial(study["study"], failed))
+    return _code(study)
+
+
+def _code(study: Json) -> int:
+    """0 if the study was completed, with at least one trial that worked."""
+    return DONE if study["state"] == "completed" and study["best"] else FAILED
+
+
+def _say_what_is_kept(service: Service[Documents]) -> None:
+    from app.cli import store
+
+    folder = service.folder
+    if folder is None or not store.is_store(folder):
+        return
+    where = "" if folder == store.DEFAULT.resolve() else f" --dir {_typed(folder)}"
+    size = memory(store.size(folder))
+    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{where}", file=sys.stderr)
+
+
+def _typed(folder: Path) -> Path:
+    """The folder as one would type it here."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

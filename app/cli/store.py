@@ -1,0 +1,171 @@
+"""A store without a server: what its folder holds, read with the functions that the server's routes call.
+
+A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.errors import FAILED, NOT_FOUND, fail
+
+if TYPE_CHECKING:
+    from app.api.services import Services
+
+Json = dict[str, Any]
+DEFAULT = Path(".stagetree")
+DATABASE = "stagetree.db"
+PAGE = 1000
+FOLLOW_SECONDS = 0.5
+
+
+def is_store(folder: Path) -> bool:
+    """Whether somebody has run a study there."""
+    return (folder / DATABASE).is_file()
+
+
+class Store:
+    """The studies in a folder. Ends with a message where there is no store."""
+
+    def __init__(self, folder: Path) -> None:
+        if not is_store(folder):
+            fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
+        self.folder = folder
+        self._use = _services(folder)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._use.records.close()
+
+    def check_work(self) -> None:
+        """End with a message if nobody is at work in the folder, so that nothing there goes on."""
+        lock = self.folder / "lock"
+        if not lock.exists() or not _is_held(lock):
+            fail(
+                f"nobody is at work in {self.folder}: `stagetree run` with the same study file goes on with it", FAILED
+            )
+
+    def studies(self, *, limit: int = PAGE) -> Iterator[Json]:
+        from app.api import reading
+
+        return _pages(lambda cursor: reading.studies(self._use, limit, cursor))
+
+    def study(self, study: str, *, trials: bool = True) -> Json:
+        from app.api import reading
+
+        return reading.study(self._use, self._use.find(study), with_trials=trials)[0]
+
+    def trials(self, study: str, *, limit: int = PAGE) -> Iterator[Json]:
+        from app.api import reading
+
+        row = self._use.find(study)
+        return _pages(lambda cursor: reading.trials(self._use, row, limit, cursor))
+
+    def trial(self, study: str, number: int) -> Json:
+        from app.api import reading
+
+        return reading.trial(self._use, self._use.find(study), number)
+
+    def events(self, study: str, after: int = 0, *, limit: int = PAGE) -> Iterator[Json]:
+        from app.api import reading
+
+        row = self._use.find(study)
+        return _pages(lambda cursor: reading.events(self._use, row, limit, after, cursor))
+
+    def follow(self, study: str, after: int = 0) -> Iterator[Json]:
+        """What has happened behind position `after`, and what happens, until the study is over."""
+        while True:
+            is_over = self.study(study, trials=False)["finished_at"] is not None
+            for event in self.events(study, after):
+                after = event["position"]
+                yield event
+            if is_over:
+                return
+            self.check_work()
+            time.sleep(FOLLOW_SECONDS)
+
+    def plan(self, study: str) -> Json:
+        from app.api import reading
+
+        return reading.plan(self._use, self._use.find(study))
+
+    def stage_tree(self, study: str) -> Json:
+        from app.api import reading
+
+        return reading.stage_tree(self._use, self._use.find(study))
+
+    def replay(self, study: str, at: int | None = None) -> Json:
+        from app.api import reading
+
+        return reading.replay(self._use, self._use.find(study), at)
+
+    def log(self, study: str) -> str:
+        from app.api import reading
+
+        return "".join(reading.log(self._use, self._use.find(study)))
+
+    def slots(self) -> list[Json]:
+        from app.api import reading
+
+        return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
+
+    def trial_log(self, study: str, number: int) -> str:
+        from app.api import reading
+
+        return reading.trial_log(self._use, self._use.find(study), number)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a stack has locked its folder."""
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def size(folder: Path) -> int:
+    """The bytes that the files of a store take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _services(folder: Path) -> Services:
+    from app.api.health import Checks, check_schema
+    from app.api.services import Services
+    from app.events.database import Database
+    from app.events.plans import Plans
+    from app.events.records import SqlRecords
+    from app.registry import Catalogue
+    from app.settings import settings
+
+    database = Database(f"sqlite:///{folder.resolve() / DATABASE}")
+    check_schema(database)
+    records = SqlRecords(database)
+    return Services(
+        records=records,
+        plans=Plans(records.log),
+        trainers=Catalogue(()),
+        nudge=lambda: None,
+        clock=time.time,
+        new_id=lambda: "",
+        checks=Checks({}),
+        lease_seconds=settings().lease_seconds,
+        stop_seconds=0.0,
+        logs=folder / "logs",
+    )
+
+
+def _pages(page: Callable[[str | None], Json]) -> Iterator[Json]:
+    cursor: str | None = None
+    while True:
+        found = page(cursor)
+        yield from found["items"]
+        if (cursor := found["next_cursor"]) is None:
+            return

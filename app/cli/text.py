@@ -1,0 +1,98 @@
+"""Words for a terminal: sequences and numbers on one line, and text from others made harmless."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Json = dict[str, Any]
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
+around; and halves of characters, which cannot be written."""
+
+
+def harmless(text: str) -> str:
+    """The text with everything that a terminal would act on, or could not be written, spelled out."""
+    return UNSAFE.sub(lambda found: _spelled(ord(found.group())), text)
+
+
+def without_secrets(text: str) -> str:
+    """The text with what stands before the @ of a URL left out: it may be a password."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
+
+
+def one_line(text: str) -> str:
+    """The same, on one line."""
+    return " ".join(harmless(text).split())
+
+
+def _spelled(code: int) -> str:
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def short_hp(hp: Json) -> str:
+    """Hyper-parameters on one line."""
+    return "  ".join(f"{name}={short_sequence(sequence)}" for name, sequence in hp.items())
+
+
+def short_sequence(sequence: Any) -> str:
+    """A sequence as one would write it in Python, without what its family takes for granted."""
+    if not isinstance(sequence, dict) or "family" not in sequence:
+        return short(sequence)
+    family = sequence["family"]
+    fields = {name: value for name, value in sequence.items() if name != "family"}
+    if family == "constant":
+        return short(fields["value"])
+    taken = DEFAULTS.get(family, {})
+    inner = ", ".join(_argument(name, value) for name, value in fields.items() if taken.get(name, fields) != value)
+    return f"{family}({inner})"
+
+
+DEFAULTS: dict[str, Json] = {"warmup": {"start": 0}, "wsd": {"final": 0, "shape": "linear"}}
+"""Values that say nothing, by family: those that its fields have by default."""
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, dict) and "family" in value:
+        return short_sequence(value)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[" + ", ".join(_part(part) for part in value) + "]"
+    return f"{name}={short(value)}"
+
+
+def _part(part: Json) -> str:
+    steps = f"{part['steps']}: " if "steps" in part else ""
+    return steps + short_sequence(part["sequence"])
+
+
+def short(value: Any) -> str:
+    """A number with the digits that one can tell apart."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(short, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """A metric, in six digits."""
+    return f"{value:.6g}"
+
+
+def duration(seconds: float) -> str:
+    """3:05 or 2:03:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def memory(size: float) -> str:
+    """Bytes as people say them: 64 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def plural(count: int, noun: str) -> str:
+    """1 trial, 2 trials."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")

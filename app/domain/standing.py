@@ -1,0 +1,159 @@
+"""Where the trials of a study stand: at which rung, at which rank, and what their state means, in a few words.
+
+A rung is where a tuner compares trials: the reason of a start or a promotion names the rung it leads to. Ranks are by
+the result that a trial had when it came to the rung; a trial that failed on the way comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.domain.results import sign
+from app.domain.search_plan import Study, Trial, TrialEvent
+from app.domain.states import StudyState, TrialEventKind, TrialState
+
+Place = tuple[int, int]
+"""(bracket, rung)"""
+
+
+@dataclass(slots=True)
+class Rung:
+    """One rung: the steps it stands at, how many trials were sent there, their values by trial, and who went on."""
+
+    bracket: int
+    number: int
+    steps: int
+    entered: int = 0
+    values: dict[int, float] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    promoted: set[int] = field(default_factory=set)
+
+    @property
+    def compared(self) -> int:
+        """How many trials have a rank here."""
+        return len(self.values) + len(self.failed)
+
+    def best_first(self, sign: int) -> list[int]:
+        """The trials that came here, ties to the lower number, those that failed on the way last."""
+        return [*sorted(self.values, key=lambda trial: (sign * self.values[trial], trial)), *sorted(self.failed)]
+
+
+@dataclass(slots=True)
+class Standing:
+    """The rungs of a study, and the rung at which, or on the way to which, each trial is."""
+
+    sign: int
+    rungs: dict[Place, Rung] = field(default_factory=dict)
+    at: dict[int, Place] = field(default_factory=dict)
+    reasons: dict[int, Mapping[str, object]] = field(default_factory=dict)
+    _ranks: dict[Place, dict[int, int]] = field(default_factory=dict)
+
+    def rung(self, trial: int) -> Rung | None:
+        """The rung at which the trial is, or to which it is on its way."""
+        return self.rungs.get(self.at.get(trial, (-1, -1)))
+
+    def rank(self, trial: int) -> int | None:
+        """The trial's rank at its rung, from 1; None as long as it has not come there."""
+        place = self.at.get(trial)
+        if place is None:
+            return None
+        if place not in self._ranks:
+            order = self.rungs[place].best_first(self.sign)
+            self._ranks[place] = {number: rank for rank, number in enumerate(order, start=1)}
+        return self._ranks[place].get(trial)
+
+    def ladder(self) -> list[Rung]:
+        """All rungs, by bracket and from the bottom up."""
+        return [self.rungs[place] for place in sorted(self.rungs)]
+
+
+def standing(study: Study) -> Standing:
+    """How the study's trials stand, from its history."""
+    found = Standing(sign(study))
+    for event in study.history:
+        match event.kind:
+            case TrialEventKind.START | TrialEventKind.PROMOTE:
+                _send(found, event)
+            case TrialEventKind.RESULT | TrialEventKind.FAIL:
+                _arrive(found, event, study.spec.get("metric", ""))
+            case TrialEventKind.CANCEL if (rung := found.rung(event.trial)) and event.trial not in rung.promoted:
+                rung.values.pop(event.trial, None)
+            case TrialEventKind.STOP:
+                found.reasons[event.trial] = event.reason
+    return found
+
+
+def _send(found: Standing, event: TrialEvent) -> None:
+    """The trial is asked to train as far as a rung: it leaves the one below."""
+    if (number := event.reason.get("rung")) is None:
+        return
+    if (left := found.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
+        left.promoted.add(event.trial)
+    place = (int(event.reason.get("bracket", 0)), int(number))
+    found.rungs.setdefault(place, Rung(*place, steps=event.steps)).entered += 1
+    found.at[event.trial] = place
+
+
+def _arrive(found: Standing, event: TrialEvent, metric: str) -> None:
+    rung = found.rung(event.trial)
+    if rung is None:
+        return
+    if event.kind == TrialEventKind.FAIL:
+        rung.failed.add(event.trial)
+    elif event.steps == rung.steps and (value := event.metrics.get(metric)) is not None:
+        rung.values[event.trial] = value
+
+
+def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
+    """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
+    rung = found.rung(trial.number)
+    match state:
+        case "waiting":
+            return f"waits for a slot, to train to step {trial.steps}"
+        case "running":
+            return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else "")
+        case TrialState.COMPLETED if rung and _could_go_on(study, trial):
+            rested = "stayed" if study.is_final else "waits"
+            return f"{rested} at rung {rung.number}: {_rank(found, rung, trial)}{_cut(study, rung)}"
+        case TrialState.COMPLETED:
+            return f"trained to step {trial.steps}"
+        case TrialState.STOPPED:
+            return f"stopped after step {trial.steps}{_why(found.reasons.get(trial.number, {}))}"
+        case TrialState.CANCELLED:
+            return "cancelled"
+    return str(state)
+
+
+def _could_go_on(study: Study, trial: Trial) -> bool:
+    most = study.spec.get("tuner", {}).get("max_steps")
+    return most is None or trial.steps < most
+
+
+def _rank(found: Standing, rung: Rung, trial: Trial) -> str:
+    rank = found.rank(trial.number)
+    return f"rank {rank} of {rung.compared}" if rank else "no rank"
+
+
+def _cut(study: Study, rung: Rung) -> str:
+    """How many went on, of a study that is completed."""
+    if study.state != StudyState.COMPLETED:
+        return ""
+    return f", {len(rung.promoted)} went on"
+
+
+def _why(reason: Mapping[str, object]) -> str:
+    """Why the tuner stopped a trial."""
+    if {"rank", "of", "cut"} <= reason.keys():
+        return f": rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    if {"rank", "of"} <= reason.keys():
+        return f": rank {reason['rank']} of {reason['of']}"
+    if {"best", "median"} <= reason.keys():
+        return f": its best {_number(reason['best'])} is worse than the median {_number(reason['median'])}"
+    if {"best", "best_of_all"} <= reason.keys():
+        return f": its best {_number(reason['best'])} is too far from {_number(reason['best_of_all'])}"
+    return ""
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

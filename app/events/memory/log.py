@@ -1,0 +1,88 @@
+"""The log in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.domain.evolve import strikes
+from app.domain.ids import StudyId
+from app.events.log import Append, Conflict, EventLog, Recorded, Used, placed
+from app.events.memory.rows import MemoryRows
+from app.events.memory.tables import Tables
+from app.events.projections import project
+
+
+class MemoryLog(EventLog):
+    """As `SqlLog`, for one process, on tables of its own unless they are given. Events are kept as they are."""
+
+    def __init__(self, tables: Tables | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._tables = tables or Tables(clock)
+        self._rows = MemoryRows(self._tables)
+        self._all: list[Recorded] = []
+        self._streams: dict[str, list[Recorded]] = {}
+        self._keys: dict[str, Used] = {}
+
+    def write(self, append: Append) -> list[Recorded]:
+        once = append.idempotency
+        with self._tables.transaction():
+            if once is not None and (recorded := self.recall(once.key, once.fingerprint)) is not None:
+                return recorded
+            if append.alongside is not None:
+                append.alongside(self._rows)
+            append = self._decided(append)
+            project(self._rows, append.stream, append.events)
+            return self._add(append)
+
+    def _decided(self, append: Append) -> Append:
+        """With the events that are decided on now. Raises `Conflict`."""
+        version = self.version(append.stream)
+        if append.decide is not None:
+            events = append.decide(self.read(append.stream, after=append.expected or 0))
+            return replace(append, events=events, expected=version)
+        if append.events and append.expected not in (None, version):
+            raise Conflict(f"Stream {append.stream} is at version {version}, not {append.expected}.")
+        return append
+
+    def _add(self, append: Append) -> list[Recorded]:
+        version = self.version(append.stream)
+        recorded = placed(append.stream, append.events, len(self._all), version, append.at)
+        if append.idempotency is not None:
+            used = Used(append.idempotency.fingerprint, append.stream, version + len(recorded), len(recorded))
+            self._keys[append.idempotency.key] = used
+        if recorded:
+            self._all.extend(recorded)
+            self._streams.setdefault(append.stream, []).extend(recorded)
+            self._tables.versions[append.stream] = recorded[-1].version
+        return recorded
+
+    def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
+        with self._tables.lock:
+            if (used := self._keys.get(key)) is None:
+                return None
+            used.check(fingerprint)
+            return self.read(used.stream, after=used.version - used.count, limit=used.count)
+
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        with self._tables.lock:
+            return self._streams.get(stream, [])[after : None if limit is None else after + limit]
+
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        with self._tables.lock:
+            return self._all[after : None if limit is None else after + limit]
+
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        return strikes(each.event for each in self.read(stream))
+
+    def version(self, stream: str) -> int:
+        with self._tables.lock:
+            return len(self._streams.get(stream, ()))
+
+    def head(self) -> int:
+        with self._tables.lock:
+            return len(self._all)
+
+    def streams(self) -> list[str]:
+        with self._tables.lock:
+            return sorted(self._streams)

@@ -1,0 +1,267 @@
+"""Studies, slots and chains in memory, with the operations of `app.events.rows`, where each of them is explained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.domain.states import FINAL_STATES, ChainState
+from app.events.memory.tables import MemoryChain, MemorySlot, Tables
+from app.events.rows.chains import HELD, ChainFlags, Lease
+from app.events.rows.errors import ChainNotClaimable, Fenced, SlotLost, SlotTaken
+from app.events.tables import StudyRow
+
+
+class MemoryStudies:
+    """As `Studies`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def add(self, id: str, stream: str, name: str, state: str, submitted_at: float) -> None:
+        row = StudyRow(id=id, stream=stream, name=name, state=state, submitted_at=submitted_at)
+        self._tables.studies.put(id, row)
+
+    def set_state(self, id: str, state: str) -> None:
+        row = self._tables.studies.get(id)
+        if row is not None:
+            self._tables.studies.put(id, StudyRow(**{**row.model_dump(), "state": state}))
+
+    def find(self, id: str) -> StudyRow | None:
+        return self._tables.studies.get(id)
+
+    def page(self, after: str | None = None, limit: int = 100) -> list[StudyRow]:
+        rows = sorted(self._tables.studies.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
+        if after is not None:
+            cursor = self.find(after)
+            rows = [] if cursor is None else rows[rows.index(cursor) + 1 :]
+        return rows[:limit]
+
+    def count_by_state(self) -> dict[str, int]:
+        return dict(Counter(row.state for row in self._tables.studies.values()))
+
+    def active_streams(self) -> list[str]:
+        return sorted({row.stream for row in self._tables.studies.values() if row.state not in FINAL_STATES})
+
+    def busy_versions(self) -> dict[str, int]:
+        busy = {*self.active_streams(), *(row.stream for row in self._tables.live.values())}
+        return {stream: version for stream, version in sorted(self._tables.versions.items()) if stream in busy}
+
+
+class MemorySlots:
+    """As `Slots`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def all(self) -> list[MemorySlot]:
+        return sorted(self._tables.slots.values(), key=lambda row: row.name)
+
+    def get(self, name: str) -> MemorySlot | None:
+        return self._tables.slots.get(name)
+
+    def alive(self, seen_within: float) -> list[MemorySlot]:
+        since = self._tables.clock() - seen_within
+        return [row for row in self.all() if row.seen_at >= since]
+
+    def free(self, seen_within: float) -> list[MemorySlot]:
+        at = self._tables.clock()
+        return [row for row in self.alive(seen_within) if row.chain is None and (row.quarantined_until or at) <= at]
+
+    def take(self, name: str, owner: str, *, instead_of: str | None, device: str, host: str, pid: int) -> None:
+        before = self.get(name)
+        if (before and before.owner) != instead_of:
+            raise SlotTaken(f"Slot {name} is another worker's.")
+        given, at = None if before is None else before.chain, self._tables.clock()
+        new = MemorySlot(name=name, owner=owner, device=device, host=host, pid=pid, seen_at=at, chain=given)
+        self._tables.slots.put(name, new)
+        for row in self._chains_of(name):
+            self._tables.live.put(row.chain, replace(row, lease_until=0.0))
+
+    def touch(self, name: str, owner: str) -> None:
+        self._change(name, owner, seen_at=self._tables.clock())
+
+    def describe(self, name: str, owner: str, *, trainers: Mapping[str, str], note: str | None) -> None:
+        self._change(name, owner, trainers=dict(trainers), note=note)
+
+    def quarantine(self, name: str, owner: str, *, seconds: float | None, reason: str | None) -> None:
+        until = None if seconds is None else self._tables.clock() + seconds
+        self._change(name, owner, quarantined_until=until, note=reason)
+
+    def retire(self, name: str, owner: str) -> None:
+        row = self.get(name)
+        if row is None or row.owner != owner:
+            return
+        self._tables.slots.remove(name)
+        for chain in self._chains_of(name):
+            if chain.state == ChainState.READY:
+                self._tables.live.put(chain.chain, replace(chain, lease_until=0.0))
+            elif chain.state == ChainState.RUNNING:
+                self._tables.live.put(chain.chain, replace(chain, stop=True))
+
+    def forget_all(self) -> None:
+        for chain in list(self._tables.live.values()):
+            self._tables.live.put(chain.chain, replace(chain, lease_until=0.0))
+        for row in self.all():
+            self._tables.slots.remove(row.name)
+
+    def _chains_of(self, name: str) -> list[MemoryChain]:
+        return [row for row in self._tables.live.values() if row.slot == name]
+
+    def _change(self, name: str, owner: str, **values: Any) -> None:
+        row = self.get(name)
+        if row is None or row.owner != owner:
+            raise SlotLost(f"Slot {name} is another worker's by now.")
+        self._tables.slots.put(name, replace(row, **values))
+
+
+class MemoryChains:
+    """As `Chains`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def assign(self, chain: str, stream: str, slot: str, assignment: Mapping[str, Any], ttl: float) -> None:
+        row = self._tables.slots.get(slot)
+        if row is None or row.chain is not None:
+            raise SlotTaken(f"Slot {slot} is not free.")
+        self._tables.slots.put(slot, replace(row, chain=chain))
+        at = self._tables.clock()
+        work = dict(assignment)
+        new = MemoryChain(
+            chain=chain, stream=stream, slot=slot, assignment=work, lease_until=at + ttl, dispatched_at=at
+        )
+        self._put(new)
+
+    def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, extra_eval_steps=tuple(sorted({*row.extra_eval_steps, *steps}))))
+
+    def ask_stop(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, stop=True))
+
+    def expired(self) -> list[MemoryChain]:
+        at = self._tables.clock()
+        return [row for row in self.live() if row.lease_until < at]
+
+    def end(self, chain: str, fence: int | None = None) -> None:
+        row = self._tables.live.get(chain)
+        if row is None or (fence is not None and row.fence != fence):
+            raise _not_yours(chain)
+        self._close(replace(row, state=ChainState.ENDED, fence=row.fence + 1))
+        self._free(row, None)
+
+    def end_expired(self, chain: str) -> None:
+        row = self._tables.live.get(chain)
+        if row is None or row.lease_until >= self._tables.clock():
+            raise _not_yours(chain)
+        self.end(chain)
+
+    def undelivered(self, older_than: float) -> list[MemoryChain]:
+        before = self._tables.clock() - older_than
+        return [row for row in self.live() if row.state == ChainState.READY and row.dispatched_at < before]
+
+    def mark_dispatched(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, dispatched_at=self._tables.clock()))
+
+    def get(self, chain: str) -> MemoryChain | None:
+        return self._tables.live.get(chain) or self._tables.over.get(chain)
+
+    def live(self, stream: str | None = None) -> list[MemoryChain]:
+        rows = (row for row in self._tables.live.values() if stream is None or row.stream == stream)
+        return sorted(rows, key=lambda row: row.chain)
+
+    def claim(self, chain: str, owner: str, ttl: float) -> Lease:
+        row = self._tables.live.get(chain)
+        if row is None or row.state != ChainState.READY:
+            raise ChainNotClaimable(f"Chain {chain} is not ready.")
+        until = self._tables.clock() + ttl
+        begun = replace(row, state=ChainState.RUNNING, owner=owner, fence=row.fence + 1, lease_until=until)
+        self._put(begun)
+        return Lease(chain, row.stream, row.slot, begun.fence, row.assignment, _flags(begun))
+
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int) -> ChainFlags:
+        beat = replace(self._held(chain, fence), lease_until=self._tables.clock() + ttl, step=step)
+        self._put(beat)
+        return _flags(beat)
+
+    def flags(self, chain: str, fence: int) -> ChainFlags:
+        return _flags(self._held(chain, fence))
+
+    def advance(self, chain: str, fence: int, index: int) -> None:
+        self._put(replace(self._held(chain, fence), index=index))
+
+    def release(self, chain: str, fence: int, resident_model: Mapping[str, Any] | None) -> None:
+        row = replace(self._held(chain, fence), state=ChainState.SAVING)
+        self._put(row)
+        self._free(row, resident_model)
+
+    def finish(self, chain: str, fence: int) -> None:
+        row = replace(self._held(chain, fence), state=ChainState.DONE)
+        self._close(row)
+        self._free(row, None)
+
+    def guard(self, chain: str, fence: int) -> None:
+        row = self.get(chain)
+        if row is None or row.fence != fence or row.state not in (*HELD, ChainState.DONE):
+            raise _not_yours(chain)
+
+    def _held(self, chain: str, fence: int) -> MemoryChain:
+        row = self._tables.live.get(chain)
+        if row is None or row.fence != fence or row.state not in HELD:
+            raise _not_yours(chain)
+        return row
+
+    def _put(self, row: MemoryChain) -> None:
+        self._tables.live.put(row.chain, row)
+
+    def _close(self, row: MemoryChain) -> None:
+        self._tables.live.remove(row.chain)
+        self._tables.over.put(row.chain, row)
+
+    def _free(self, row: MemoryChain, resident_model: Mapping[str, Any] | None) -> None:
+        slot = self._tables.slots.get(row.slot)
+        if slot is not None and slot.chain == row.chain:
+            model = None if resident_model is None else dict(resident_model)
+            self._tables.slots.put(slot.name, replace(slot, chain=None, resident_model=model))
+
+
+class MemorySchedulers:
+    """As `Schedulers`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def ticked(self, owner: str, host: str, pid: int) -> None:
+        self._tables.schedulers.put(owner, self._tables.clock())
+
+    def forget(self, owner: str) -> None:
+        if self._tables.schedulers.get(owner) is not None:
+            self._tables.schedulers.remove(owner)
+
+    def last_tick(self) -> float | None:
+        return max(self._tables.schedulers.values(), default=None)
+
+
+class MemoryRows:
+    """As `Rows`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.studies, self.slots, self.chains = MemoryStudies(tables), MemorySlots(tables), MemoryChains(tables)
+        self.schedulers = MemorySchedulers(tables)
+
+    def now(self) -> float:
+        return self._tables.clock()
+
+
+def _flags(row: MemoryChain) -> ChainFlags:
+    return ChainFlags(row.extra_eval_steps, row.stop)
+
+
+def _not_yours(chain: str) -> Fenced:
+    return Fenced(f"Chain {chain} is over, or another worker's.")

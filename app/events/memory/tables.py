@@ -1,0 +1,106 @@
+"""Rows in memory. They are values: a change puts another one in the place of the old, which is kept for taking back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any, Generic, TypeVar
+
+from app.domain.states import ChainState
+from app.events.tables import StudyRow
+
+Row = TypeVar("Row")
+Undo = list[Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySlot:
+    """As `SlotRow`."""
+
+    name: str
+    owner: str
+    device: str
+    host: str
+    pid: int
+    seen_at: float
+    chain: str | None = None
+    resident_model: dict[str, Any] | None = None
+    trainers: dict[str, str] = field(default_factory=dict)
+    note: str | None = None
+    quarantined_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryChain:
+    """As `ChainRow`."""
+
+    chain: str
+    stream: str
+    slot: str
+    assignment: dict[str, Any]
+    lease_until: float
+    dispatched_at: float
+    state: str = ChainState.READY
+    fence: int = 0
+    owner: str | None = None
+    index: int = 0
+    step: int = 0
+    extra_eval_steps: tuple[int, ...] = ()
+    stop: bool = False
+
+
+class Table(Generic[Row]):
+    """Rows by key. Every change says how it is taken back."""
+
+    def __init__(self, undo: Undo) -> None:
+        self._rows: MutableMapping[str, Row] = {}
+        self._undo = undo
+
+    def get(self, key: str) -> Row | None:
+        return self._rows.get(key)
+
+    def values(self) -> Iterator[Row]:
+        return iter(self._rows.values())
+
+    def put(self, key: str, row: Row) -> None:
+        before = self._rows.get(key)
+        self._undo.append((lambda: self._rows.pop(key)) if before is None else (lambda: self._set(key, before)))
+        self._rows[key] = row
+
+    def remove(self, key: str) -> None:
+        row = self._rows.pop(key)
+        self._undo.append(lambda: self._set(key, row))
+
+    def _set(self, key: str, row: Row) -> None:
+        self._rows[key] = row
+
+
+class Tables:
+    """The tables, and the one transaction at a time that sees them. `clock`: Unix seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.lock = RLock()
+        self._undo: Undo = []
+        self.studies: Table[StudyRow] = Table(self._undo)
+        self.slots: Table[MemorySlot] = Table(self._undo)
+        self.live: Table[MemoryChain] = Table(self._undo)  # the chains that nobody has ended
+        self.over: Table[MemoryChain] = Table(self._undo)
+        self.schedulers: Table[float] = Table(self._undo)  # when each ticked last
+        self.versions: dict[str, int] = {}  # of each stream; only the log moves them
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Nobody else sees or changes anything within the block; what it changed is taken back when it raises."""
+        with self.lock:
+            begun = len(self._undo)
+            try:
+                yield
+            except BaseException:
+                while len(self._undo) > begun:
+                    self._undo.pop()()
+                raise
+            if begun == 0:
+                self._undo.clear()

@@ -1,0 +1,72 @@
+"""What a study would cost and save, before anything runs: the study is run on virtual slots, a second a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node
+from app.scheduling.tuners.samplers import NEEDED
+from app.simulation.simulator import Simulator
+from stagetree.advice import advice
+from stagetree.limits import LIMITS, Limits
+from stagetree.spec import StudySpec
+
+MOST_EVENTS = 2_000_000
+
+
+class PreviewTooLong(Exception):
+    """The study is too large to be run through; the message is one sentence."""
+
+
+def preview(
+    spec: StudySpec, *, slots: int, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
+
+    is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
+    """
+    study = StudyId("preview")
+    simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
+    opened = e.PlanOpened(
+        trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
+    )
+    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=unguided(spec.to_json()), at=0.0))
+    makespan = simulator.run()
+    previewed = simulator.plan.studies[study]
+    if previewed.error is not None:
+        raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
+    return {
+        "trials": len(previewed.trials),
+        "requested": previewed.requested,
+        "unique": previewed.unique,
+        "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
+        "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
+        "makespan_steps": round(makespan),
+        "slots": slots,
+        "advice": advice(spec),
+    }
+
+
+def unguided(spec: dict[str, Any]) -> dict[str, Any]:
+    """The study with random draws for a sampler that learns from results: here there are none to learn from."""
+    tuner = spec["tuner"]
+    return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
+
+
+def _measuring(metric: str) -> Any:
+    def measure(node: Node, step: int) -> e.Metrics:
+        return {metric: 0.0}
+
+    return measure
+
+
+def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
+    def watch(events: int) -> None:
+        if events > MOST_EVENTS or is_over():
+            raise PreviewTooLong("must be smaller to be previewed: running it through takes too long, try fewer trials")
+
+    return watch

@@ -1,0 +1,196 @@
+"""The real scheduler on virtual slots and in virtual time: rows and log in memory, a clock that jumps, no workers.
+
+What a study would cost is found by running it here. Events are the same as in the log, so a simulated plan can be
+looked at with the same eyes; and what the scheduler does when something goes wrong is seen, however seldom it does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from itertools import count
+from math import inf
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import NodeId, PlanId, StudyId
+from app.domain.search_plan import Node, SearchPlan
+from app.events.memory import MemoryRecords
+from app.events.plans import Plans
+from app.scheduling.costs import Costs
+from app.scheduling.policies import POLICIES, Policy
+from app.scheduling.tuners.driver import TunerDriver, make_driver
+from app.simulation.slots import Fault, VirtualSlot
+from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.tick import Scheduler
+from app.workers.scheduler.tuning import Tuning
+from stagetree.limits import LIMITS, Limits
+
+PLAN = PlanId("simulated")
+EPOCH = 1e9
+"""Unix seconds at virtual time 0."""
+
+Measure = Callable[[Node, int], e.Metrics]
+
+Seconds = Callable[[e.Stage, int], float]
+"""How long a stage takes; the number counts stages as they begin, so that a stage that is repeated may take longer."""
+
+Faults = Callable[[e.Stage, int, str], Fault | None]
+"""What goes wrong in a stage, by the same number, on a slot; None when nothing does."""
+
+
+def one_second_a_step(stage: e.Stage, number: int) -> float:
+    return float(stage.end - stage.start)
+
+
+def no_fault(stage: e.Stage, number: int, slot: str) -> Fault | None:
+    return None
+
+
+class Unit(Costs):
+    """Every step costs one second, for ever: durations are numbers of steps."""
+
+    def refit(self, plan: SearchPlan) -> bool:
+        return False
+
+    def seconds_per_step(self, node: Node) -> float:
+        return 1.0
+
+
+class Simulator:
+    """Virtual slots that train a plan. `now`: in virtual seconds.
+
+    keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
+    watch: told how many events there are by now; what it raises ends the simulation.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        measure: Measure,
+        policy: Policy = POLICIES["critical_path"],
+        seconds: Seconds = one_second_a_step,
+        faults: Faults = no_fault,
+        keep_every: int | None = None,
+        limits: Limits = LIMITS,
+        watch: Callable[[int], None] = lambda events: None,
+    ) -> None:
+        self.now = 0.0
+        self._records = MemoryRecords(lambda: EPOCH + self.now)
+        self._log, self._plans = self._records.log, Plans(self._records.log)
+        self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
+        self._due: list[tuple[float, int, str]] = []  # when, in which order, on which slot
+        self._valid: dict[str, int] = {}  # for each slot, which of its entries there counts
+        self._seen = 0  # how many events were there when it was last asked whether that is news
+        self._stages, self._order, chains = count(), count(), count()
+        self._drivers: dict[StudyId, TunerDriver] = {}
+        self._ports = Ports(
+            records=self._records,
+            plans=self._plans,
+            policy=policy,
+            publish=self._begin_chain,
+            new_id=lambda: f"chain-{next(chains)}",
+            lease_seconds=inf,
+            intermediate_bytes=0,
+            clock=lambda: self.now,
+            make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
+            make_costs=Unit,
+            notify=self._look,
+            limits=limits,
+        )
+        self.scheduler = Scheduler(self._ports)
+        self._slots = {name: self._slot(name, keep_every) for name in map("gpu{}".format, range(slots))}
+
+    @property
+    def plan(self) -> SearchPlan:
+        """The plan as of now."""
+        return self._plans.get(PLAN)
+
+    @property
+    def events(self) -> list[e.Event]:
+        """Everything that was decided or happened."""
+        return [recorded.event for recorded in self._log.read(PLAN)]
+
+    def give(self, command: c.Command) -> tuple[e.Event, ...]:
+        """Decide a command and take in what follows."""
+        if isinstance(command, c.SubmitStudy):
+            for slot in self._slots.values():
+                slot.describe({command.plan.trainer: command.plan.trainer_version})
+        recorded = self._ports.transact(PLAN, lambda plan: decide(plan, command, self._ports.limits))
+        return tuple(each.event for each in recorded)
+
+    def take(self, events: Iterable[e.Event]) -> None:
+        """Take in events."""
+        self._log.append(PLAN, list(events), expected=None, at=self.now)
+
+    def run(self) -> float:
+        """Until nothing is left to do; the virtual time that it took."""
+        while self.advance():
+            self._watch(self._seen)
+        return self.now
+
+    def advance(self) -> bool:
+        """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do."""
+        if self._is_nudged():
+            self.scheduler.tick()
+        while self._due:
+            at, number, name = heapq.heappop(self._due)
+            slot = self._slots[name]
+            if slot.attempt is not None and self._valid[name] == number:
+                self.now = at
+                self._proceed(slot)
+                self._plans.get(PLAN)  # whoever holds the plan sees what happened
+                return True
+        return False
+
+    def set_tuner(self, study: StudyId, driver: TunerDriver) -> None:
+        """Let this driver decide for a study, instead of the one that its study file asks for."""
+        self._drivers[study] = driver
+
+    def run_tuners(self) -> None:
+        """Ask the tuner of each running study what it wants."""
+        _ = self.plan
+        Tuning(self._ports).tune(PLAN, len(self._slots))
+
+    def _slot(self, name: str, keep_every: int | None) -> VirtualSlot:
+        slot = VirtualSlot(name, self._records, PLAN, self._measured, keep_every)
+        slot.register({})
+        return slot
+
+    def _measured(self, node: str, step: int) -> e.Metrics:
+        with self._plans.holding(PLAN, fresh=False) as plan:
+            return self._measure(plan.nodes[NodeId(node)], step)
+
+    def _is_nudged(self) -> bool:
+        """Whether workers would tell the scheduler that something happened: a result is there, or somebody is idle."""
+        news = self._log.read(PLAN, after=self._seen)
+        self._seen += len(news)
+        only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
+        return not only_saved or not all(slot.attempt for slot in self._slots.values())
+
+    def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
+        """The message that starts a chain has arrived as soon as it was sent."""
+        self._begin_stage(self._slots[slot], self._slots[slot].claim(chain))
+
+    def _begin_stage(self, slot: VirtualSlot, stage: e.Stage) -> None:
+        number = next(self._stages)
+        seconds, fault = self._seconds(stage, number), self._faults(stage, number, slot.name)
+        self._await(slot, slot.begin(number, self.now, seconds, fault))
+
+    def _proceed(self, slot: VirtualSlot) -> None:
+        following = slot.proceed(self.now)
+        if following is not None:
+            self._begin_stage(slot, following)
+        elif slot.attempt is not None:
+            self._await(slot, slot.look(self.now))
+
+    def _look(self, chain: str, slot: str) -> None:
+        """A chain under way was told something."""
+        if self._slots[slot].attempt is not None:
+            self._await(self._slots[slot], self._slots[slot].look(self.now))
+
+    def _await(self, slot: VirtualSlot, at: float) -> None:
+        self._valid[slot.name] = next(self._order)
+        heapq.heappush(self._due, (at, self._valid[slot.name], slot.name))

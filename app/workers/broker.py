@@ -1,0 +1,61 @@
+"""The broker's connections have limits, so that a dead one is noticed within a lease; what is no message is dropped."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES
+from kombu.transport import redis as kombu_redis
+
+logger = logging.getLogger(__name__)
+
+NOT_A_MESSAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+"""What kombu raises for text that is not JSON, JSON that is no object, an object without the right fields."""
+
+
+class Channel(kombu_redis.Channel):
+    """Whoever can write to Redis can write nonsense: it is dropped with a line in the log, and the worker goes on."""
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+        except NOT_A_MESSAGE:
+            logger.exception("something that is no message was in the queue, and is dropped")
+            return True
+
+
+class Transport(kombu_redis.Transport):
+    Channel = Channel
+
+
+def install() -> None:
+    """Let every URL of Redis mean this transport."""
+    for scheme in ("redis", "rediss"):
+        TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
+
+
+def transport_options(patience: float) -> dict[str, Any]:
+    """A server that says nothing for `patience` seconds, or that a firewall forgot, is connected to anew."""
+    return {
+        "visibility_timeout": 3600,
+        "global_keyprefix": "stagetree:",
+        "socket_timeout": patience,
+        "socket_connect_timeout": min(10.0, patience),
+        "socket_keepalive": True,
+        "socket_keepalive_options": _keepalive(patience),
+        "health_check_interval": max(1, round(patience / 2)),
+    }
+
+
+def _keepalive(patience: float) -> dict[int, int]:
+    """Of TCP, as far as this system knows them; the last is for what was sent and is not acknowledged."""
+    third = max(1, round(patience / 3))
+    wanted = {
+        "TCP_KEEPIDLE": third,
+        "TCP_KEEPINTVL": max(1, third // 2),
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": round(1000 * patience),
+    }
+    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}

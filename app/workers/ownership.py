@@ -1,0 +1,152 @@
+"""Who has a slot: one worker at a time, found out by what is certain, and never by a process number.
+
+On one machine a file lock says at once whether the worker that had the slot is dead: the kernel opens it then, however
+that came. Of a worker elsewhere one can only see whether its heartbeat moves. Who takes the slot names in the same
+statement whom it takes it from, so that of two only one succeeds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from app.events.rows import Rows, SlotTaken
+from app.events.tables import SlotRow
+
+LOCK_SECONDS = 3.0
+"""What was killed may take a moment to be gone."""
+
+BEATS = 3.0
+"""A worker elsewhere whose heartbeat did not move for so many of its intervals is dead."""
+
+
+class SlotLock:
+    """The lock of a slot on this machine, and of one database, held until this process and its forks have ended.
+
+    `id` is that of the lock's file: whoever held this lock before, and wrote it down, is dead.
+    """
+
+    def __init__(self, file: IO[str], id: str) -> None:
+        self._file, self.id = file, id
+
+    @classmethod
+    def acquire(cls, slot: str, database_url: str, folder: str = "") -> SlotLock:
+        """Raises `SlotTaken`. folder: by default one of the user's own that every process of this machine finds."""
+        digest = hashlib.sha256(f"{database_url}\n{slot}".encode()).hexdigest()[:16]
+        file = _opened(_runtime_folder(folder) / f"{digest}.lock")
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _is_locked(file):
+            if time.monotonic() > deadline:
+                file.seek(0)
+                pid = file.read().partition(" ")[2] or "another"
+                file.close()
+                raise SlotTaken(f"slot {slot} is taken by process {pid} on this machine")
+            time.sleep(0.05)
+        return cls(file, _identified(file))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Ownership:
+    """One worker's hold on a slot. `owner` proves it; a fork calls `begin` to have one of its own.
+
+    heartbeat_seconds: how often workers show that they are alive. clock: any that does not go back.
+    """
+
+    def __init__(
+        self,
+        slot: str,
+        lock: SlotLock,
+        *,
+        lease_seconds: float,
+        heartbeat_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.slot, self._lock = slot, lock
+        self._lease_seconds, self._watch_seconds = lease_seconds, BEATS * heartbeat_seconds
+        self._clock = clock
+        self._seen: tuple[str, float] | None = None
+        self._seen_since = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on as another process, in the place of all that came before it on this machine."""
+        self.owner = f"{self._lock.id}:{uuid4().hex}"
+
+    def is_ours(self, row: SlotRow) -> bool:
+        """Whether the row was written by a process that held our lock: this one, its fork, or one that is dead."""
+        return row.owner.startswith(f"{self._lock.id}:")
+
+    def is_free(self, rows: Rows) -> bool:
+        """Whether the slot may be taken. False: a worker elsewhere has it, and may be dead; look again in a moment.
+
+        Raises `SlotTaken` when that one is alive.
+        """
+        return self._may_replace(rows, rows.slots.get(self.slot))
+
+    def take(self, rows: Rows, device: str) -> bool:
+        """Become the slot's worker; False as `is_free`. Raises `SlotTaken`."""
+        row = rows.slots.get(self.slot)  # looked at once: whoever comes in between is not replaced
+        if not self._may_replace(rows, row):
+            return False
+        instead_of = None if row is None else row.owner
+        host, pid = socket.gethostname(), os.getpid()
+        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host=host, pid=pid)
+        return True
+
+    def _may_replace(self, rows: Rows, row: SlotRow | None) -> bool:
+        if row is None or self.is_ours(row) or rows.now() - row.seen_at > self._lease_seconds:
+            return True
+        return self._is_silent(row)
+
+    def _is_silent(self, row: SlotRow) -> bool:
+        """Whether the other's heartbeat has not moved for a while. Raises `SlotTaken` when it has."""
+        seen = row.owner, row.seen_at
+        if self._seen is None:
+            self._seen, self._seen_since = seen, self._clock()
+        if seen != self._seen:
+            raise SlotTaken(f"slot {self.slot} is taken by process {row.pid} on {row.host}")
+        return self._clock() - self._seen_since >= self._watch_seconds
+
+
+def _runtime_folder(folder: str) -> Path:
+    """For locks: of this user alone. It must not be on a network disk."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    path = Path(folder) if folder else Path(base) / f"stagetree-{os.getuid()}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise SlotTaken(f"the folder for locks, {path}, is another user's")
+    return path
+
+
+def _opened(path: Path) -> IO[str]:
+    """With an empty file created, and no link followed."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
+
+
+def _is_locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _identified(file: IO[str]) -> str:
+    """The id in the file, which stays; behind it, for people, who holds it now."""
+    file.seek(0)
+    id = file.read().partition(" ")[0] or uuid4().hex
+    file.seek(0)
+    file.truncate()
+    file.write(f"{id} {os.getpid()}")
+    file.flush()
+    return id

@@ -1,0 +1,86 @@
+"""The workers of one machine as forks of one interpreter that has imported what they share.
+
+    python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
+
+Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: by then
+the database must be there. It ends when a fork does so by itself; on SIGTERM it asks all of them to end, and waits.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from celery.__main__ import main as celery_main
+
+from app.workers.signals import end_with_parent
+
+MODULES = (
+    "celery.bin.worker",
+    "app.workers.tasks",
+    "app.workers.scheduler.tick",
+    "app.workers.slot.slot",
+    "app.workers.slot.object_store",
+    "app.workers.trainer_process",
+    "app.workers.warm",
+)
+
+
+def main() -> int:
+    logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
+    for name in MODULES:
+        importlib.import_module(name)
+    sys.stdin.read()
+    workers = Prefork(logs)
+    workers.start(commands)
+    return workers.watch()
+
+
+class Prefork:
+    """The forks, by process id."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs, self._ending = logs, False
+        self._names: dict[int, str] = {}
+
+    def start(self, commands: Mapping[str, Sequence[str]]) -> None:
+        """Fork. In a fork, this ends in SystemExit when the worker does."""
+        gc.freeze()  # what is there by now stays shared between the forks
+        for name, command in commands.items():
+            self._names[self._fork(name, command)] = name
+
+    def watch(self) -> int:
+        """Wait until a fork ends by itself, or all have ended because they were asked to; the exit code."""
+        signal.signal(signal.SIGTERM, self._end)
+        while self._names:
+            pid, status = os.wait()
+            name, code = self._names.pop(pid), os.waitstatus_to_exitcode(status)
+            if not self._ending:
+                print(f"{name} ended with exit code {code}; its log is {self._logs / name}.log", flush=True)
+                return 1
+        return 0
+
+    def _fork(self, name: str, command: Sequence[str]) -> int:
+        if pid := os.fork():
+            return pid
+        end_with_parent()
+        with (self._logs / f"{name}.log").open("ab") as log:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+        sys.argv = list(command)
+        sys.exit(celery_main())
+
+    def _end(self, number: int, _: object) -> None:
+        self._ending = True
+        for pid in self._names:
+            os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

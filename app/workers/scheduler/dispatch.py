@@ -1,0 +1,41 @@
+"""Sends chains to their slots. A message is a hint: it may come twice, and one that did not come is sent again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from app.events.rows.ports import ChainRecord
+from app.workers.scheduler.ports import Ports
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatch:
+    """The way to the broker. What it did not take is tried again at the next tick."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._unsent: dict[str, tuple[int, str]] = {}  # chain: number of stages, slot
+
+    def send(self, chain: str, stages: int, slot: str) -> bool:
+        """Whether the broker took it."""
+        try:
+            self._ports.publish(chain, stages, slot)
+        except Exception as error:  # whatever the broker's library raises; nothing is written here
+            logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error)
+            self._unsent[chain] = (stages, slot)
+            return False
+        self._unsent.pop(chain, None)
+        return True
+
+    def send_again(self, undelivered: Sequence[ChainRecord]) -> None:
+        """What the broker did not take, and what was sent long ago and nobody claimed. Raises `DatabaseUnavailable`."""
+        for chain, (stages, slot) in list(self._unsent.items()):
+            if not self.send(chain, stages, slot):
+                return
+        sent = [row for row in undelivered if self.send(row.chain, len(row.assignment["stages"]), row.slot)]
+        if sent:
+            with self._ports.records.write() as rows:
+                for row in sent:
+                    rows.chains.mark_dispatched(row.chain)

@@ -1,0 +1,65 @@
+"""The plans that have something to do, each with its outstanding work, looked at again only when its stream moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.domain.ids import PlanId
+from app.events.plans import PlanUnusable
+from app.scheduling.frontier import Frontier
+from app.workers.scheduler.ports import Ports
+
+
+class Outlook:
+    """The frontiers of the plans that are busy. What is wrong with one plan holds up that plan alone, and is said."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._frontiers: dict[str, Frontier] = {}
+        self._unusable: set[str] = set()
+
+    def update(self, versions: Mapping[str, int]) -> None:
+        """Take in which plans are busy, and what happened in those that moved. Raises `DatabaseUnavailable`."""
+        for stream in self._frontiers.keys() - versions.keys():
+            del self._frontiers[stream]
+        for stream in self._unusable - versions.keys():
+            self._set_usable(stream)
+        for stream, version in versions.items():
+            if self._is_behind(stream, version):
+                self.refresh(stream)
+
+    def frontiers(self) -> list[Frontier]:
+        """Of all plans that can be looked at."""
+        return [frontier for stream, frontier in self._frontiers.items() if stream not in self._unusable]
+
+    def refresh(self, stream: str, *, fresh: bool = True) -> None:
+        """Take in what happened to a plan: by now or, if not `fresh`, as far as it was read. As `Plans.holding`."""
+        try:
+            with self._ports.plans.holding(stream, fresh=fresh) as plan:
+                frontier = self._frontiers.get(stream)
+                if frontier is None or frontier.plan is not plan:
+                    frontier = self._frontiers[stream] = Frontier(plan, self._ports.make_costs(), id=PlanId(stream))
+                _take_in(frontier)
+        except PlanUnusable as problem:
+            self._unusable.add(stream)
+            self._ports.problems.report(stream, str(problem))
+        else:
+            self._set_usable(stream)
+
+    def _set_usable(self, stream: str) -> None:
+        self._unusable.discard(stream)
+        self._ports.problems.clear(stream)
+
+    def _is_behind(self, stream: str, version: int) -> bool:
+        frontier = self._frontiers.get(stream)
+        if frontier is None or stream in self._unusable:
+            return True
+        return frontier.plan.version != version or frontier.is_behind
+
+
+def _take_in(frontier: Frontier) -> None:
+    """Raises `PlanUnusable`; then it is tried again with the next look."""
+    try:
+        frontier.refresh()
+    except Exception as error:  # it is only computed: nothing is lost, and the others' plans are none the worse
+        raise PlanUnusable(f"plan {frontier.id} cannot be scheduled: {type(error).__name__}: {error}") from error

@@ -1,0 +1,46 @@
+"""How things stand, read in one transaction: all that a tick needs to know whether there is anything to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.events.records import Records
+from app.events.rows.ports import ChainRecord, SlotRecord
+from app.scheduling.placement import Candidates
+
+DISPATCH_AGAIN_SECONDS = 15.0
+"""A chain that nobody claimed is sent again after so long; a second message does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """now: by the clock of the leases. versions: how many events each busy plan has.
+
+    slots: those that are alive. expired: the chains that were not heard of in time. undelivered: those that were sent
+    long ago and that nobody claimed.
+    """
+
+    now: float
+    versions: Mapping[str, int]
+    slots: Mapping[str, SlotRecord]
+    expired: Sequence[ChainRecord]
+    undelivered: Sequence[ChainRecord]
+
+
+def overview(records: Records, lease_seconds: float) -> Overview:
+    """Raises `DatabaseUnavailable`."""
+    with records.read() as rows:
+        return Overview(
+            now=rows.now(),
+            versions=rows.studies.busy_versions(),
+            slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
+            expired=rows.chains.expired(),
+            undelivered=rows.chains.undelivered(DISPATCH_AGAIN_SECONDS),
+        )
+
+
+def candidates(seen: Overview) -> Candidates:
+    """The slots that may be given work."""
+    well = [slot for slot in seen.slots.values() if (slot.quarantined_until or seen.now) <= seen.now]
+    return Candidates(well, [slot for slot in well if slot.chain is None])

@@ -1,0 +1,59 @@
+"""What the scheduler is given, in one value that its parts share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.domain.events import Event
+from app.domain.search_plan import SearchPlan
+from app.events.log import Alongside, Recorded
+from app.events.plans import Plans
+from app.events.records import Records
+from app.events.transact import Write, back_off, transact
+from app.scheduling.costs import Costs
+from app.scheduling.policies import Policy
+from app.scheduling.tuners.driver import MakeDriver, make_driver
+from app.workers.scheduler.problems import Problems
+from stagetree.limits import LIMITS, Limits
+
+Publisher = Callable[[str, int, str], None]
+"""Sends a chain (id, number of stages, slot) to the broker. Raises whatever the broker's library raises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """Where the scheduler reads and writes, and by which settings.
+
+    notify: tells the worker of a chain on a slot that it was told something; it would find out by itself. limits: what
+    a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. intermediate_bytes: what
+    a plan may spend on checkpoints inside stages. pause: waits after a lost race.
+    """
+
+    records: Records
+    plans: Plans
+    policy: Policy
+    publish: Publisher
+    new_id: Callable[[], str]
+    lease_seconds: float
+    intermediate_bytes: int
+    limits: Limits = LIMITS
+    clock: Callable[[], float] = time.time
+    pause: Callable[[int], None] = back_off
+    notify: Callable[[str, str], None] = lambda chain, slot: None
+    make_driver: MakeDriver = make_driver
+    make_costs: Callable[[], Costs] = Costs
+    problems: Problems = field(default_factory=Problems)
+
+    def transact(
+        self,
+        stream: str,
+        decide: Callable[[SearchPlan], Sequence[Event]],
+        *,
+        alongside: Alongside | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> list[Recorded]:
+        """As `app.events.transact.transact`."""
+        write = Write(stream=stream, decide=decide, at=self.clock(), alongside=alongside, prepare=prepare)
+        return transact(self.records.log, self.plans, write, pause=self.pause)

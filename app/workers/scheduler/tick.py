@@ -1,0 +1,71 @@
+"""One look at what happened, and what follows from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from logging import DEBUG, WARNING
+
+from app.away import LostRace
+from app.events.database import DatabaseUnavailable
+from app.workers.scheduler.assignment import Assignment
+from app.workers.scheduler.dispatch import Dispatch
+from app.workers.scheduler.flags import Flags
+from app.workers.scheduler.outlook import Outlook
+from app.workers.scheduler.overview import candidates, overview
+from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.reaper import Reaper
+from app.workers.scheduler.tuning import Tuning
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """`tick` looks once. What it could not do, the next tick does."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports, self._is_away = ports, False
+        self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
+        self._outlook, self._dispatch = Outlook(ports), Dispatch(ports)
+        self._assignment = Assignment(ports, self._outlook, self._dispatch)
+
+    def tick(self) -> bool:
+        """Look at how things stand and decide what is next; whether it came to its end.
+
+        A database that is away is said once, and looked for at the next tick.
+        """
+        try:
+            self._tick()
+        except DatabaseUnavailable as problem:
+            self._reaper.interrupted()
+            logger.log(DEBUG if self._is_away else WARNING, "the scheduler waits for the database: %s", problem)
+            self._is_away = True
+            return False
+        except LostRace as lost:
+            logger.info("the rest is left to the next tick: %s", lost)
+            return False
+        self._is_away = False
+        return True
+
+    def problems(self) -> Mapping[str, str]:
+        """What holds up a plan or a study, in a sentence each, by its name."""
+        return self._ports.problems.all()
+
+    def _tick(self) -> None:
+        seen = overview(self._ports.records, self._ports.lease_seconds)
+        self._reaper.reap(seen)
+        self._dispatch.send_again(seen.undelivered)
+        self._outlook.update(seen.versions)
+        self._tuning.forget(seen.versions)
+        self._tuning.slots = room = max(1, len(seen.slots))
+        self._tune(room)
+        slots = self._assignment.assign(candidates(seen))
+        if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
+            self._tune(2 * room)
+            self._assignment.assign(slots)
+        self._flags.send(self._outlook.frontiers())
+
+    def _tune(self, room: int) -> None:
+        for frontier in self._outlook.frontiers():
+            if self._tuning.tune(frontier.id, room):
+                self._outlook.refresh(frontier.id, fresh=False)

@@ -1,0 +1,175 @@
+"""Asks the tuners what they want next, and puts it on record. What a tuner thinks of takes long: nobody waits for it.
+
+A study fails here only by what its own tuner or sampler raises, or by what its trials failed of. A database that is
+away, or writers that are faster, are nobody's failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Sequence
+from itertools import count
+
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.errors import Refused
+from app.domain.events import Event
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan, Study
+from app.events.log import Conflict
+from app.events.plans import PlanUnusable
+from app.events.transact import OPTIMISTIC, Moved
+from app.scheduling.tuners.driver import TunerDriver, TunerFailed
+from app.scheduling.tuners.surroundings import context_of
+from app.workers.scheduler.ports import Ports
+from stagetree.spec import SpecError
+
+logger = logging.getLogger(__name__)
+
+Ending = c.CloseStudy | c.FailStudy | c.CheckFailures
+
+
+class Tuning:
+    """The tuners of all running studies. `room`: fewer than so many trials of a study are to be active at once.
+
+    slots: how many there are, for tuners that go by that.
+    """
+
+    slots = 1
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._drivers: dict[str, dict[StudyId, TunerDriver]] = {}  # by plan
+        self._asked: dict[str, tuple[int, int]] = {}  # by plan: the version and room it was asked at last
+
+    def tune(self, stream: str, room: int) -> bool:
+        """Ask the tuners of a plan, if anything has changed for them; whether anything may have followed.
+
+        Raises `DatabaseUnavailable`.
+        """
+        try:
+            return self._tune_plan(stream, room)
+        except PlanUnusable as problem:
+            self._ports.problems.report(stream, str(problem))
+        except Conflict as conflict:
+            logger.info("the tuners of plan %s are asked again at the next tick: %s", stream, conflict)
+        return True
+
+    def forget(self, busy: Container[str]) -> None:
+        """Let go of the plans that are not busy any more."""
+        for stream in [stream for stream in self._asked if stream not in busy]:
+            del self._asked[stream]
+            self._drivers.pop(stream, None)
+
+    def _tune_plan(self, stream: str, room: int) -> bool:
+        with self._ports.plans.holding(stream, fresh=False) as plan:
+            version = plan.version
+            if self._was_asked(stream, version, room):
+                return False
+            failing = [check for study in _running(plan) if (check := self._failing(plan, study)) is not None]
+            drivers = self._observing(stream, plan)
+        for check in failing:
+            self._end(stream, check)
+        results = [self._tune_study(stream, name, driver, room) for name, driver in drivers.items()]
+        if failing or any(results):
+            with self._ports.plans.holding(stream, fresh=False) as plan:
+                version = plan.version
+        self._asked[stream] = (version, room)
+        return bool(failing) or any(results)
+
+    def _was_asked(self, stream: str, version: int, room: int) -> bool:
+        at, before = self._asked.get(stream, (0, 0))
+        return at == version and room <= before
+
+    def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
+        """What ends the study if its trials fail too much."""
+        check = c.CheckFailures(study=study.id, at=self._ports.clock())
+        return check if study.failed and decide(plan, check) else None
+
+    def _observing(self, stream: str, plan: SearchPlan) -> dict[StudyId, TunerDriver]:
+        """The drivers of the running studies, which have noted what is new."""
+        before, drivers = self._drivers.get(stream, {}), dict[StudyId, TunerDriver]()
+        for study in _running(plan):
+            driver = before.get(study.id)
+            if driver is None or driver.spec is not study.spec:
+                driver = self._made(study)
+            if driver is not None:
+                self._observe(plan, study, driver)
+                drivers[study.id] = driver
+        self._drivers[stream] = drivers
+        return dict(drivers)
+
+    def _observe(self, plan: SearchPlan, study: Study, driver: TunerDriver) -> bool:
+        return driver.observe(study, context_of(plan, study, self._ports.clock(), self.slots))
+
+    def _made(self, study: Study) -> TunerDriver | None:
+        """A new driver; None where this version does not read the study's file, which is said."""
+        try:
+            driver = self._ports.make_driver(study.id, study.spec)
+        except SpecError as error:
+            text = f"study {study.id} waits: this version does not read its study file: {error}"
+            self._ports.problems.report(study.id, text)
+            return None
+        self._ports.problems.clear(study.id)
+        return driver
+
+    def _tune_study(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
+        """Put on record what the tuner wants, until that is nothing more; whether there was anything."""
+        begun = False
+        try:
+            while driver.suggest(room) and self._apply(stream, name, driver, room):
+                begun = True
+            if driver.is_done():
+                self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
+                return True
+        except TunerFailed as failed:
+            logger.exception("study %s fails: its tuner raised", name)
+            self._end(stream, c.FailStudy(study=name, error=str(failed), at=self._ports.clock()))
+            return True
+        except Refused as refused:
+            text = f"its tuner asks for what may not be: {refused}"
+            self._end(stream, c.FailStudy(study=name, error=text, at=self._ports.clock()))
+            return True
+        return begun
+
+    def _apply(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> bool:
+        """Put on record what the tuner wants of the history that it has seen, and see what became of it."""
+        decided = self._applying(name, driver, room)
+        if not self._ports.transact(stream, decided, prepare=lambda: self._think(stream, name, driver, room)):
+            return False
+        with self._ports.plans.holding(stream, fresh=False) as plan:
+            self._observe(plan, plan.studies[name], driver)
+            return plan.studies[name].is_running
+
+    def _applying(self, name: StudyId, driver: TunerDriver, room: int) -> Callable[[SearchPlan], Sequence[Event]]:
+        """The decision to do what the tuner says. Where its study has moved, it is asked anew while nobody waits; where
+        that was in vain some times, at once.
+        """
+        attempts = count(1)
+
+        def decided(plan: SearchPlan) -> Sequence[Event]:
+            study = plan.studies[name]
+            if not _is_tuned_by(study, driver):
+                return ()
+            if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
+                raise Moved(f"Study {name} has moved.")
+            return decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+
+        return decided
+
+    def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
+        with self._ports.plans.holding(stream, fresh=False) as plan:
+            self._observe(plan, plan.studies[name], driver)
+        driver.suggest(room)
+
+    def _end(self, stream: str, command: Ending) -> None:
+        self._ports.transact(stream, lambda plan: decide(plan, command))
+        self._drivers[stream].pop(command.study, None)
+
+
+def _running(plan: SearchPlan) -> list[Study]:
+    return [study for study in plan.studies.values() if study.is_running]
+
+
+def _is_tuned_by(study: Study, driver: TunerDriver) -> bool:
+    return study.is_running and study.spec is driver.spec

@@ -1,0 +1,4 @@
+"""The process of one slot: it holds leases, heartbeat, facts and uploads, and drives the process that trains.
+
+Begin with `execution`, which says what is next in a chain, then `chain_run`, which does it, then `slot`.
+"""

@@ -1,0 +1,65 @@
+"""The right to write for a chain, and how a slot gets it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event as Flag
+
+from app.away import LostRace
+from app.domain.states import ChainState
+from app.events.database import DatabaseUnavailable
+from app.events.records import Records
+from app.events.rows import ChainFlags, ChainNotClaimable, Lease, Rows
+from app.events.tables import ChainRow
+from app.workers.slot.patience import Patience
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """What proves it, and `over`: set, once and by any thread, when nothing more will be written for the chain."""
+
+    chain: str
+    stream: str
+    fence: int
+    over: Flag = field(default_factory=Flag)
+
+
+class Claiming:
+    """owner: the token of this process. is_unwanted: whether to stop asking a database that is away."""
+
+    def __init__(self, records: Records, owner: str, lease_seconds: float, patience: Patience) -> None:
+        self._records, self._owner, self._lease_seconds = records, owner, lease_seconds
+        self._patience = patience
+
+    def claim(self, chain: str, is_unwanted: Callable[[], bool]) -> Lease:
+        """Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot was to end."""
+        is_doubtful = False
+        for number in self._patience.tries():
+            try:
+                with self._records.write() as rows:
+                    return self._claim(rows, chain, is_doubtful)
+            except (DatabaseUnavailable, LostRace) as problem:
+                is_doubtful = True  # perhaps it was the commit's answer that did not arrive
+                if number == 1:
+                    logger.warning("chain %s waits to be claimed: %s", chain, problem)
+            if is_unwanted():
+                break
+        raise ChainNotClaimable(f"Chain {chain} was not claimed: this worker is to end.")
+
+    def _claim(self, rows: Rows, chain: str, is_doubtful: bool) -> Lease:
+        try:
+            return rows.chains.claim(chain, self._owner, self._lease_seconds)
+        except ChainNotClaimable:
+            row = rows.chains.get(chain) if is_doubtful else None
+            if row is None or row.owner != self._owner or row.state != ChainState.RUNNING:
+                raise
+            return _lease(row)
+
+
+def _lease(row: ChainRow) -> Lease:
+    flags = ChainFlags(tuple(row.extra_eval_steps), row.stop)
+    return Lease(row.chain, row.stream, row.slot, row.fence, row.assignment, flags)

@@ -1,0 +1,237 @@
+"""A chain in the hands of a slot, as a state machine: told what happened, it says what is next and what is a fact now.
+
+It does nothing itself and reads no clock, so the simulator can drive it too.
+
+                 begin             completed, and a stage follows
+      CLAIMED ----------> TRAINING ------------------------------> BETWEEN_STAGES
+                           |    ^                                       |
+                           |    +---------------- begin ----------------+
+         completed, and it |
+     was the last; stopped,|         closed
+       failed, interrupted +---------------------> SAVING -------------------> CLOSED
+
+In SAVING the last checkpoints and the last facts are on their way. BETWEEN_STAGES, the message that begins the next
+stage is. Whatever the state, `closed` ends it: so it is when the chain was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from app.domain import events as e
+from app.domain.ids import ChainId
+from app.domain.states import ChainOutcome, FailureKind
+from app.events.rows import ChainFlags
+from app.scheduling.assignment import ChainAssignment
+
+NO_CHANGE_OF_FLAGS = ChainFlags()
+
+
+class ExecutionState(Enum):
+    CLAIMED = auto()
+    TRAINING = auto()
+    BETWEEN_STAGES = auto()
+    SAVING = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train on, up to that step."""
+
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate the model where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Keep the state of the model where it is; `is_intermediate` if that is for an accident, and nobody asked."""
+
+    is_intermediate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All of the stage is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nobody wants more of the chain, or its worker is to end; what is there has been kept."""
+
+
+Action = Train | Evaluate | Save | Complete | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the execution must know of the world at a moment.
+
+    now: seconds on any clock that does not go back. flags: what the scheduler wants by now; `stop` also when the worker
+    is to end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
+    """
+
+    now: float
+    flags: ChainFlags = NO_CHANGE_OF_FLAGS
+    save_seconds: float = 0.0
+    can_save: bool = True
+
+
+class ChainExecution:
+    """overhead: the share of training time that intermediate checkpoints may take.
+
+    index: the stage that is under way or comes next. step: how many steps the model has been trained for.
+    last_good_step: the last one after which nothing has failed. It is always before the end of the stage, so that a
+    failure there concerns someone, namely whoever waits for that end.
+    """
+
+    def __init__(self, chain: str, assignment: ChainAssignment, overhead: float = 0.0) -> None:
+        self.chain, self.assignment = ChainId(chain), assignment
+        self.state, self.index, self.step = ExecutionState.CLAIMED, 0, assignment.stages[0].start
+        self.last_good_step = self.step
+        self._overhead = overhead
+        self._is_in_step, self._trains_from = False, self.step
+        self._evaluated_at, self._saved_at = -1, -1
+        self._began_at = self._last_save_at = 0.0
+
+    @property
+    def stage(self) -> e.Stage:
+        """The one that is under way, or the next one."""
+        return self.assignment.stages[min(self.index, len(self.assignment.stages) - 1)]
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.index + 1 >= len(self.assignment.stages)
+
+    def can_begin(self, index: int) -> bool:
+        """Whether a message that begins stage `index` is neither stale nor a copy."""
+        waits = self.state in (ExecutionState.CLAIMED, ExecutionState.BETWEEN_STAGES)
+        return waits and self.index == index
+
+    # ------------------------------------------------------------------------------------------------ what is next
+
+    def begin(self, now: float) -> None:
+        """The next stage is under way, and its model is where it begins."""
+        stage, self.state = self.stage, ExecutionState.TRAINING
+        self.step, self.last_good_step = stage.start, stage.start if stage.start < stage.end else stage.start - 1
+        self._evaluated_at = self._saved_at = -1
+        self._began_at = self._last_save_at = now
+
+    def next(self, outside: Outside) -> Action:
+        """What to do now."""
+        self._is_in_step = False
+        if self.step != self._evaluated_at and self.step in self._evaluations(outside.flags):
+            return Evaluate()
+        if self.step != self._saved_at and (wanted := self._wanted_save(outside)) is not None:
+            return wanted
+        if self.step >= self.stage.end:
+            return Complete()
+        if outside.flags.stop:
+            return Stop()
+        self._is_in_step, self._trains_from = True, self.step
+        self.last_good_step = max(self.last_good_step, self.step)
+        return Train(self._next_stop(outside.flags))
+
+    def end_of_training(self, step: int, outside: Outside) -> int:
+        """Where the training under way, which has come to `step`, is to end by now; 0 for at the next step.
+
+        It is not further on once a step is reached where something is to be done: whoever asks may hear of it late.
+        """
+        self.reached(step)
+        if outside.flags.stop or self._is_intermediate_due(outside):
+            return 0
+        return self._next_stop(outside.flags)
+
+    def _evaluations(self, flags: ChainFlags) -> set[int]:
+        """The steps of the stage at which to evaluate. The others that were asked for belong to other stages."""
+        stage = self.stage
+        wanted = {*stage.evaluate, *flags.extra_eval_steps}
+        return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
+
+    def _next_stop(self, flags: ChainFlags) -> int:
+        wanted = (step for step in self._evaluations(flags) if step > self._trains_from)
+        return min(wanted, default=self.stage.end)
+
+    def _wanted_save(self, outside: Outside) -> Save | None:
+        stage, step = self.stage, self.step
+        if step == stage.start:
+            return None
+        if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.stop:
+            return Save(is_intermediate=False)
+        return Save(is_intermediate=True) if self._is_intermediate_due(outside) else None
+
+    def _is_intermediate_due(self, outside: Outside) -> bool:
+        """The first is due when training took so long that its cost is the share of it that it may be."""
+        if not (self._overhead and self.assignment.intermediate_bytes and outside.can_save):
+            return False
+        is_inside = self.stage.start < self.step < self.stage.end
+        return is_inside and outside.now - self._last_save_at >= outside.save_seconds / self._overhead
+
+    def is_news(self, facts: Iterable[e.Event], flags: ChainFlags) -> bool:
+        """Whether the scheduler should look at once at what was found while the stage trained."""
+        asked = {self.stage.end, *flags.extra_eval_steps}
+        return any(isinstance(fact, e.Evaluated) and fact.step in asked for fact in facts)
+
+    # ------------------------------------------------------------------------------------------------ what happened
+
+    def reached(self, step: int) -> None:
+        """The model has been trained for `step` steps by now."""
+        self.step = step
+        self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
+
+    def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
+        self._evaluated_at = self.step
+        return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
+
+    def saved(self, now: float) -> None:
+        """The state has been copied, and its way to the store has begun."""
+        self._saved_at, self._last_save_at = self.step, now
+
+    def completed(self, now: float) -> e.StageCompleted:
+        index, self.index = self.index, self.index + 1
+        is_over = self.index == len(self.assignment.stages)
+        self.state = ExecutionState.SAVING if is_over else ExecutionState.BETWEEN_STAGES
+        return e.StageCompleted(chain=self.chain, index=index, seconds=now - self._began_at)
+
+    def stopped(self, now: float) -> e.ChainEnded:
+        return self._ended(ChainOutcome.STOPPED, now)
+
+    def interrupted(self, now: float) -> e.ChainEnded:
+        """By an accident, for which nobody is to blame."""
+        return self._ended(ChainOutcome.INTERRUPTED, now)
+
+    def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: float) -> e.StageFailed:
+        """The user's code failed, when the model had been trained for `step` steps."""
+        self.state = ExecutionState.SAVING
+        if self._is_in_step:
+            self.last_good_step = max(self.last_good_step, min(step, self.stage.end - 1))
+        return e.StageFailed(
+            chain=self.chain,
+            index=self.index,
+            step=self.last_good_step,
+            kind=kind,
+            error=error,
+            seconds=now - self._began_at,
+            signature=signature,
+        )
+
+    def finished(self) -> e.ChainEnded:
+        """All is trained and saved."""
+        return e.ChainEnded(chain=self.chain, outcome=ChainOutcome.DONE)
+
+    def closed(self) -> None:
+        """Nothing more comes from the chain."""
+        self.state = ExecutionState.CLOSED
+
+    def _ended(self, outcome: ChainOutcome, now: float) -> e.ChainEnded:
+        is_training, self.state = self.state == ExecutionState.TRAINING, ExecutionState.SAVING
+        if not is_training:
+            return e.ChainEnded(chain=self.chain, outcome=outcome)
+        steps = max(0, self.step - self.stage.start)
+        return e.ChainEnded(chain=self.chain, outcome=outcome, steps=steps, seconds=now - self._began_at)

@@ -1,0 +1,198 @@
+"""Shows that a slot is alive, renews the leases of its chains, and learns what the scheduler wants of them.
+
+It only reads what the slot publishes, and whatever the database does, it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from threading import Thread
+
+from app.away import LostRace
+from app.events.database import DatabaseUnavailable
+from app.events.records import Records
+from app.events.rows import ChainFlags, Fenced, Rows, SlotLost, SlotTaken
+from app.workers.slot.claim import Claim
+from app.workers.slot.owner import Owner
+
+logger = logging.getLogger(__name__)
+
+FLAG_SECONDS = 0.25
+"""How often it looks whether the scheduler wants something of the chain in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A chain as it stands. waits_since: when its last stage was done, if the message of the next one is not there."""
+
+    claim: Claim
+    step: int
+    waits_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a slot says of itself: which version of each trainer it has, and what it waits for, if it does."""
+
+    trainers: Mapping[str, str] = field(default_factory=dict)
+    note: str | None = None
+
+
+class Heartbeat:
+    """pulses: the chains that are alive. describe: what the slot says of itself. is_retiring: whether it takes no more.
+
+    look: called in each round. on_taken: called when another worker has the slot, so that this one is nothing any more.
+    clock: any that does not go back. flags: what the scheduler wants of each chain.
+    """
+
+    def __init__(
+        self,
+        me: Owner,
+        device: str,
+        records: Records,
+        *,
+        pulses: Callable[[], Sequence[Pulse]],
+        describe: Callable[[], Description],
+        is_retiring: Callable[[], bool],
+        look: Callable[[], None],
+        on_taken: Callable[[str], None],
+        clock: Callable[[], float],
+        lease_seconds: float,
+        heartbeat_seconds: float,
+    ) -> None:
+        self._me, self._device, self._records = me, device, records
+        self._pulses, self._describe, self._is_retiring = pulses, describe, is_retiring
+        self._look, self._on_taken, self._clock = look, on_taken, clock
+        self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
+        self.flags: Mapping[str, ChainFlags] = {}
+        self.is_taken = False
+        self._said: Description | None = None
+        self._is_away = self._is_retired = False
+        self._beat_at = -heartbeat_seconds
+        self._stopped = Flag()
+        self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Put the slot on record as soon as the database answers, and keep it there."""
+        self.round()
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Take the slot off the record, if the database answers within so many seconds."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        else:  # each round is somebody else's to call
+            self.round()
+
+    def round(self) -> None:
+        """Do what is due now."""
+        self._look()
+        if self.is_taken:
+            return
+        try:
+            if self._is_due():
+                self._beat()
+            else:
+                self._poll()
+        except (DatabaseUnavailable, LostRace) as problem:
+            if not self._is_away:
+                logger.warning("slot %s cannot be heard of: %s", self._me.slot, problem)
+            self._is_away = True
+        else:
+            self._is_away = False
+
+    def _is_due(self) -> bool:
+        """To leave is due at once."""
+        is_leaving = self._is_retiring() and not self._is_retired
+        return is_leaving or self._clock() - self._beat_at >= self._heartbeat_seconds
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._stopped.wait(FLAG_SECONDS)
+            try:
+                self.round()
+            except Exception:  # a slot without a heartbeat is dead; whatever this was, the next round may be better
+                logger.exception("a round of the heartbeat of slot %s failed", self._me.slot)
+
+    # ------------------------------------------------------------------------------------------------ the slot's row
+
+    def _beat(self) -> None:
+        try:
+            with self._records.write() as rows:
+                self._appear(rows)
+        except SlotTaken as taken:
+            self._give_way(taken)
+            return
+        flags = dict[str, ChainFlags]()
+        for pulse in self._pulses():
+            self._give_up_waiting(pulse)
+            if not pulse.claim.over.is_set():
+                self._renew(pulse, flags)
+        self.flags, self._beat_at = flags, self._clock()
+
+    def _appear(self, rows: Rows) -> None:
+        """Be the slot's worker, as before, or again if its row is gone. Raises `SlotTaken`."""
+        me, said = self._me, self._describe()
+        if self._is_retiring():
+            rows.slots.retire(me.slot, me.owner)
+            self._is_retired = True
+            return
+        if not self._touch(rows):
+            if not me.take(rows, self._device):
+                return
+            self._said = None
+        if said != self._said:
+            rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
+        self._said = said
+
+    def _touch(self, rows: Rows) -> bool:
+        try:
+            rows.slots.touch(self._me.slot, self._me.owner)
+        except SlotLost:
+            return False
+        return True
+
+    def _give_way(self, taken: SlotTaken) -> None:
+        self.is_taken = True
+        for pulse in self._pulses():
+            pulse.claim.over.set()
+        self._on_taken(str(taken))
+
+    # ------------------------------------------------------------------------------------------------ its chains
+
+    def _give_up_waiting(self, pulse: Pulse) -> None:
+        """The next message did not come for as long as a lease lasts. If it does now, it is stale."""
+        if pulse.waits_since is not None and self._clock() - pulse.waits_since > self._lease_seconds:
+            logger.warning("chain %s waited in vain for the message that begins its next stage", pulse.claim.chain)
+            pulse.claim.over.set()
+
+    def _renew(self, pulse: Pulse, flags: dict[str, ChainFlags]) -> None:
+        claim = pulse.claim
+        try:
+            with self._records.write() as rows:
+                flags[claim.chain] = rows.chains.heartbeat(claim.chain, claim.fence, self._lease_seconds, pulse.step)
+        except Fenced:
+            self._lose(claim)
+
+    def _poll(self) -> None:
+        """What is wanted of the chains by now, without renewing anything."""
+        flags = dict[str, ChainFlags]()
+        live = [pulse.claim for pulse in self._pulses() if not pulse.claim.over.is_set()]
+        if live:
+            with self._records.read() as rows:
+                for claim in live:
+                    try:
+                        flags[claim.chain] = rows.chains.flags(claim.chain, claim.fence)
+                    except Fenced:
+                        self._lose(claim)
+        self.flags = flags
+
+    def _lose(self, claim: Claim) -> None:
+        """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
+        logger.info("chain %s is given up: it is over, or another worker's", claim.chain)
+        claim.over.set()

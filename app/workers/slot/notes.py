@@ -1,0 +1,26 @@
+"""What a slot waits for, or is unwell with, in words: for its row, where people look."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+
+class Notes:
+    """At most one note of each source. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+        self._lock = Lock()
+
+    def put(self, source: str, text: str) -> None:
+        with self._lock:
+            self._notes[source] = text
+
+    def remove(self, source: str) -> None:
+        with self._lock:
+            self._notes.pop(source, None)
+
+    @property
+    def text(self) -> str | None:
+        with self._lock:
+            return "; ".join(self._notes[source] for source in sorted(self._notes)) or None

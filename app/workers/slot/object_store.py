@@ -1,0 +1,98 @@
+"""Where checkpoints lie: one immutable object each, in a folder or a bucket.
+
+An object has its name only once it is whole. Objects are never overwritten and never listed
+(docs/decisions/0006-checkpoints.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+PART = 16 * 2**20
+"""Bytes in one piece, on the way there and back."""
+
+S3_OPTIONS: dict[str, Any] = {
+    "use_listings_cache": False,
+    "config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 2}},
+}
+"""A connection that nobody answers on is given up in seconds: we try again ourselves."""
+
+
+class ObjectStore(Protocol):
+    """Holds bytes under a key. Whatever is wrong, each raises what its library raises; a missing object is
+    FileNotFoundError."""
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
+
+    def read(self, key: str) -> Iterator[bytes]: ...
+
+    def delete(self, key: str) -> None: ...
+
+
+class LocalStore:
+    """A folder of this machine, or one that all machines mount."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        try:
+            with partial.open("wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def read(self, key: str) -> Iterator[bytes]:
+        if not self._root.is_dir():
+            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted?")
+        with (self._root / key).open("rb") as file:
+            while part := file.read(PART):
+                yield part
+
+    def delete(self, key: str) -> None:
+        (self._root / key).unlink(missing_ok=True)
+
+
+class FsspecStore:
+    """Any file system that fsspec knows, S3 first of all; large objects go up in parts, as far as it can do that."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        options = S3_OPTIONS if url.startswith("s3://") else {}
+        self._fs, self._root = fsspec.core.url_to_fs(url, **options)
+
+    def write(self, key: str, parts: Iterable[memoryview]) -> None:
+        file = self._fs.open(f"{self._root}/{key}", "wb", block_size=PART)
+        try:
+            for part in parts:
+                file.write(part)
+        except BaseException:
+            file.discard()
+            file.closed = True  # or it would make an object of what is there, once it is forgotten
+            raise
+        file.close()
+
+    def read(self, key: str) -> Iterator[bytes]:
+        with self._fs.open(f"{self._root}/{key}", "rb", block_size=PART, cache_type="readahead") as file:
+            while part := file.read(PART):
+                yield part
+
+    def delete(self, key: str) -> None:
+        self._fs.rm_file(f"{self._root}/{key}")
+
+
+def open_store(root: str) -> ObjectStore:
+    """root: a folder, or a URL such as `s3://bucket/prefix`."""
+    return FsspecStore(root) if "://" in root else LocalStore(root)

@@ -1,0 +1,138 @@
+"""The facts of a slot on their way to the log: the only place from which it appends.
+
+They go one after the other, each with the proof of the right to state it. While the database is away they wait, and the
+training goes on; what decides is the database's answer, not the time that has passed here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from app.away import LostRace
+from app.domain import events as e
+from app.events.database import DatabaseUnavailable
+from app.events.log import Alongside
+from app.events.records import Records
+from app.events.rows import Fenced, Rows
+from app.workers.slot.claim import Claim
+from app.workers.slot.patience import Closing, Patience
+from app.workers.slot.worker_thread import WorkerThread
+
+logger = logging.getLogger(__name__)
+
+CAPACITY = 1000
+"""So many statements may wait; an execution that has one more waits, too."""
+
+SAY_AGAIN = 10
+"""Of so many tries without success, one leaves a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """Facts about a chain, and what proves that they may be stated. key: makes sure that they are recorded once."""
+
+    claim: Claim
+    facts: tuple[e.Event, ...]
+    proof: Alongside
+    key: str
+    at: float
+    is_last: bool
+    is_news: bool
+    then: Callable[[], None]
+
+
+class FactOutbox:
+    """clock: Unix seconds. notify: tells the scheduler that something happened; it must not wait."""
+
+    def __init__(
+        self, records: Records, patience: Patience, *, clock: Callable[[], float], notify: Callable[[], None]
+    ) -> None:
+        self._log, self._clock, self._notify, self._patience = records.log, clock, notify, patience
+        self._numbers = count(1)
+        self._versions: dict[str, int] = {}
+        self._thread = WorkerThread("outbox", self._record, patience, CAPACITY)
+
+    def put(
+        self,
+        claim: Claim,
+        facts: Sequence[e.Event],
+        proof: Alongside | None = None,
+        *,
+        is_last: bool = False,
+        is_news: bool = False,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """State facts about a chain, after all that was stated before.
+
+        proof: changes the rows of the chain, or raises `Fenced`; by default the chain must just be ours. is_last:
+        nothing more follows about this chain. is_news: the scheduler is told. `then` is called when they are on record.
+        Raises `Closing` if there was no room for it before the slot was to end.
+        """
+
+        def guard(rows: Rows) -> None:
+            rows.chains.guard(claim.chain, claim.fence)
+
+        key = f"{claim.chain}:{claim.fence}:{next(self._numbers)}"
+        at = self._clock()
+        self._thread.put(_Statement(claim, tuple(facts), proof or guard, key, at, is_last, is_news or is_last, then))
+
+    def version(self, stream: str) -> int:
+        """That of the last fact of this slot in a stream; 0 if there was none."""
+        return self._versions.get(stream, 0)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._thread.is_idle
+
+    def drain(self, seconds: float | None = None) -> bool:
+        """Wait until everything stated by now is on record or void, or for so many seconds; whether it is."""
+        return self._thread.drain(seconds)
+
+    def close(self) -> None:
+        """What is not on record by now is lost: its work will be done again."""
+        self._thread.close()
+
+    def _record(self, statement: _Statement) -> None:
+        claim = statement.claim
+        if claim.over.is_set():
+            return
+        try:
+            self._append(statement)
+        except Fenced:
+            logger.warning("chain %s is over, or another worker's: what was stated last is void", claim.chain)
+            claim.over.set()
+            return
+        except Closing:
+            raise
+        except Exception:  # what can never be written must not stop what comes behind it; the work will come again
+            logger.exception("chain %s is given up, because a fact of it cannot be written", claim.chain)
+            claim.over.set()
+            return
+        if statement.is_last:
+            claim.over.set()
+        statement.then()
+        if statement.is_news:
+            self._notify()
+
+    def _append(self, statement: _Statement) -> None:
+        stream = statement.claim.stream
+        for number in self._patience.tries():
+            try:
+                recorded = self._log.append(
+                    stream,
+                    statement.facts,
+                    expected=None,
+                    at=statement.at,
+                    key=statement.key,
+                    alongside=statement.proof,
+                )
+            except (DatabaseUnavailable, LostRace) as problem:
+                level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
+                logger.log(level, "facts of chain %s wait: %s", statement.claim.chain, problem)
+                continue
+            if recorded:
+                self._versions[stream] = recorded[-1].version
+            return

@@ -1,0 +1,44 @@
+"""How long a slot waits for what is away: for ever, but not once it is to close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Event as Flag
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds between the first two tries, and between those after many."""
+
+
+class Closing(Exception):
+    """The slot is to end, and waits for nothing any more."""
+
+
+class Patience:
+    """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot is to end meanwhile."""
+
+    def __init__(self, wait: Callable[[float], object] | None = None) -> None:
+        self._closed = Flag()
+        self._wait = wait or self._closed.wait
+
+    def close(self) -> None:
+        """Whoever waits stops waiting."""
+        self._closed.set()
+
+    @property
+    def is_over(self) -> bool:
+        return self._closed.is_set()
+
+    def pause(self, seconds: float) -> None:
+        """Raises `Closing`."""
+        if not self.is_over:
+            self._wait(seconds)
+        if self.is_over:
+            raise Closing
+
+    def tries(self) -> Iterator[int]:
+        """1, 2, 3, ..., with a pause before each but the first, longer each time. Raises `Closing`."""
+        number, seconds = 1, FIRST_PAUSE
+        while True:
+            yield number
+            self.pause(seconds)
+            number, seconds = number + 1, min(2 * seconds, LONGEST_PAUSE)

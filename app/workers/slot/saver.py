@@ -1,0 +1,107 @@
+"""Checkpoints on their way to the store, in order, while the next stage trains.
+
+Who is away is waited for, as long as the process lives and the chain is ours: no fact is dropped. Whatever must come
+after a checkpoint, such as the end of its chain, goes through here as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.workers.slot.checkpoint_store import CheckpointStore, Stored, StoreUnavailable
+from app.workers.slot.claim import Claim
+from app.workers.slot.notes import Notes
+from app.workers.slot.patience import Patience
+from app.workers.slot.worker_thread import WorkerThread
+from app.workers.state import State
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 4
+"""So many states may wait in memory; whoever has one more waits."""
+
+NOTED_AFTER = 4
+"""After so many tries in vain, the slot's row says that it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    claim: Claim
+    do: Callable[[], None]
+
+
+class Saver:
+    """clock: any that does not go back."""
+
+    def __init__(self, store: CheckpointStore, patience: Patience, notes: Notes, clock: Callable[[], float]) -> None:
+        self._store, self._patience, self._notes, self._clock = store, patience, notes, clock
+        self._thread = WorkerThread[_Job]("saver", self._do, patience, BACKLOG)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._thread.is_idle
+
+    def save(self, claim: Claim, place: str, state: State, then: Callable[[Stored, float], None]) -> None:
+        """Store a state, which is the saver's from here on; `then` gets what was stored, and the seconds it took.
+
+        Raises `Closing` if there was no room for it before the slot was to end.
+        """
+
+        def save() -> None:
+            try:
+                begun_at = self._clock()
+                stored = self._write(claim, place, state)
+            finally:
+                state.close()
+            if stored is not None:
+                then(stored, self._clock() - begun_at)
+
+        self._thread.put(_Job(claim, save))
+
+    def submit(self, claim: Claim, do: Callable[[], None]) -> None:
+        """Do something after all that came before, unless the chain is over by then. Does not wait for room."""
+        self._thread.put(_Job(claim, do), wait=False)
+
+    def delete(self, claim: Claim, key: str) -> None:
+        """Delete a checkpoint that no fact names any more. What cannot be deleted at once stays as garbage."""
+
+        def delete() -> None:
+            try:
+                self._store.delete(key)
+            except StoreUnavailable as problem:
+                logger.warning("%s; it stays", problem)
+
+        self.submit(claim, delete)
+
+    def drain(self, seconds: float | None = None) -> bool:
+        """Wait until everything is done that was given by now, or for so many seconds; whether it is."""
+        return self._thread.drain(seconds)
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def _do(self, job: _Job) -> None:
+        if not job.claim.over.is_set():
+            job.do()
+
+    def _write(self, claim: Claim, place: str, state: State) -> Stored | None:
+        """None if the chain was over before the store took it."""
+        try:
+            for number in self._patience.tries():
+                if claim.over.is_set():
+                    return None
+                try:
+                    return self._store.write(place, state)
+                except StoreUnavailable as problem:
+                    self._say(number, problem)
+            return None
+        finally:
+            self._notes.remove("saver")
+
+    def _say(self, number: int, problem: StoreUnavailable) -> None:
+        if number == 1:
+            logger.warning("waiting for the store: %s", problem)
+        if number == NOTED_AFTER:
+            self._notes.put("saver", f"waits for the store: {problem}")

@@ -1,0 +1,255 @@
+"""The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
+
+A fresh process is started for another trainer file or version, after any failure, and when asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from app.registry import TrainerSource
+from app.scheduling.assignment import ChainAssignment, ResumePoint
+from app.workers.deadline import Deadline
+from app.workers.state import State
+from app.workers.trainer_process import TrainedTo
+from app.workers.warm import WarmFailed
+from stagetree.runtime.failures import TrainerFailed
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Place = tuple[str, str, int]
+"""Plan, node and step."""
+
+CLOSE_SECONDS = 1.0
+"""A process that is not wanted any more has so long to end by itself."""
+
+
+class OtherVersion(Exception):
+    """This slot has not the trainer of a chain, or not in its version; that is nobody's fault."""
+
+
+class NoTrainerProcess(Exception):
+    """No process that trains can be started here, or not with the slot's device."""
+
+
+class ModelMisplaced(Exception):
+    """The model in memory is not where the stage begins, which can only be our own fault."""
+
+
+class Executor(Protocol):
+    """What a trainer's process does: see `app.workers.trainer_process.TrainerProcess`."""
+
+    def log(self, path: Path) -> None: ...
+
+    def build(self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Deadline) -> None: ...
+
+    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> None: ...
+
+    def train(
+        self,
+        hp: Mapping[str, Any],
+        until: int,
+        *,
+        deadline: Deadline,
+        on_progress: Callable[[int], int | None] = ...,
+    ) -> TrainedTo: ...
+
+    def evaluate(self, *, deadline: Deadline) -> dict[str, float | None]: ...
+
+    def save(self, *, deadline: Deadline) -> State: ...
+
+    def kill(self) -> None: ...
+
+    def close(self, patience: float = ...) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What a model was built from: it fits wherever all of that is equal.
+
+    names: of the hyper-parameters that it was set up with, since one cannot be taken back.
+    """
+
+    source: TrainerSource
+    plan: str
+    args: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, source: TrainerSource, work: ChainAssignment) -> _Built:
+        return cls(source, work.plan, repr(_arguments(work)), frozenset(work.hp))
+
+
+class TrainerHost:
+    """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
+    may be silent before it counts as hung, at least.
+
+    `busy_since` is when the call under way began, by the clock; None while there is none.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Executor],
+        sources: Callable[[], Mapping[str, TrainerSource]],
+        silence_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._start, self._sources, self._clock = start, sources, clock
+        self._silence_seconds = silence_seconds
+        self._process: Executor | None = None
+        self._source: TrainerSource | None = None  # of what the process has imported
+        self._built: _Built | None = None
+        self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
+        self._deadlines: dict[str, Deadline] = {}
+        self.busy_since: float | None = None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of each trainer that this slot has."""
+        return {name: source.version for name, source in self._sources().items()}
+
+    def begin(self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: Path | None) -> None:
+        """Have the model where stage `index` begins, on its way from here on. read: fetches a checkpoint.
+
+        Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
+        """
+        built = _Built.of(self._source_of(work), work)
+        place, self._place = self._place, None
+        if self._process is not None and self._source != built.source:
+            self.end_process()
+        fits = self._built == built
+        if fits and place is not None and place == _beginning(work, index):
+            self._print_to(log)
+        elif index > 0:
+            raise ModelMisplaced(f"the model in memory is at {place}, not at {_beginning(work, index)}")
+        else:
+            self._renew(work, built, fits, read, log)
+
+    def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
+        """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
+        deadline = self._deadline("train")
+        return self._call(lambda p: p.train(work.hp, until, deadline=deadline, on_progress=on_progress)).step
+
+    def evaluate(self) -> dict[str, float | None]:
+        """The metrics of the model where it is. Raises `TrainerFailed`."""
+        return self._call(lambda process: process.evaluate(deadline=self._deadline("evaluate")))
+
+    def save(self) -> State:
+        """The state of the model where it is. Raises `TrainerFailed`."""
+        return self._call(lambda process: process.save(deadline=self._deadline("save")))
+
+    def stay(self, place: Place) -> None:
+        """The model has been trained to that place, and stays there."""
+        self._place = place
+
+    def check(self) -> None:
+        """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
+        self.end_process()
+        self._fresh_process()
+
+    def kill(self) -> None:
+        """End the process in the middle of whatever it does. From any thread."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def end_process(self) -> None:
+        """Its memory, of the GPU as well, is free after that."""
+        process, self._process = self._process, None
+        self._built = self._place = self._source = None
+        self._deadlines.clear()
+        if process is not None:
+            process.close(CLOSE_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------ a model anew
+
+    def _source_of(self, work: ChainAssignment) -> TrainerSource:
+        source = self._sources().get(work.trainer)
+        if source is None or source.version != work.trainer_version:
+            has = "none" if source is None else f"version {source.version}"
+            wanted = f"trainer {work.trainer!r} in version {work.trainer_version}"
+            raise OtherVersion(f"the chain needs {wanted}; this slot has {has}")
+        return source
+
+    def _renew(
+        self,
+        work: ChainAssignment,
+        built: _Built,
+        fits: bool,
+        read: Callable[[ResumePoint], State],
+        log: Path | None,
+    ) -> None:
+        state = None if work.resume is None else read(work.resume)
+        try:
+            if self._process is None:
+                self._fresh_process()
+            self._print_to(log)
+            if state is None or not fits:
+                self._build(work, built)
+            if state is not None and work.resume is not None:
+                step = work.resume.step
+                self._call(lambda process: process.load(state, work.hp, step, deadline=self._deadline("load")))
+        finally:
+            if state is not None:
+                state.close()
+
+    def _build(self, work: ChainAssignment, built: _Built) -> None:
+        self._built, self._source = None, built.source
+        self._deadlines.clear()  # another model takes its own time
+        path, args, deadline = built.source.path, _arguments(work), self._deadline("build")
+        self._call(lambda process: process.build(path, work.trainer, args, work.seed, deadline=deadline))
+        if self._sources().get(work.trainer) != built.source:
+            self.end_process()
+            raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
+        self._built = built
+
+    def _fresh_process(self) -> None:
+        try:
+            self._process = self._start()
+        except WarmFailed as failed:
+            raise NoTrainerProcess(str(failed)) from failed
+        except TrainerFailed as failed:
+            raise NoTrainerProcess(failed.error) from failed
+
+    def _print_to(self, log: Path | None) -> None:
+        """What the trainer prints goes there; without a place for it, where the slot's own log is."""
+        if log is not None and self._process is not None:
+            try:
+                self._process.log(log)
+            except OSError as problem:
+                logger.warning("what the trainer prints is not kept in %s: %s", log, problem)
+
+    # ------------------------------------------------------------------------------------------------ calls
+
+    def _call(self, do: Callable[[Executor], Result]) -> Result:
+        """Whatever goes wrong in a call, that process is used no more."""
+        process = self._process
+        if process is None:
+            raise ModelMisplaced("there is no process with a model")
+        self.busy_since = self._clock()
+        try:
+            return do(process)
+        except BaseException:
+            self.end_process()
+            raise
+        finally:
+            self.busy_since = None
+
+    def _deadline(self, kind: str) -> Deadline:
+        """What is learnt of one kind of call is kept as long as the process."""
+        return self._deadlines.setdefault(kind, Deadline(self._silence_seconds))
+
+
+def _arguments(work: ChainAssignment) -> dict[str, Any]:
+    return {**work.trainer_args, **work.runtime_args}
+
+
+def _beginning(work: ChainAssignment, index: int) -> Place | None:
+    """Where a stage begins; None at step 0."""
+    if index > 0:
+        return (work.plan, work.stages[index - 1].node, work.stages[index].start)
+    return (work.plan, work.resume.node, work.resume.step) if work.resume else None

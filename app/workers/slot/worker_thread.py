@@ -1,0 +1,97 @@
+"""A thread that does one thing after the other, in the order in which they were given to it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+from app.workers.slot.patience import Closing, Patience
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.1
+"""How often whoever waits for room looks whether the slot is to end."""
+REST_SECONDS = 0.006
+"""What comes to an idle thread waits so long. Threads share one lock of the interpreter, and who brought it has a
+message to send that begins the next stage: that one goes first."""
+
+CLOSE_SECONDS = 1.0
+"""Whoever waits stops at once; a call to a server that does not answer must not hold up the process."""
+
+Item = TypeVar("Item")
+
+
+class WorkerThread(Generic[Item]):
+    """do: what to do with each thing; `Closing` that it raises is understood, other errors are logged.
+
+    capacity: as many may wait; who brings one more waits, too.
+    """
+
+    def __init__(self, name: str, do: Callable[[Item], None], patience: Patience, capacity: int) -> None:
+        self._name, self._do, self._patience, self._capacity = name, do, patience, capacity
+        self._items: deque[Item] = deque()
+        self._changed = Condition()
+        self._is_busy = self._is_closed = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not self._items and not self._is_busy
+
+    def put(self, item: Item, *, wait: bool = True) -> None:
+        """To be done after all that came before. wait=False: whatever the capacity, for who must not wait here.
+
+        Raises `Closing` when there was no room before the slot was to end.
+        """
+        with self._changed:
+            while wait and len(self._items) >= self._capacity:
+                if self._patience.is_over:
+                    raise Closing
+                self._changed.wait(LOOK_SECONDS)
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def drain(self, seconds: float | None = None) -> bool:
+        """Wait until everything is done that was given by now, or for so many seconds; whether all is done."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._items and not self._is_busy, seconds)
+
+    def close(self) -> None:
+        """What is not begun is not done any more; what is under way is not waited for longer than a moment."""
+        with self._changed:
+            self._is_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while self._await_item():
+            try:
+                self._do(self._items[0])
+            except Closing:
+                logger.info("%s: ended before it was done", self._name)
+            except Exception:
+                logger.exception("%s: failed", self._name)
+            self._done()
+
+    def _await_item(self) -> bool:
+        """Whether there is something to do; False when the thread is to end."""
+        with self._changed:
+            was_idle = not self._items
+            self._changed.wait_for(lambda: self._items or self._is_closed)
+            if was_idle:
+                self._changed.wait_for(lambda: self._is_closed, REST_SECONDS)
+            self._is_busy = bool(self._items)
+            return self._is_busy
+
+    def _done(self) -> None:
+        with self._changed:
+            self._is_busy = False
+            if self._items:
+                self._items.popleft()
+            self._changed.notify_all()

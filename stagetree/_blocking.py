@@ -1,0 +1,118 @@
+"""Asynchronous methods for programs without a loop: the synchronous face of a class is made of these, a line each.
+
+    class Client(Blocking):
+        study = blocking(AsyncClient.study)
+
+One loop in a thread serves all of a process, so that this also works where a loop runs already, as in notebooks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import cache, update_wrapper
+from threading import Event
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from stagetree.errors import StagetreeError
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+_NO_MORE: Any = object()
+_END_SECONDS = 5.0
+"""How long a call that was interrupted may take to end."""
+
+
+@cache
+def _portal(process: int) -> BlockingPortal:
+    """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does."""
+    portal = ExitStack()
+    atexit.register(portal.close)
+    return portal.enter_context(start_blocking_portal(name="stagetree"))
+
+
+class Blocking:
+    """Holds the asynchronous object that does the work."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._portal, self._is_open = _portal(os.getpid()), True
+        self._core = self._run(make())
+
+    def close(self) -> None:
+        """Close the connections; what the server does goes on."""
+        if self._is_open:
+            try:
+                self._run(self._core.close())
+            finally:
+                self._is_open = False
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result. Whoever is interrupted while waiting for it ends it."""
+        if not self._is_open:
+            coroutine.close()
+            raise StagetreeError("the connection was closed")
+        ended = Event()
+        future: Future[T] = self._portal.start_task_soon(_awaited, coroutine, ended)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            ended.wait(_END_SECONDS)
+            raise
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, T], ended: Event) -> T:
+    try:
+        return await coroutine
+    finally:
+        ended.set()
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method, returning when it is done."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        done: T = self._run(method(self._core, *args, **kwargs))
+        return done
+
+    update_wrapper(call, method)
+    return call
+
+
+def chained(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]]) -> Callable[Concatenate[S, P], S]:
+    """The method, returning the object it was called on."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        self._run(method(self._core, *args, **kwargs))
+        return self
+
+    update_wrapper(call, method)
+    return call
+
+
+def blocking_iterator(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """The method, giving item after item as they come."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(self._core, *args, **kwargs)
+        try:
+            while (item := self._run(_next(items))) is not _NO_MORE:
+                yield item
+        finally:
+            self._run(items.aclose())  # type: ignore[attr-defined]
+
+    update_wrapper(call, method)
+    return call
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items, _NO_MORE)

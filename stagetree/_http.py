@@ -1,0 +1,197 @@
+"""How the client speaks: calls that are tried again, and streams that are made again, until they fail for good.
+
+What failed on the way, or was refused with 429 or 5xx, is tried again with growing pauses. That is safe for POST too:
+each logical call carries one `Idempotency-Key`, so the server does it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import uuid
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+
+if TYPE_CHECKING:
+    import httpx2
+
+Json = dict[str, Any]
+
+API = "/api/v1"
+DEFAULT_URL = "http://127.0.0.1:8000"
+SILENCE = 60.0
+"""A stream of events that says nothing for so long, not even that it is there, is taken for dead. In seconds."""
+
+_TRY_AGAIN = {408, 429, 500, 502, 503, 504}
+_PROBLEMS: dict[int, type[ProblemError]] = {400: Invalid, 404: NotFound, 409: Conflict, 412: Conflict, 422: Invalid}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+
+
+class StreamOver(Exception):
+    """The server has no more events, now or later."""
+
+
+class Http:
+    """Connections to the server at `url`. Its methods raise `Unreachable` and `ProblemError`."""
+
+    def __init__(self, url: str | None, timeout: float, retries: int, transport: Any = None) -> None:
+        import httpx2
+
+        self.url, self._timeout, self._retries = server_url(url), timeout, retries
+        headers = {"Accept": "application/json"}
+        try:
+            self._http = httpx2.AsyncClient(base_url=self.url, timeout=timeout, headers=headers, transport=transport)
+        except httpx2.InvalidURL as error:
+            raise Unreachable(self.url, error) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def get(self, path: str, root: str = API, **params: Any) -> Json:
+        """The JSON object at a path."""
+        return object_of(await self.send("GET", root + path, params=params))
+
+    async def post(self, path: str, body: Json | None = None, key: str | None = None, **params: Any) -> Json:
+        """Do something once, however often it takes to reach the server."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return object_of(await self.send("POST", API + path, json=body, headers=headers, params=params))
+
+    async def pages(self, path: str, limit: int = 1000, **params: Any) -> AsyncIterator[Json]:
+        """All items of a list."""
+        cursor: Json = {}
+        while True:
+            page = await self.get(path, limit=limit, **params, **cursor)
+            for item in page["items"]:
+                yield item
+            if page.get("next_cursor") is None:
+                return
+            cursor = {"cursor": page["next_cursor"]}
+
+    async def follow(self, path: str, after: int = 0) -> AsyncIterator[Json]:
+        """Every event after event number `after`, as it happens, until the server says that it was the last.
+
+        A broken connection is made again after the last event received; when that fails too often in a row, the error
+        is raised. The stream is over when the server sends the event "end", or answers 204.
+        """
+        connections = failures = 0  # since the last event
+        while True:
+            connections += 1
+            try:
+                async for event in self._stream(path, after):
+                    connections = failures = 0
+                    if event.event == "end":
+                        return
+                    after = int(event.id or after)
+                    if event.data:
+                        yield _json(event.data)
+            except (Unreachable, ProblemError) as error:
+                failures += 1
+                if failures > self._retries or not is_passing(error):
+                    raise
+            except StreamOver:
+                return
+            await asyncio.sleep(pause_after(connections))
+
+    async def send(self, method: str, url: str, **options: Any) -> httpx2.Response:
+        """One logical call, tried until it succeeds, is refused for good, or has failed too often."""
+        for attempt in count(1):
+            try:
+                return await self._try(method, url, **options)
+            except (Unreachable, ProblemError) as error:
+                if attempt > self._retries or not is_passing(error):
+                    raise
+                await asyncio.sleep(max(pause_after(attempt), error.retry_after))
+        raise AssertionError
+
+    async def _stream(self, path: str, after: int) -> AsyncIterator[httpx2.ServerSentEvent]:
+        """One connection's events. It may end, or break, at any time."""
+        import httpx2
+
+        options: Json = {"params": {"after": after}, "timeout": httpx2.Timeout(self._timeout, read=SILENCE)}
+        options["headers"] = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        try:
+            async with self._http.stream("GET", API + path, **options) as response:
+                if response.status_code == 204:
+                    raise StreamOver
+                if response.is_error:
+                    await response.aread()
+                    raise problem_of(response)
+                async for event in httpx2.EventSource(response):
+                    yield event
+        except httpx2.TransportError as error:
+            raise Unreachable(self.url, error) from None
+
+    async def _try(self, method: str, url: str, **options: Any) -> httpx2.Response:
+        import httpx2
+
+        try:
+            response = await self._http.request(method, url, **options)
+        except httpx2.TransportError as error:
+            raise Unreachable(self.url, error) from None
+        if not response.is_success:
+            raise problem_of(response)
+        return response
+
+
+def server_url(url: str | None) -> str:
+    """The server that is meant: the one named, or the environment's, or the one on this machine."""
+    return (url or os.environ.get("STAGETREE_URL") or DEFAULT_URL).rstrip("/")
+
+
+def object_of(response: httpx2.Response) -> Json:
+    """The JSON object that the server answered."""
+    if not response.content:
+        return {}
+    return _json(response.text)
+
+
+def _json(text: str) -> Json:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StagetreeError(f"this is not a stagetree server: it answered {text[:200]!r}")
+    return value
+
+
+def problem_of(response: httpx2.Response) -> ProblemError:
+    """The error that a response stands for, problem+json or not."""
+    try:
+        body = _json(response.text)
+    except StagetreeError:
+        body = {"detail": _outline(response)}
+    title = str(body.get("title") or f"HTTP {response.status_code} {response.reason_phrase}")
+    errors = [error for error in body.get("errors") or () if isinstance(error, dict)]
+    cls = _PROBLEMS.get(response.status_code, ProblemError)
+    problem = cls(response.status_code, title, str(body.get("detail") or ""), errors)
+    problem.retry_after = _seconds(response.headers.get("Retry-After", ""))
+    return problem
+
+
+def _outline(response: httpx2.Response) -> str:
+    """What a server that is not stagetree's says, as far as it is for people to read."""
+    if "html" in response.headers.get("Content-Type", ""):
+        return f"what answers at {response.url} is another kind of server, or one in front of stagetree's"
+    return " ".join(response.text[:200].split())
+
+
+def _seconds(text: str) -> float:
+    return min(float(text), _LONGEST_PAUSE) if text.isdecimal() else 0.0
+
+
+def is_passing(error: Unreachable | ProblemError) -> bool:
+    """Whether the same call may succeed in a while."""
+    return isinstance(error, Unreachable) or error.status in _TRY_AGAIN
+
+
+def pause_after(failures: int) -> float:
+    """How long to wait after so many failures in a row: twice as long each time, and never all clients together."""
+    longest = min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE)
+    return longest * random.uniform(0.5, 1)

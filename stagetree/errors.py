@@ -1,0 +1,75 @@
+"""What can go wrong between a program and a server.
+
+StagetreeError
+├── Unreachable           no server answered
+├── ProblemError          the server refused (RFC 9457): status, title, detail, errors
+│   ├── NotFound          404
+│   ├── Conflict          409, 412
+│   └── Invalid           400, 422
+├── TrialFailed           a trial failed, or was stopped or cancelled
+└── StudyOver             nothing more comes: the study is over
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = [
+    "Conflict",
+    "Invalid",
+    "NotFound",
+    "ProblemError",
+    "StagetreeError",
+    "StudyOver",
+    "TrialFailed",
+    "Unreachable",
+]
+
+
+class StagetreeError(Exception):
+    """What the client raises."""
+
+    retry_after = 0.0
+    """How many seconds the server asked to be left alone for."""
+
+
+class Unreachable(StagetreeError):
+    """No server answered at the URL, or the connection broke."""
+
+    def __init__(self, url: str, reason: object) -> None:
+        super().__init__(f"no stagetree server answers at {url}: {reason}")
+        self.url = url
+
+
+class ProblemError(StagetreeError):
+    """The server's refusal. `errors` lists what is wrong with each field, as `{"field": ..., "problem": ...}`."""
+
+    def __init__(self, status: int, title: str, detail: str = "", errors: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.status, self.title, self.detail, self.errors = status, title, detail, list(errors)
+        fields = [f"{error.get('field')}: {error.get('problem')}" for error in self.errors]
+        super().__init__("\n".join([": ".join(filter(None, (title, detail))), *fields]))
+
+
+class NotFound(ProblemError):
+    """There is no such study, trial or route."""
+
+
+class Conflict(ProblemError):
+    """The present state does not allow it."""
+
+
+class Invalid(ProblemError):
+    """The request is wrong in itself."""
+
+
+class TrialFailed(StagetreeError):
+    """There will be no result: the trial failed, or was stopped or cancelled."""
+
+    def __init__(self, trial: int, state: str, error: str) -> None:
+        super().__init__(f"trial {trial} is {state}" + (f": {error}" if error else ""))
+        self.trial, self.state, self.error = trial, state, error
+
+
+class StudyOver(StagetreeError):
+    """There will be no result: the study is over."""

@@ -1,0 +1,175 @@
+"""Studies that were written for other tools: W&B sweeps, and Optuna's studies.
+
+    fields = from_wandb("sweep.yaml")
+    study = Study.create(fields, name="mine", trainer="digits", ...)
+
+    space = space_from_optuna(optuna_study)
+    first = configurations_from_optuna(optuna_study, best=5)
+
+What has no counterpart here is an error that says so, and never left out in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stagetree.distributions import loguniform, plain, randint, uniform
+from stagetree.errors import StagetreeError
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["configurations_from_optuna", "from_wandb", "space_from_optuna"]
+
+Json = dict[str, Any]
+
+
+def from_wandb(sweep: str | Path | Mapping[str, Any]) -> Json:
+    """The fields of a study that a W&B sweep says: space, metric, mode and tuner; from its YAML file or its dict.
+
+    `bayes` becomes random search with TPE, `hyperband` early termination becomes ASHA. Raises `StagetreeError`.
+    """
+    given = dict(sweep) if isinstance(sweep, Mapping) else _read(Path(sweep))
+    metric = given.get("metric") or {}
+    if "name" not in metric:
+        raise StagetreeError("metric.name: is missing: the metric that the sweep is about")
+    space = _parameters(given.get("parameters") or {}, "")
+    for name in _STEPS:  # here it is the tuner's max_steps
+        space.pop(name, None)
+    fields = {"metric": metric["name"], "mode": {"maximize": "max"}.get(metric.get("goal", ""), "min"), "space": space}
+    return {**fields, "tuner": _tuner(given)}
+
+
+def _read(path: Path) -> Json:
+    from stagetree.study_file import read
+
+    values = read(path)
+    if not isinstance(values, dict):
+        raise StagetreeError(f"{path}: must be a W&B sweep, an object with method, metric and parameters")
+    return values
+
+
+def _parameters(given: Mapping[str, Any], path: str) -> Json:
+    """By name, what each parameter may be; nested ones by dotted names."""
+    space: Json = {}
+    for name, parameter in given.items():
+        if "parameters" in parameter:
+            space |= _parameters(parameter["parameters"], f"{path}{name}.")
+        else:
+            space[f"{path}{name}"] = _parameter(parameter, f"parameters.{path}{name}")
+    return space
+
+
+def _parameter(given: Mapping[str, Any], path: str) -> Any:
+    """One parameter, by the rules that W&B has for those without a distribution."""
+    if "value" in given:
+        return given["value"]
+    if "values" in given:
+        if "probabilities" in given:
+            raise StagetreeError(f"{path}.probabilities: has no counterpart: options have equal chances here")
+        return list(given["values"])
+    if not {"min", "max"} <= given.keys():
+        raise StagetreeError(f"{path}: must have value, values, or min and max")
+    low, high = given["min"], given["max"]
+    is_whole = isinstance(low, int) and isinstance(high, int)
+    kind = given.get("distribution", "int_uniform" if is_whole else "uniform")
+    if kind not in _RANGES:
+        raise StagetreeError(f"{path}.distribution: must be one of {', '.join(_RANGES)}, got {kind!r}")
+    return plain(_RANGES[kind](low, high))
+
+
+_RANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "uniform": uniform,
+    "int_uniform": randint,
+    "log_uniform_values": loguniform,
+    "log_uniform": lambda low, high: loguniform(math.exp(low), math.exp(high)),
+}
+
+
+def _tuner(given: Mapping[str, Any]) -> Json:
+    """The tuner of a sweep's method, its run cap and its early termination; steps are counted as W&B counts them."""
+    method, stopping = given.get("method"), given.get("early_terminate")
+    if method not in ("grid", "random", "bayes"):
+        raise StagetreeError(f"method: must be one of grid, random, bayes, got {method!r}")
+    trials = {"num_trials": int(given["run_cap"])} if "run_cap" in given else {}
+    if stopping is None:
+        steps = _steps(given)
+        if method == "grid":
+            return {"kind": "grid", "max_steps": steps}
+        if method == "random":
+            return {"kind": "random", "max_steps": steps, **_capped(trials)}
+        return {"kind": "asha", "sampler": "tpe", "min_steps": steps, "max_steps": steps, **_capped(trials)}
+    if stopping.get("type") != "hyperband":
+        raise StagetreeError(f"early_terminate.type: must be hyperband, got {stopping.get('type')!r}")
+    sampler = {"grid": "grid", "random": "random", "bayes": "tpe"}[method]
+    eta, rungs = int(stopping.get("eta", 3)), int(stopping.get("s", 1))
+    most = int(stopping["max_iter"]) if "max_iter" in stopping else int(stopping["min_iter"]) * eta**rungs
+    least = int(stopping["min_iter"]) if "min_iter" in stopping else max(1, most // eta**rungs)
+    return {
+        "kind": "asha",
+        "type": "stopping",
+        "sampler": sampler,
+        "min_steps": least,
+        "max_steps": most,
+        "reduction_factor": eta,
+        **_capped(trials),
+    }
+
+
+_STEPS = ("epochs", "max_steps", "steps")
+"""What sweeps call the constant that says for how long a run trains."""
+
+
+def _steps(given: Mapping[str, Any]) -> int:
+    """A sweep does not say for how long its runs train, but for a constant that is called so."""
+    for name in _STEPS:
+        value = (given.get("parameters") or {}).get(name, {}).get("value")
+        if isinstance(value, int):
+            return value
+    raise StagetreeError("parameters.epochs.value: is missing: a study says for how many steps its trials are trained")
+
+
+def _capped(trials: Json) -> Json:
+    if not trials:
+        raise StagetreeError("run_cap: is missing: a study says how many trials it has")
+    return trials
+
+
+# -------------------------------------------------------------------------------------------------------------- Optuna
+
+
+def space_from_optuna(study: optuna.Study) -> Json:
+    """The space of all trials of an Optuna study: each parameter with the distribution it had last."""
+    space: Json = {}
+    for trial in study.trials:
+        for name, distribution in trial.distributions.items():
+            space[name] = _distribution(name, distribution)
+    if not space:
+        raise StagetreeError("the Optuna study has no trials yet, and so no space")
+    return space
+
+
+def _distribution(name: str, given: Any) -> Any:
+    kind = type(given).__name__
+    if kind == "CategoricalDistribution":
+        return {"choice": list(given.choices)}
+    if given.step not in (None, 1) or (kind == "FloatDistribution" and given.step is not None):
+        count = round((given.high - given.low) / given.step)
+        return {"choice": [given.low + number * given.step for number in range(count + 1)]}
+    if kind == "IntDistribution" and given.log:
+        raise StagetreeError(f"{name}: whole numbers on a logarithmic scale have no counterpart: list them as a choice")
+    make = randint if kind == "IntDistribution" else loguniform if given.log else uniform
+    return plain(make(given.low, given.high))
+
+
+def configurations_from_optuna(study: optuna.Study, best: int | None = None) -> list[Json]:
+    """The configurations of the completed trials, the best first, as a tuner's `first` and `eval` take them."""
+    from optuna.trial import TrialState
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    is_max = study.direction.name == "MAXIMIZE"
+    ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=is_max)
+    return [dict(trial.params) for trial in ranked[:best]]

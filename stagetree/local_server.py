@@ -1,0 +1,145 @@
+"""A whole service on this machine, for as long as a program or a notebook wants it.
+
+    with stagetree.local(slots=2) as server:
+        study = server.create(trainer=Digits, metric="val_accuracy", mode="max", space=..., tuner=...).wait()
+        print(study.best)
+
+Its processes are those of `stagetree up`. They are children of another interpreter, so nothing of this one is imported
+there: a script needs no `if __name__ == "__main__"`. They end with this process, however it ends, and what was trained
+stays in the folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stagetree.client import Client
+from stagetree.errors import StagetreeError
+from stagetree.study import Study
+
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
+    from stagetree.trainer import Trainer
+
+__all__ = ["LocalServer", "local"]
+
+STOP_SECONDS = 30.0
+_RUNNING: dict[Path, LocalServer] = {}
+"""The servers of this process, by their folders."""
+
+
+def local(
+    slots: int | None = None, *, dir: str | Path = ".stagetree", trainers: Iterable[str | Path] = ()
+) -> LocalServer:
+    """Start a service on this machine, and return when every slot is ready. Raises `StagetreeError`.
+
+    Args:
+        slots: how many trials are trained at once; by default one for each GPU, else for each CPU core.
+        dir: where the log and the checkpoints are kept. What an earlier service trained there is not trained again.
+        trainers: Python files with trainers, beside those that are defined here.
+
+    A service that this process has on the folder already is stopped first, so a cell can be run again.
+    """
+    folder = Path(dir).resolve()
+    if folder in _RUNNING:
+        _RUNNING[folder].stop()
+    return LocalServer(slots, folder, [str(Path(path).resolve()) for path in trainers])
+
+
+class LocalServer:
+    """A running service; see `local`. Leaving the `with` block stops it, and so does the end of this process."""
+
+    def __init__(self, slots: int | None, folder: Path, trainers: list[str]) -> None:
+        self._folder = folder
+        options = json.dumps({"slots": slots, "folder": str(folder), "trainers": [*trainers, str(folder / "trainers")]})
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "app.cli.attended", options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this process to handle
+        )
+        try:
+            self.url, self.slots = self._started()
+        except BaseException:
+            self._end()
+            raise
+        self.client = Client(self.url)
+        _RUNNING[folder] = self
+        atexit.register(self.stop)
+
+    def __enter__(self) -> LocalServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all its processes. What is being trained is trained again from its last checkpoint, the next time."""
+        atexit.unregister(self.stop)
+        if _RUNNING.get(self._folder) is self:
+            del _RUNNING[self._folder]
+            self.client.close()
+        self._end()
+
+    def create(
+        self,
+        spec: StudySpec | Mapping[str, Any] | None = None,
+        /,
+        *,
+        trainer: type[Trainer] | str | None = None,
+        **fields: Any,
+    ) -> Study:
+        """Submit a study, as `Study.create` does; its trainer may be a class of this program."""
+        if isinstance(trainer, type):
+            fields = fields if spec else {"name": getattr(trainer, "name", trainer.__name__), **fields}
+            trainer = self.register(trainer)
+        return Study.create(spec, url=self.url, **(fields if trainer is None else {**fields, "trainer": trainer}))
+
+    def open(self, study: str) -> Study:
+        """A study that is there, also from another day. Raises `NotFound`."""
+        return Study.open(study, url=self.url)
+
+    def register(self, trainer: type[Trainer]) -> str:
+        """Offer a trainer of this program to studies, and return what they call it.
+
+        The name holds a hash of its source: a class that was changed is another trainer, and the one before stays.
+        Raises `StagetreeError` where the source cannot be had, or needs what cannot be written down.
+        """
+        from stagetree.cell_source import source_of
+
+        source = source_of(trainer)
+        source.write(self._folder / "trainers")
+        return source.name
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._process.poll() is not None else f"at {self.url} with {self.slots} slots"
+        return f"<LocalServer {state}, in {self._folder}>"
+
+    def _started(self) -> tuple[str, int]:
+        """What the other process says when all is up."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        said: dict[str, Any] = json.loads(line) if line else {"error": "the service ended while it was started"}
+        if "error" in said:
+            raise StagetreeError(said["error"])
+        return said["url"], said["slots"]
+
+    def _end(self) -> None:
+        """The other process stops everything when its input ends; it is killed if that takes too long."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            self._process.stdout.close()

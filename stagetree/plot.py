@@ -1,0 +1,260 @@
+"""Pictures of a study, by matplotlib: `study.plot.history()` and others, each on axes of its own or on those given.
+
+figure, (left, right) = plt.subplots(1, 2)
+results = study.results()
+results.plot.curves(left)
+results.plot.tree(right)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stagetree import _frames
+from stagetree.errors import StagetreeError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from stagetree.models import Node, TrialDetail
+    from stagetree.results import Results
+
+__all__ = ["Plots"]
+
+_MOST_LINES = 12
+"""Where there are more steps at which trials were asked for a result, they are no rungs, and no lines are drawn."""
+
+_BINS = 4
+
+
+class Plots:
+    """Pictures of the results of a study. Each returns the axes it drew on."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+
+    def history(self, axes: Axes | None = None) -> Axes:
+        """The value of each trial by its number, with the best so far as a line; failed trials at the lower edge."""
+        axes, study = axes or _new_axes(), self._results.study
+        valued = self._valued()
+        values = [value for _, value in valued]
+        best = np.maximum.accumulate(values) if study.mode == "max" else np.minimum.accumulate(values)
+        axes.plot([trial.trial for trial, _ in valued], values, "o", alpha=0.6, label="trials")
+        axes.plot([trial.trial for trial, _ in valued], best, drawstyle="steps-post", label="best so far")
+        failed = [trial.trial for trial in self._results.trials if trial.state == "failed"]
+        if failed:
+            edge = axes.get_xaxis_transform()
+            axes.plot(failed, [0.02] * len(failed), "x", color="tab:red", transform=edge, label="failed")
+        axes.legend()
+        return _named(axes, "trial", study.metric, study.study)
+
+    def curves(self, axes: Axes | None = None) -> Axes:
+        """The metric by step, a line for each trial, and the rungs as lines across. The best trial is thick."""
+        axes, study = axes or _new_axes(), self._results.study
+        best = study.best.trial if study.best else None
+        for trial in self._results.trials:
+            curve = {step: value for step, value in self._results.curve(trial.trial).items() if value is not None}
+            width = 2.5 if trial.trial == best else 0.8
+            axes.plot(list(curve), list(curve.values()), marker=".", linewidth=width, label=f"trial {trial.trial}")
+        for step in self._rungs():
+            axes.axvline(step, color="gray", linestyle=":", linewidth=0.8)
+        return _named(axes, "step", study.metric, study.study)
+
+    def tree(self, axes: Axes | None = None) -> Axes:
+        """What was trained: each beginning is one line, as thick as it has trials, and splits where trials part."""
+        axes = axes or _new_axes()
+        shape = _Tree(self._results)
+        for node, start, end, height in shape.lines():
+            axes.plot([start, end], [height, height], linewidth=1 + np.log2(shape.trials[node]), color="tab:blue")
+            if (parent := shape.parents.get(node)) is not None:
+                axes.plot([start, start], [shape.heights[parent], height], linewidth=0.8, color="tab:blue")
+        axes.set_yticks([])
+        return _named(axes, "step", "", f"{self._results.study.study}: what trials share is one line")
+
+    def slots(self, axes: Axes | None = None) -> Axes:
+        """What each slot did over time, in seconds since the study was submitted."""
+        axes = axes or _new_axes()
+        begin, spans = self._results.study.submitted_at, list(self._spans())
+        names = sorted({slot for slot, _, _, _ in spans})
+        for slot, start, end, is_failed in spans:
+            color = "tab:red" if is_failed else "tab:blue"
+            axes.barh(names.index(slot), end - start, left=start - begin, height=0.7, color=color, edgecolor="white")
+        axes.set_yticks(range(len(names)), names)
+        return _named(axes, "seconds", "", self._results.study.study)
+
+    def parallel(self, axes: Axes | None = None) -> Axes:
+        """A line for each trial across what differs among them, coloured by its value."""
+        from matplotlib import colormaps
+
+        axes, study = axes or _new_axes(), self._results.study
+        free, valued = self._free(), self._valued()
+        low, high = _ends([value for _, value in valued])
+        for trial, value in valued:
+            heights = [column.height(trial.trial) for column in free.values()]
+            shade = (value - low) / (high - low)
+            axes.plot(range(len(free)), heights, color=colormaps["viridis"](shade), alpha=0.7)
+        axes.set_xticks(range(len(free)), [f"{name}\n{column.ends}" for name, column in free.items()])
+        axes.set_yticks([])
+        return _named(axes, "", "", f"{study.study}: brighter is a higher {study.metric}")
+
+    def importance(self, axes: Axes | None = None) -> Axes:
+        """How much of what differs in the value goes with each hyper-parameter: see `importances`."""
+        axes, shares = axes or _new_axes(), self.importances()
+        axes.barh(list(shares)[::-1], list(shares.values())[::-1])
+        axes.set_xlim(0, 1)
+        return _named(axes, "share of the variance", "", self._results.study.study)
+
+    def importances(self) -> dict[str, float]:
+        """For each hyper-parameter that differs, the share of the variance of values that goes with it, from 0 to 1.
+
+        Numbers make up to four groups of equal size, other values one each. It is the correlation ratio, looked at for
+        each alone: what two do only together is not in it. Largest first.
+        """
+        valued = self._valued()
+        values = np.array([value for _, value in valued])
+        numbers = [trial.trial for trial, _ in valued]
+        shares = {name: _share(column.groups(numbers), values) for name, column in self._free().items()}
+        return dict(sorted(shares.items(), key=lambda each: -each[1]))
+
+    # What is drawn
+
+    def _valued(self) -> list[tuple[TrialDetail, float]]:
+        valued = [(trial, trial.value) for trial in self._results.trials if trial.value is not None]
+        if not valued:
+            raise StagetreeError("there is nothing to draw yet: no trial has a value")
+        return valued
+
+    def _rungs(self) -> list[int]:
+        steps = sorted({step for trial in self._results.trials for step in trial.asked})
+        return steps if len(steps) <= _MOST_LINES else []
+
+    def _free(self) -> dict[str, _Column]:
+        """The hyper-parameters that differ, and their values by trial."""
+        flat = {trial.trial: dict(_frames.flat_hp(trial.hp)) for trial in self._results.trials}
+        names = dict.fromkeys(name for hp in flat.values() for name in hp)
+        columns = {name: {number: hp.get(name) for number, hp in flat.items()} for name in names}
+        return {name: _Column(column) for name, column in columns.items() if len(set(column.values())) > 1}
+
+    def _spans(self) -> Iterator[tuple[str, float, float, bool]]:
+        """(slot, begin, end, whether it failed) of each chain that has ended."""
+        assigned: dict[str, tuple[str, float]] = {}
+        for event in self._results.events:
+            chain = event.data.get("chain")
+            if event.type == "ChainAssigned":
+                assigned[event.data["chain"]] = (event.data["slot"], event.at)
+            elif event.type in ("ChainEnded", "StageFailed") and chain in assigned:
+                slot, begin = assigned.pop(chain)
+                yield slot, begin, event.at, event.type == "StageFailed"
+
+
+class _Column:
+    """The values of one hyper-parameter, by trial."""
+
+    def __init__(self, values: Mapping[int, Any]) -> None:
+        self._values = values
+        present = [value for value in values.values() if value is not None]
+        self._is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
+        self._known = sorted(set(present)) if self._is_number else sorted(set(present), key=str)
+
+    @property
+    def ends(self) -> str:
+        """The least and the greatest value, or all of those that are no numbers."""
+        if self._is_number:
+            return f"{self._known[0]:.3g} to {self._known[-1]:.3g}"
+        return ", ".join(map(str, self._known))
+
+    def height(self, trial: int) -> float:
+        """Where a trial's value stands among all, from 0 to 1; nan where it has none. Of numbers, by their rank."""
+        value = self._values[trial]
+        return float("nan") if value is None else self._known.index(value) / max(1, len(self._known) - 1)
+
+    def groups(self, trials: Sequence[int]) -> list[int]:
+        """The group of each trial."""
+        ranks = [-1 if self._values[trial] is None else self._known.index(self._values[trial]) for trial in trials]
+        if not self._is_number or len(self._known) <= _BINS:
+            return ranks
+        edges = np.quantile(ranks, [number / _BINS for number in range(1, _BINS)])
+        return [int(group) for group in np.searchsorted(edges, ranks)]
+
+
+class _Tree:
+    """Where each node of the plan is drawn: children side by side, parents in their middle."""
+
+    def __init__(self, results: Results) -> None:
+        passed = [node for trial in results.trials for node in trial.path]
+        self.trials = {node: passed.count(node) for node in dict.fromkeys(passed)}
+        self._nodes: dict[str, Node] = {node.id: node for node in results.nodes if node.id in self.trials}
+        self.parents = {id: node.parent for id, node in self._nodes.items() if node.parent in self._nodes}
+        self._ends = _node_ends(results.trials, self._nodes)
+        self.heights: dict[str, float] = {}
+        self._next = 0.0
+        for id in self._nodes:
+            if id not in self.parents:
+                self._place(id)
+
+    def lines(self) -> Iterator[tuple[str, int, int, float]]:
+        """(node, first step, last step, height)."""
+        for id, node in self._nodes.items():
+            yield id, node.start, self._ends[id], self.heights[id]
+
+    def _place(self, root: str) -> None:
+        """Give heights to a node and all below it, deepest first; without recursion, since plans may be deep."""
+        children: dict[str, list[str]] = {}
+        for id, parent in self.parents.items():
+            children.setdefault(str(parent), []).append(id)
+        waiting = [(root, False)]
+        while waiting:
+            id, is_ready = waiting.pop()
+            below = children.get(id, [])
+            if below and not is_ready:
+                waiting += [(id, True), *((child, False) for child in reversed(below))]
+            elif below:
+                self.heights[id] = sum(self.heights[child] for child in below) / len(below)
+            else:
+                self.heights[id] = self._next
+                self._next += 1
+
+
+def _node_ends(trials: Sequence[TrialDetail], nodes: Mapping[str, Node]) -> dict[str, int]:
+    """The last step of each node that a trial passes, as far as it was asked for."""
+    ends = {id: node.start for id, node in nodes.items()}
+    for trial in trials:
+        for id, following in zip(trial.path, [*trial.path[1:], None], strict=True):
+            end = nodes[following].start if following else trial.steps
+            ends[id] = max(ends[id], min(end, trial.steps))
+    return ends
+
+
+def _share(groups: Sequence[int], values: Any) -> float:
+    """The share of the variance of `values` that lies between the groups."""
+    total = float(((values - values.mean()) ** 2).sum())
+    if total == 0:
+        return 0.0
+    labels = np.array(groups)
+    between = sum(
+        (labels == label).sum() * (values[labels == label].mean() - values.mean()) ** 2 for label in set(groups)
+    )
+    return float(between) / total
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if low < high else (low, low + 1)
+
+
+def _named(axes: Axes, x: str, y: str, title: str) -> Axes:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    return axes
+
+
+def _new_axes() -> Axes:
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise StagetreeError("a plot needs matplotlib: pip install 'stagetree[plots]'") from None
+    return pyplot.subplots(layout="constrained")[1]

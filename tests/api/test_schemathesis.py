@@ -1,0 +1,62 @@
+"""Requests made up from the document, right ones and wrong ones: every answer is one that the document knows."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import positive_data_acceptance
+from schemathesis.schemas import APIOperation
+
+from tests.plans import MORE
+
+EXAMPLES = 6
+
+NOT_ASKED = [positive_data_acceptance]
+"""A schema cannot say that a cursor is one of ours, that an idempotency key is new, or what fields mean together."""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_found(app: FastAPI, tuned: str) -> None:
+    for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
+        probe(found.ok(), tuned)
+
+
+def probe(operation: APIOperation, study: str) -> None:
+    """Ask for one operation, also of a study that there is."""
+    right, wrong = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
+
+    @settings(
+        max_examples=EXAMPLES * MORE,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(right, st.booleans())
+    def ask_right(case: schemathesis.Case, is_there: bool) -> None:
+        _ask(case, study if is_there else None)
+
+    @settings(
+        max_examples=EXAMPLES * MORE,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(wrong, st.booleans())
+    def ask_wrong(case: schemathesis.Case, is_there: bool) -> None:
+        _ask(case, study if is_there else None)
+
+    ask_right()
+    if operation.body or operation.query:
+        ask_wrong()
+
+
+def _ask(case: schemathesis.Case, study: str | None) -> None:
+    if study is not None and "study" in case.path_parameters:
+        case.path_parameters["study"] = study
+    case.call_and_validate(excluded_checks=NOT_ASKED)

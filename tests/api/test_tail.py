@@ -1,0 +1,107 @@
+"""However many follow the log, it is looked at once, and only those are woken whose stream moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from app.api import tail as module
+from app.api.tail import Tail, Watcher
+from app.domain.events import StudyPaused
+from app.events.database import DatabaseUnavailable
+from app.events.log import Recorded
+from app.events.memory import MemoryLog
+
+FACT = StudyPaused(study="s")
+
+
+class Counting(MemoryLog):
+    """Counts how often it was looked at; `fails` makes it unavailable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks, self.fails = 0, False
+
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        self.looks += 1
+        if self.fails:
+            raise DatabaseUnavailable("The database cannot be used.")
+        return super().tail(after=after, limit=limit)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not look():
+            await asyncio.sleep(0.005)
+
+
+async def woken(watcher: Watcher) -> str:
+    await watcher.wait(10)
+    return watcher.stream
+
+
+def test_a_hundred_who_wait_cost_one_look_at_a_time() -> None:
+    async def main() -> None:
+        log = Counting()
+        tail = Tail(log, lambda: False)
+        stack = [tail.watching(f"p{number % 2}") for number in range(100)]
+        waiting = [asyncio.create_task(woken(await each.__aenter__())) for each in stack]
+        await until(lambda: log.looks >= 5)
+        assert log.looks < 50
+        assert not any(task.done() for task in waiting)
+        log.append("p1", [FACT], expected=None, at=1.0)
+        await until(lambda: sum(task.done() for task in waiting) == 50)
+        assert {task.result() for task in waiting if task.done()} == {"p1"}
+        for task in waiting:
+            task.cancel()
+        for each in stack:
+            await each.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+def test_nobody_who_watches_is_no_look() -> None:
+    async def main() -> None:
+        log = Counting()
+        tail = Tail(log, lambda: False)
+        async with tail.watching("p"):
+            await until(lambda: log.looks > 0)
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        looks = log.looks
+        await asyncio.sleep(0.05)
+        assert log.looks == looks
+        async with tail.watching("p") as watcher:  # it begins again
+            log.append("p", [FACT], expected=None, at=1.0)
+            assert await woken(watcher) == "p"
+
+    asyncio.run(main())
+
+
+def test_it_waits_for_a_database_that_is_away() -> None:
+    async def main() -> None:
+        log = Counting()
+        async with Tail(log, lambda: False).watching("p") as watcher:
+            log.fails = True
+            await until(lambda: log.looks >= 3)
+            log.append("p", [FACT], expected=None, at=1.0)
+            log.fails = False
+            assert await woken(watcher) == "p"
+
+    asyncio.run(main())
+
+
+def test_everybody_is_woken_when_the_server_is_to_end() -> None:
+    async def main() -> None:
+        ending: list[int] = []
+        async with Tail(Counting(), lambda: bool(ending)).watching("p") as watcher:
+            ending.append(1)
+            assert await woken(watcher) == "p"
+
+    asyncio.run(main())

@@ -1,0 +1,54 @@
+"""Results stay: a run here keeps its store, and every command reads it without a server."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Stagetree
+from stacks import TOYS
+from toys import grid
+
+Write = Callable[[Any], Path]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STAGETREE_URL", raising=False)
+    return tmp_path
+
+
+def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, write: Write) -> None:
+    ran = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "-o", "json")
+    assert ran.code == 0
+    assert "Kept in .stagetree (" in ran.err and "stagetree trials last" in ran.err
+    found = ran.json
+    assert stagetree("trials", "last", "-o", "json").json == found["trials"]
+    assert stagetree("studies", "--dir", ".stagetree", "-o", "json").json[0]["study"] == found["study"]
+    assert stagetree("trial", "kept", 3).code == 0
+    assert stagetree("watch", "last", "-o", "json").json == found
+    assert stagetree("wait", "last").code == 0
+    assert stagetree("replay", "last").out.splitlines()[-1].startswith("identical: ")
+    assert "StudyCompleted" in stagetree("events", "last", "--follow").out
+    (here / ".stagetree" / "logs" / found["study"]).mkdir(exist_ok=True)
+    (here / ".stagetree" / "logs" / found["study"] / "3.log").write_text("loss \x1b[2J0.2\n")
+    assert stagetree("logs", "last", 3).out == "loss \\x1b[2J0.2\n"
+    again = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
+    assert "0  run: 100% saved" in again.out and again.err == ""
+
+
+def test_nobody_waits_for_a_study_that_nobody_runs(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
+) -> None:
+    study = make_store(here / ".stagetree")
+    for command in ("watch", "wait"):
+        said = stagetree(command, study)
+        assert said.code == 1
+        assert "nobody is at work in .stagetree" in said.err
+    with (here / ".stagetree" / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert stagetree("wait", study, "--timeout", 0).code == 124

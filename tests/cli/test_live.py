@@ -1,0 +1,123 @@
+"""What is shown of a study under way: whole lines on any terminal, and lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from app.api import schemas
+from app.cli import progress
+from app.cli.live import frame
+from app.cli.progress import Show, headline, how, lines
+from stagetree.client import Unreachable
+
+Json = dict[str, Any]
+RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
+LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5, "of": 9, "cut": 3}}
+
+
+def study(slots: int = 4, **fields: Any) -> Json:
+    """A study under way that has everything there is to show."""
+    running = [schemas.UNDER_WAY | {"slot": f"cpu{number}"} for number in range(slots)]
+    shown = schemas.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
+    counts = schemas.STUDY["counts"] | {"failed": 2}
+    long = {"lr": {"family": "wsd", "peak": 0.1, "warmup": 2, "stable_until": 10, "decay": 5}} | schemas.HP
+    best = schemas.STUDY["best"] | {"hp": long}
+    return schemas.STUDY | {"progress": shown, "counts": counts, "best": best} | fields
+
+
+def drawn(study: Json, width: int, height: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    console.print(frame(study, height))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 12), (80, 24), (100, 8), (160, 50), (200, 60)])
+def test_it_fits(width: int, height: int) -> None:
+    shown = drawn(study(slots=16), width, height)
+    assert max(map(len, shown)) <= width
+    assert len(shown) <= max(height, 10)
+
+
+def test_it_says_what_matters() -> None:
+    text = "\n".join(drawn(study(), 80, 24))
+    for part in ("about 0:02 left", "1/4", "2 failed", "2: 21/23", "40 shared", "trial 3 @ 40", "rank 5 of 9", "cpu3"):
+        assert part in text
+
+
+def test_slots_that_have_no_room_are_counted() -> None:
+    assert "more slots" in drawn(study(slots=40), 80, 24)[-1]
+
+
+def test_names_of_others_do_nothing_to_the_terminal() -> None:
+    wicked = study(metric="\x1b[2Jacc\udc80", study="x-1")
+    assert "\x1b" not in "\n".join(drawn(wicked, 80, 24))
+    assert "\x1b" not in headline(wicked)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "shown"),
+    [
+        ({"TERM": "xterm"}, (False, False), Show.live),
+        ({"TERM": "dumb"}, (False, False), Show.plain),
+        ({"TERM": "xterm", "CI": "true"}, (False, False), Show.plain),
+        ({"TERM": "xterm"}, (True, False), Show.plain),
+        ({"TERM": "xterm"}, (False, True), Show.quiet),
+    ],
+)
+def test_how_it_is_shown(
+    environment: dict[str, str], options: tuple[bool, bool], shown: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TERM", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert how(*options) is shown
+
+
+def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A study of ten hours printed 7,200 lines."""
+    now = iter(range(0, 10**6, 1))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    looks = (study(progress=schemas.PROGRESS | {"steps": {"done": n, "expected": 36_000}}) for n in range(36_000))
+    lines(looks)
+    said = capsys.readouterr().err.splitlines()
+    assert 100 < len(said) < 250
+    assert "0/36000 steps" in said[0]
+
+
+def test_a_terminal_without_a_middle_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stderr", ascii_only)
+    headline(study()).encode("ascii")
+
+
+class Restarted:
+    """A server that is away for a while."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+
+    def study(self, study: str, trials: bool = True) -> Json:
+        self.away -= 1
+        if self.away >= 0:
+            raise Unreachable("http://here", "it is being started again")
+        return {"study": study, "state": "completed"}
+
+
+def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.time, "sleep", lambda seconds: None)
+    server: Any = Restarted(away=5)
+    assert progress.follow(server, "x", Show.quiet)["state"] == "completed"
+
+
+def test_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(progress, "AWAY_SECONDS", 0.0)
+    server: Any = Restarted(away=10**6)
+    with pytest.raises(Unreachable):
+        progress.follow(server, "x", Show.quiet)

@@ -1,0 +1,244 @@
+"""One suite for the log and its rows, wherever they stand: in memory, in SQLite, in PostgreSQL."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from transactions import TTL, Clock
+
+from app.domain.events import StudyPaused, StudyResumed, StudySubmitted
+from app.events.database import Database
+from app.events.log import Append
+from app.events.memory import MemoryRecords
+from app.events.records import Records, SqlRecords
+from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, SlotLost, SlotTaken
+from app.events.rows.ports import RowsPort
+
+REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)
+HERE = {"device": "cpu", "host": "here", "pid": 1}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def records(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Records]:
+    """A slot gpu0 of anna's, and nothing else."""
+    if request.param == "memory":
+        opened: Records = MemoryRecords(clock)
+    else:
+        url = request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param])
+        opened = SqlRecords(Database(url, clock=clock))
+    with opened.write() as rows:
+        rows.slots.take("gpu0", "anna", instead_of=None, **HERE)
+    yield opened
+    opened.close()
+
+
+def submitted(study: str) -> StudySubmitted:
+    return StudySubmitted(study=study, spec={"name": study}, at=1.0)
+
+
+def shown(rows: RowsPort) -> tuple[Any, ...]:
+    """All that there is to see."""
+    chains = [rows.chains.get(name) for name in "abc"]
+    slots = [
+        (x.name, x.owner, x.seen_at, x.chain, x.resident_model, dict(x.trainers), x.note, x.quarantined_until)
+        for x in rows.slots.all()
+    ]
+    plain = [
+        x and (x.slot, str(x.state), x.fence, x.owner, x.lease_until, x.index, x.step, list(x.extra_eval_steps), x.stop)
+        for x in chains
+    ]
+    lists = [rows.chains.live(), rows.chains.expired(), rows.chains.undelivered(5.0)]
+    names = [[x.chain for x in found] for found in lists]
+    return slots, plain, names, [x.name for x in rows.slots.free(TTL)], rows.studies.busy_versions(), rows.now()
+
+
+def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> None:
+    with records.read() as rows:
+        before = shown(rows)
+    with pytest.raises(ZeroDivisionError), records.write() as rows:
+        rows.chains.assign("a", "plan", "gpu0", {}, TTL)
+        rows.chains.claim("a", "anna", TTL)
+        rows.chains.finish("a", 1)
+        rows.slots.retire("gpu0", "anna")
+        rows.studies.add("s", "plan", "s", "running", 1.0)
+        raise ZeroDivisionError
+    with records.read() as rows:
+        assert shown(rows) == before
+        assert rows.studies.find("s") is None
+
+
+def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Records) -> None:
+    with records.write() as rows:
+        rows.chains.assign("a", "plan", "gpu0", {}, TTL)
+    with pytest.raises(Fenced):
+        records.log.append(
+            "plan", [submitted("s")], expected=None, at=1.0, alongside=lambda rows: rows.chains.guard("a", 1)
+        )
+    assert records.log.version("plan") == 0
+    records.log.append(
+        "plan",
+        [submitted("s")],
+        expected=None,
+        at=1.0,
+        alongside=lambda rows: rows.chains.claim("a", "anna", TTL) and None,
+    )
+    with records.read() as rows:
+        assert rows.chains.flags("a", 1) == ChainFlags()
+        assert rows.studies.find("s") is not None
+
+
+def test_what_is_decided_while_the_stream_is_locked_sees_all_that_came(records: Records) -> None:
+    records.log.append("plan", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)
+    seen: list[int] = []
+
+    def decide(news: Any) -> list[Any]:
+        seen.extend(each.version for each in news)
+        return [StudyResumed(study="s")]
+
+    recorded = records.log.write(Append(stream="plan", expected=1, at=2.0, decide=decide))
+    assert (seen, [each.version for each in recorded]) == ([2], [3])
+    assert records.log.write(Append(stream="plan", expected=3, at=2.0, decide=lambda news: [])) == []
+    assert records.log.write(Append(stream="new", at=2.0, decide=lambda news: [submitted("t")]))[0].version == 1
+
+
+def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) -> None:
+    for stream in ("p", "q", "r"):
+        records.log.append(stream, [submitted(f"of-{stream}")], expected=0, at=1.0)
+    for stream in ("p", "q"):
+        with records.write() as rows:
+            rows.studies.set_state(f"of-{stream}", "cancelled")
+    with records.write() as rows:
+        rows.chains.assign("a", "q", "gpu0", {}, TTL)
+    with records.read() as rows:
+        assert rows.studies.busy_versions() == {"q": 1, "r": 1}
+        assert rows.studies.active_streams() == ["r"]
+
+
+def test_studies_are_listed_newest_first(records: Records) -> None:
+    with records.write() as rows:
+        for number in range(5):
+            rows.studies.add(f"s{number}", "p", "name", "running", float(number // 2))
+    with records.read() as rows:
+        assert [row.id for row in rows.studies.page()] == ["s4", "s3", "s2", "s1", "s0"]
+        assert [row.id for row in rows.studies.page("s3", 2)] == ["s2", "s1"]
+        assert rows.studies.page("nobody") == []
+
+
+# ------------------------------------------------------------------------------------------------ any order of changes
+
+CHAINS, SLOTS, OWNERS = st.sampled_from("abc"), st.sampled_from(["gpu0", "gpu1"]), st.sampled_from(["anna", "berta"])
+FENCES = st.integers(0, 3)
+
+
+class Alike(RuleBasedStateMachine):
+    """The same changes, in memory and in SQLite: the same answers, the same refusals, the same rows."""
+
+    template: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock, self.folder = Clock(), tempfile.mkdtemp()
+        shutil.copy(self.template, self.folder)
+        sql = SqlRecords(Database(f"sqlite:///{self.folder}/{self.template.name}", clock=self.clock))
+        self.both: list[Records] = [sql, MemoryRecords(self.clock)]
+
+    def teardown(self) -> None:
+        for records in self.both:
+            records.close()
+        shutil.rmtree(self.folder)
+
+    def change(self, how: Callable[[RowsPort], Any]) -> None:
+        one, other = [(self.answer(records, how), self.look(records)) for records in self.both]
+        assert one == other
+
+    def answer(self, records: Records, how: Callable[[RowsPort], Any]) -> Any:
+        try:
+            with records.write() as rows:
+                return how(rows)
+        except REFUSALS as refusal:
+            return type(refusal), str(refusal)
+
+    def look(self, records: Records) -> Any:
+        with records.read() as rows:
+            return shown(rows)
+
+    @initialize()
+    def begin(self) -> None:
+        self.change(lambda rows: rows.slots.take("gpu0", "anna", instead_of=None, **HERE))
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, TTL + 1]))
+    def wait(self, seconds: float) -> None:
+        self.clock.at += seconds
+
+    @rule(slot=SLOTS, owner=OWNERS, instead=st.none() | OWNERS)
+    def take(self, slot: str, owner: str, instead: str | None) -> None:
+        self.change(lambda rows: rows.slots.take(slot, owner, instead_of=instead, **HERE))
+
+    @rule(slot=SLOTS, owner=OWNERS, seconds=st.none() | st.just(30.0), how=st.integers(0, 3))
+    def speak(self, slot: str, owner: str, seconds: float | None, how: int) -> None:
+        changes: list[Callable[[RowsPort], None]] = [
+            lambda rows: rows.slots.touch(slot, owner),
+            lambda rows: rows.slots.describe(slot, owner, trainers={"toy": "1"}, note="well"),
+            lambda rows: rows.slots.quarantine(slot, owner, seconds=seconds, reason="sick"),
+            lambda rows: rows.slots.retire(slot, owner),
+        ]
+        self.change(changes[how])
+
+    @rule(chain=CHAINS, slot=SLOTS)
+    def assign(self, chain: str, slot: str) -> None:
+        with self.both[0].read() as rows:
+            if rows.chains.get(chain) is not None:
+                return
+        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, {"stages": []}, TTL))
+
+    @rule(chain=CHAINS, owner=OWNERS)
+    def claim(self, chain: str, owner: str) -> None:
+        self.change(lambda rows: rows.chains.claim(chain, owner, TTL))
+
+    @rule(chain=CHAINS, fence=FENCES, number=st.integers(0, 9), how=st.integers(0, 6))
+    def work(self, chain: str, fence: int, number: int, how: int) -> None:
+        changes: list[Callable[[RowsPort], Any]] = [
+            lambda rows: rows.chains.heartbeat(chain, fence, TTL, number),
+            lambda rows: rows.chains.flags(chain, fence),
+            lambda rows: rows.chains.advance(chain, fence, number),
+            lambda rows: rows.chains.release(chain, fence, {"step": number}),
+            lambda rows: rows.chains.finish(chain, fence),
+            lambda rows: rows.chains.guard(chain, fence),
+            lambda rows: rows.chains.end(chain, fence),
+        ]
+        self.change(changes[how])
+
+    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 3))
+    def tell(self, chain: str, steps: set[int], how: int) -> None:
+        with self.both[0].read() as rows:
+            if rows.chains.get(chain) is None:
+                return
+        changes: list[Callable[[RowsPort], Any]] = [
+            lambda rows: rows.chains.ask_evaluation(chain, steps),
+            lambda rows: rows.chains.end(chain),
+            lambda rows: rows.chains.end_expired(chain),
+            lambda rows: rows.chains.ask_stop(chain),
+        ]
+        with self.both[0].read() as rows:
+            if how in (0, 3) and chain not in [row.chain for row in rows.chains.live()]:
+                return
+        self.change(changes[how])
+
+
+def test_rows_in_memory_are_as_those_in_a_database(sqlite_template: Path) -> None:
+    machine = type("Alike", (Alike,), {"template": sqlite_template})
+    few = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine, settings=few)

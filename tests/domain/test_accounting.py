@@ -1,0 +1,151 @@
+"""The waterfall of a study: its parts add up, and each is what a count by hand of single steps says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.accounting import Cost, cost, horizon
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.states import StudyState
+from app.simulation.simulator import Simulator
+from app.simulation.slots import Fault
+from stagetree.spec import StudySpec
+from tests.plans import METRIC, OPENED, study_of, tried
+from tests.strategies import Trial, spaces
+
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+SPACE = {"lr": [0.1, 0.2, {"family": "multistep", "init": 0.1, "milestones": [4], "gamma": 0.1}], "bs": [1, 2, 3]}
+
+
+def asha(**fields: Any) -> dict[str, Any]:
+    common = {"name": "study", "trainer": "digits", "metric": METRIC, "mode": "max"}
+    return StudySpec.from_dict({**common, "space": SPACE, "tuner": ASHA, **fields}).to_json()
+
+
+def by_chance(node: Node, step: int) -> e.Metrics:
+    return {METRIC: Random(f"{node.id}/{step}").random()}
+
+
+def simulator(accidents: dict[int, str] | None = None, slots: int = 2) -> Simulator:
+    def faults(stage: e.Stage, number: int, slot: str) -> Fault | None:
+        fault = (accidents or {}).get(number)
+        return None if fault is None else Fault(fault)
+
+    return Simulator(slots=slots, measure=by_chance, faults=faults, keep_every=3)
+
+
+def submit(simulated: Simulator, spec: dict[str, Any]) -> Study:
+    study = StudyId(f"study-{len(simulated.plan.studies)}")
+    simulated.give(c.SubmitStudy(plan=OPENED, study=study, spec=spec, at=0.0))
+    return simulated.plan.studies[study]
+
+
+def adds_up(found: Cost) -> bool:
+    rest = found.alone - found.stopped_early - found.unfinished - found.shared - found.known + found.repeated
+    return rest == found.run and min(vars_of(found)) >= 0
+
+
+def vars_of(found: Cost) -> list[int]:
+    return [getattr(found, name) for name in Cost.__slots__]
+
+
+def trained_by_hand(plan: SearchPlan, study: Study) -> tuple[int, int]:
+    """(steps that the trials took, each counted alone; different ones), one step at a time."""
+    places: Counter[tuple[str, int]] = Counter()
+    for trial in study.trials:
+        for step in range(1, trial.steps + 1):
+            node = plan.node_of(trial, step)
+            places[node.id, step] += step <= node.trained
+    return places.total(), sum(count > 0 for count in places.values())
+
+
+@tried(60)
+@given(
+    spaces(),
+    spaces(),
+    st.dictionaries(st.integers(0, 12), st.sampled_from(["lose", "fail"]), max_size=3),
+    st.integers(1, 3),
+    st.integers(0, 40),
+)
+def test_the_parts_add_up_at_any_time_whatever_happens(
+    first: list[Trial], second: list[Trial], accidents: dict[int, str], slots: int, turns: int
+) -> None:
+    simulated = simulator(accidents, slots)
+    studies = [submit(simulated, study_of(trials).to_json()) for trials in (first, second)]
+    for _ in range(turns):
+        simulated.advance()
+    for study in studies:
+        found = cost(simulated.plan, study)
+        taken, different = trained_by_hand(simulated.plan, study)
+        assert adds_up(found)
+        assert (found.shared, found.known) == (taken - different, different - study.fresh)
+        assert found.run == study.executed
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_study_without_accidents_repeats_nothing_and_leaves_nothing(slots: int) -> None:
+    simulated = simulator(slots=slots)
+    study = submit(simulated, asha())
+    simulated.run()
+    found = cost(simulated.plan, study)
+    assert study.state == StudyState.COMPLETED
+    assert (found.alone, found.unfinished, found.repeated, found.known) == (9 * 18, 0, 0, 0)
+    assert found.stopped_early == sum(18 - trial.steps for trial in study.trials) > 0
+    assert adds_up(found) and found.saved + found.run == found.alone
+
+
+def test_what_tuners_may_still_ask_for_is_not_saved_yet() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    while not study.answered:
+        simulated.advance()
+    assert cost(simulated.plan, study).stopped_early == 0
+
+
+def test_a_cancelled_study_saved_what_it_saved() -> None:
+    """672 of 1280 steps were called saved after 84 had been trained."""
+    simulated = simulator()
+    study = submit(simulated, asha(tuner={"kind": "grid", "max_steps": 18}))
+    simulated.advance()
+    simulated.give(c.CancelStudy(study=study.id, at=1.0))
+    found = cost(simulated.plan, study)
+    assert (found.stopped_early, found.known) == (0, 0)
+    assert 0 < found.shared < found.alone - study.unique, "what nobody trained is not shared"
+    assert found.unfinished == found.alone - found.run - found.shared
+
+
+def test_what_another_study_has_trained_is_known() -> None:
+    simulated = simulator()
+    first, second = submit(simulated, asha()), submit(simulated, asha())
+    simulated.run()
+    one, other = cost(simulated.plan, first), cost(simulated.plan, second)
+    assert one.run + one.known == other.run + other.known
+    assert one.run + other.run == one.run + one.known
+    third = submit(simulated, asha())
+    simulated.run()
+    again = cost(simulated.plan, third)
+    assert (again.run, again.saved, again.share) == (0, again.alone, 1.0)
+
+
+def test_a_lost_worker_costs_what_it_had_not_kept() -> None:
+    simulated = simulator({0: "lose"}, slots=1)
+    study = submit(simulated, study_of([({"lr": 0.1}, 10)]).to_json())
+    simulated.run()
+    found = cost(simulated.plan, study)
+    assert (found.run, found.repeated, found.unfinished) == (20, 10, 0)
+
+
+def test_the_end_of_a_users_trial_is_what_it_was_asked_for() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    simulated.give(c.AddTrial(study=study.id, hp={"lr": 0.1, "bs": 1}, steps=4))
+    assert horizon(study, study.trials[-1]) == 4

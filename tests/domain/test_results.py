@@ -1,0 +1,76 @@
+"""A trial's last and best results, the best trial, and what a trial's standing says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import results
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.standing import meaning, standing
+from tests.domain.test_accounting import asha, simulator, submit
+from tests.plans import Story
+
+
+def evaluated(**fields: Any) -> tuple[SearchPlan, Study]:
+    """A trial that was at its best at step 5, and one that only has its last result."""
+    story = Story()
+    study = story.submit(({"lr": 0.1}, 10), ({"lr": 0.2}, 10), **fields)
+    for trial, values in enumerate(({5: 0.9, 10: 0.4}, {10: 0.6})):
+        for step, value in values.items():
+            story.evaluate(story.path(study, trial)[-1].id, step, value)
+    return story.plan, story.plan.studies[study]
+
+
+def test_the_last_and_the_best_result_have_their_steps() -> None:
+    plan, study = evaluated()
+    trial = study.trials[0]
+    assert results.last(plan, study, trial) == (10, 0.4)
+    assert results.best_of_curve(plan, study, trial) == (5, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "best"),
+    [
+        ({}, (1, 10, 0.6)),
+        ({"value": "last"}, (1, 10, 0.6)),
+        ({"value": "best"}, (0, 5, 0.9)),
+        ({"value": "best", "mode": "min"}, (0, 10, 0.4)),
+    ],
+)
+def test_the_study_chooses_which_of_them_is_the_value(fields: dict[str, str], best: tuple[int, int, float]) -> None:
+    plan, study = evaluated(**fields)
+    found = results.best(plan, study)
+    assert found is not None
+    assert (found[0].number, *found[1]) == best
+
+
+def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    while len(standing(study).rungs) < 2:
+        simulated.advance()
+    stands = standing(study)
+    waiting = next(trial for trial in study.trials if trial.state == "completed" and stands.at[trial.number] == (0, 0))
+    assert meaning(study, waiting, "completed", stands).startswith("waits at rung 0: rank ")
+    simulated.run()
+    stands = standing(study)
+    ladder = stands.ladder()
+    assert [rung.steps for rung in ladder] == [2, 6, 18]
+    assert [len(rung.promoted) for rung in ladder] == [3, 1, 0]
+    last = ladder[0].best_first(-1)[-1]
+    assert meaning(study, study.trials[last], "completed", stands) == "stayed at rung 0: rank 9 of 9, 3 went on"
+    best = next(iter(ladder[2].values))
+    assert meaning(study, study.trials[best], "completed", stands) == "trained to step 18"
+
+
+def test_a_trial_that_was_cancelled_has_no_rank() -> None:
+    simulated = simulator()
+    study = submit(simulated, asha())
+    while len(standing(study).rungs) < 2:
+        simulated.advance()
+    cancelled = next(trial for trial in study.trials if trial.state == "active")
+    simulated.give(c.CancelTrial(study=study.id, trial=cancelled.number))
+    assert standing(study).rank(cancelled.number) is None

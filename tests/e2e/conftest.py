@@ -1,0 +1,27 @@
+"""A cluster with every process at work, and what a run without faults comes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stacks import Cluster, Service, wait_for
+from toys import curves, grid
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def expected(stack: Service) -> list[Json]:
+    """What the grid's trials come to when nothing goes wrong."""
+    return curves(stack, stack.run(grid("expected"))["study"])
+
+
+@pytest.fixture
+def whole(cluster: Cluster) -> Cluster:
+    """The cluster with every process at work."""
+    for name in cluster.commands:
+        assert cluster.processes[name].poll() is None, f"{name} ended: {cluster.log(name)[-2000:]}"
+        if name.startswith("gpu"):
+            wait_for(f"the start of {name}", lambda name=name: cluster.is_ready(name))
+    return cluster

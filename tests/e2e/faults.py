@@ -1,0 +1,55 @@
+"""A study in the middle of a cluster's work, and what must hold of it when all is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stacks import Cluster, wait_for
+from toys import curves, grid
+
+from app.domain.evolve import fold
+from app.domain.search_plan import SearchPlan
+from app.events.records import SqlRecords
+
+Json = dict[str, Any]
+
+
+def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.15) -> tuple[str, str]:
+    """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
+    study = cluster.submit(grid(tag, seconds=seconds))
+
+    def at_work() -> list[str]:
+        inside = [run for run in cluster.running(study) if run["start"] < run["step"] < run["end"]]
+        return [run["slot"] for run in inside if slot in (None, run["slot"])]
+
+    return study, wait_for("a stage under way", at_work)[0]
+
+
+def check(cluster: Cluster, study: str, expected: list[Json]) -> None:
+    """The study comes to its end, with the results of a run without faults."""
+    assert cluster.wait(study)["state"] == "completed"
+    assert curves(cluster, study) == expected
+    check_log(cluster, study)
+
+
+def check_log(cluster: Cluster, study: str) -> None:
+    """Folded anew, the log has no gap and leaves nothing open, and every chain ended once."""
+
+    def settled() -> SearchPlan | None:
+        plan = fold_anew(cluster, study)
+        return None if plan.chains else plan
+
+    plan = wait_for(f"the end of all chains of {study}", settled)
+    assert not any(node.waiting or node.running or node.saving for node in plan.nodes.values())
+
+
+def fold_anew(cluster: Cluster, study: str) -> SearchPlan:
+    records = SqlRecords(cluster.database)
+    with records.read() as rows:
+        row = rows.studies.find(study)
+    recorded = records.log.read(row.stream)
+    assert [each.version for each in recorded] == list(range(1, len(recorded) + 1))
+    begun = [each.event.chain for each in recorded if type(each.event).__name__ == "ChainAssigned"]
+    ended = [each.event.chain for each in recorded if type(each.event).__name__ in ("ChainEnded", "StageFailed")]
+    assert len(set(begun)) == len(begun) and len(set(ended)) == len(ended)
+    return fold(each.event for each in recorded)

@@ -1,0 +1,128 @@
+"""A service of a program's own, from scripts and from notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import stagetree
+from stagetree.errors import StagetreeError, Unreachable
+
+TRAINER = """
+from stagetree import Trainer
+
+class Count(Trainer):
+    name = "count"
+
+    def __init__(self, *, seed, device):
+        self.n = 0
+
+    def setup(self, hp):
+        self.lr = hp["lr"]
+
+    def train(self):
+        self.n += self.lr
+
+    def evaluate(self):
+        return {"n": self.n}
+
+    def state_dict(self):
+        return {"n": self.n}
+
+    def load_state_dict(self, state):
+        self.n = state["n"]
+"""
+STUDY = 'metric="n", mode="max", space={"lr": [1, 2]}, tuner={"kind": "grid", "max_steps": 3}'
+SCRIPT = f"""
+import stagetree
+{TRAINER}
+print("once")
+for _ in range(2):
+    with stagetree.local(slots=1) as server:
+        study = server.create(trainer=Count, {STUDY}).wait(show=False)
+        print(study.state, study.best.value, study.answer.steps.executed)
+"""
+
+
+def test_a_script_without_a_guard_twice_in_one_process(tmp_path: Path) -> None:
+    """The second service goes on from the folder of the first: nothing is trained again."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    said = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180
+    )
+    assert said.stdout.splitlines() == ["once", "completed 6.0 6", "completed 6.0 0"]
+
+
+def test_a_notebook_defines_a_trainer_runs_it_and_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell puts its own there
+    shell = InteractiveShell()
+    cells = [
+        TRAINER,
+        "import stagetree\nserver = stagetree.local(slots=1, dir='kept')",
+        f"first = server.create(trainer=Count, {STUDY}).wait()",
+        TRAINER.replace("+= self.lr", "+= 10 * self.lr"),
+        f"second = server.create(trainer=Count, {STUDY}).wait()",
+        "values = first.best.value, second.best.value\nserver.stop()",
+    ]
+    for cell in cells:
+        shell.run_cell(cell).raise_error()
+    assert shell.user_ns["values"] == (6, 60)
+    assert len(list((tmp_path / "kept" / "trainers").iterdir())) == 2
+
+
+def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    """The first Ctrl-C ends what waits, not the service; and nothing outlives the program, though it is killed."""
+    endless = TRAINER.replace("self.n += self.lr", "import time; time.sleep(0.05)")
+    (tmp_path / "script.py").write_text(
+        f"import json, stagetree\n{endless}\n"
+        "server = stagetree.local(slots=1)\n"
+        "study = server.create(trainer=Count, name='long', metric='n', mode='max', space={'lr': [1]},"
+        " tuner={'kind': 'grid', 'max_steps': 100000})\n"
+        "print(json.dumps({'pid': server._process.pid}), flush=True)\n"
+        "try:\n    study.wait(show=False)\nexcept KeyboardInterrupt:\n"
+        "    print(json.dumps({'state': study.refresh().state}), flush=True)\n"
+        "input()\n"
+    )
+    program = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout is not None and program.stdin is not None
+    attended = psutil.Process(json.loads(program.stdout.readline())["pid"])
+    others = attended.children(recursive=True)
+    assert others
+    program.send_signal(signal.SIGINT)
+    assert json.loads(program.stdout.readline()) == {"state": "running"}
+    os.kill(program.pid, signal.SIGKILL)
+    program.wait()
+    _, alive = psutil.wait_procs([attended, *others], timeout=60)
+    assert not alive
+    program.stdin.close()
+    program.stdout.close()
+
+
+def test_a_cell_that_starts_a_service_may_be_run_again(tmp_path: Path) -> None:
+    first = stagetree.local(slots=1, dir=tmp_path)
+    with stagetree.local(slots=1, dir=tmp_path) as second:
+        assert "stopped" in repr(first) and second.client.slots()
+        with pytest.raises(StagetreeError):
+            first.client.slots()
+    first.stop()
+    with pytest.raises(Unreachable):
+        stagetree.Client(second.url, retries=0).slots()
+
+
+def test_a_folder_that_another_service_is_using(tmp_path: Path) -> None:
+    code = "import stagetree, sys; stagetree.local(slots=1, dir=sys.argv[1])"
+    with stagetree.local(slots=1, dir=tmp_path):
+        said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "another stagetree is at work in" in said.stderr.splitlines()[-1]

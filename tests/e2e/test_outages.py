@@ -1,0 +1,140 @@
+"""Whatever is away, in whatever way and for however long: it is waited for, and every trial ends as if nothing was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from faults import begin, check
+from sqlalchemy import Engine, make_url, text
+from stacks import Cluster, wait_for
+
+Json = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("whole")
+
+PROCESSES = ("api", "gpu0", "gpu1", "scheduler")
+LONG = 9.0
+"""More than two of the cluster's leases."""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.7])
+def test_a_database_that_is_away_for_a_moment(cluster: Cluster, expected: list[Json], after: float) -> None:
+    study, _ = begin(cluster, f"moment-{after}")
+    time.sleep(after)
+    with cluster.fault("database", "refuse"):
+        time.sleep(0.5)
+    check(cluster, study, expected)
+
+
+def test_a_database_that_was_demoted(cluster: Cluster, expected: list[Json], postgres_admin: Engine) -> None:
+    study, _ = begin(cluster, "demoted")
+    with demoted(cluster, postgres_admin):
+        time.sleep(LONG)
+    check(cluster, study, expected)
+
+
+@contextmanager
+def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
+    """The database takes no writes, as a primary that has become a standby."""
+    name = make_url(cluster.settings["STAGETREE_DATABASE_URL"]).database
+
+    def set_read_only(is_on: bool) -> None:
+        with admin.connect() as connection:
+            connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {is_on}'))
+            ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+            connection.execute(text(ending), {"name": name})
+
+    set_read_only(True)
+    try:
+        yield
+    finally:
+        set_read_only(False)
+
+
+@pytest.mark.parametrize("server", ["database", "broker", "store"])
+def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Json], server: str) -> None:
+    """Of every process at once, and again when new ones were made."""
+    study, _ = begin(cluster, f"forgotten-{server}")
+    for _ in range(2):
+        for proxy in cluster.proxies(server):
+            proxy.forget()
+        time.sleep(0.5)
+    check(cluster, study, expected)
+
+
+@pytest.mark.parametrize("kind", ["refuse", "freeze"])
+def test_a_broker_that_is_away(cluster: Cluster, expected: list[Json], kind: str) -> None:
+    study, _ = begin(cluster, f"broker-{kind}")
+    with cluster.fault("broker", kind):
+        assert cluster.client.study(study)  # no request waits for the broker
+        cluster.client.pause(study)
+        cluster.client.resume(study)
+        time.sleep(LONG)
+    check(cluster, study, expected)
+
+
+@contextmanager
+def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
+    answers = {
+        "503": b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "404": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    }
+    for proxy in cluster.proxies("store"):
+        if how in answers:
+            proxy.answer(answers[how])
+        elif how == "truncated":
+            proxy.truncate(300)
+        else:
+            getattr(proxy, how)()
+    try:
+        yield
+    finally:
+        for proxy in cluster.proxies("store"):
+            proxy.heal()
+
+
+@pytest.mark.parametrize("how", ["refuse", "freeze", "503", "404", "truncated"])
+def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) -> None:
+    study, _ = begin(cluster, f"store-{how}")
+    with bad_store(cluster, how):
+        time.sleep(6)
+    check(cluster, study, expected)
+    assert "CheckpointDropped" not in [event["type"] for event in cluster.client.events(study)]
+
+
+def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluster, expected: list[Json]) -> None:
+    study, slot = begin(cluster, "orphan")
+    with cluster.fault("database", "refuse"):
+        before = cluster.child(slot) or 0
+        os.kill(before, signal.SIGKILL)
+        wait_for("a new process", lambda: cluster.child(slot) not in (None, before))
+        time.sleep(1)
+    wait_for("the slot", lambda: cluster.is_ready(slot))
+    check(cluster, study, expected)
+
+
+@pytest.mark.parametrize("server", ["database", "broker", "store"])
+def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
+    study, slot = begin(cluster, f"end-{server}", seconds=0.3)
+    names = (slot, "api", "scheduler")
+    with cluster.fault(server, "freeze"):
+        for name in names:
+            os.kill(cluster.processes[name].pid, signal.SIGTERM)
+        for name in names:
+            cluster.processes[name].wait(20)
+    cluster.start(*names)
+    wait_for("the end of the study", lambda: over(cluster, study))
+
+
+def over(cluster: Cluster, study: str) -> bool:
+    from stagetree.client import Unreachable
+
+    try:
+        return bool(cluster.client.study(study)["state"] == "completed")
+    except Unreachable:
+        return False

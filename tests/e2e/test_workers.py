@@ -1,0 +1,112 @@
+"""Workers that are started wrongly, twice, or again; a beat that is dead; messages that are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import psutil
+import pytest
+from faults import begin, check
+from stacks import Cluster, wait_for
+from toys import trials
+
+Json = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("whole")
+
+
+def another(cluster: Cluster, like: str, *queues: str) -> subprocess.CompletedProcess[str]:
+    """A worker as `like` is, but on these queues, which ends by itself."""
+    command = list(cluster.commands[like])
+    command[command.index("-Q") + 1] = ",".join(queues)
+    environment = {**os.environ, **cluster.settings, **cluster.addresses(like)}
+    return subprocess.run(
+        command, env=environment, cwd=cluster.folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("queues", [("gpu-0",), ("hostgpu0",), ("gpu0x",), ("slot",), ("gpu0", "gpu1")])
+def test_a_queue_that_is_no_slot_is_refused(cluster: Cluster, queues: tuple[str, ...]) -> None:
+    ended = another(cluster, "gpu0", *queues)
+    assert ended.returncode == 1
+    assert "is no slot" in ended.stderr or "one worker is one slot" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_second_worker_on_a_queue_ends_with_a_sentence(cluster: Cluster, expected: list[Json]) -> None:
+    study, _ = begin(cluster, "second")
+    ended = another(cluster, "gpu0", "gpu0")
+    assert ended.returncode == 1
+    assert f"slot gpu0 is taken by process {cluster.processes['gpu0'].pid} on this machine" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert cluster.is_ready("gpu0")
+    check(cluster, study, expected)
+
+
+def test_a_worker_of_another_machine_on_a_queue_ends_with_a_sentence(cluster: Cluster, tmp_path: Any) -> None:
+    """As one would see it: it has other locks. The heartbeat of the first one tells."""
+    before = cluster.settings["STAGETREE_LOCKS"]
+    cluster.settings["STAGETREE_LOCKS"] = str(tmp_path)
+    try:
+        ended = another(cluster, "gpu0", "gpu0")
+    finally:
+        cluster.settings["STAGETREE_LOCKS"] = before
+    assert ended.returncode == 1
+    assert "slot gpu0 is taken by process" in ended.stderr
+    assert cluster.is_ready("gpu0")
+
+
+def test_a_worker_that_was_killed_is_started_again_at_once(cluster: Cluster) -> None:
+    """Its lease is far from its end, and its child may not be gone yet."""
+    for _ in range(3):
+        os.kill(cluster.processes["gpu0"].pid, signal.SIGKILL)
+        cluster.processes["gpu0"].wait(60)
+        cluster.start("gpu0")
+
+
+def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json]) -> None:
+    """Nobody nudges for a worker that is lost: only a look that comes by itself sees it."""
+    main = psutil.Process(cluster.processes["scheduler"].pid)
+    [beat] = [child for child in main.children() if "beat" in child.name() or "beat" in " ".join(child.cmdline())] or [
+        main.children()[-1]
+    ]
+    beat.kill()
+    study, slot = begin(cluster, "beat")
+    os.kill(cluster.child(slot) or 0, signal.SIGSTOP)
+    stopped = cluster.child(slot) or 0
+    try:
+        cluster.wait_for_event(study, "ChainEnded", outcome="lost")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    check(cluster, study, expected)
+    cluster.kill("scheduler")
+    cluster.start("scheduler")
+
+
+NONSENSE = [b"not json", b"7", b"null", b"{}", b"[]", b'{"body": "%%%", "properties": {}}', b"\xff\xfe"]
+
+
+def test_messages_that_are_none_are_dropped(cluster: Cluster) -> None:
+    with cluster.broker() as redis:
+        for queue in ("gpu0", "gpu1", "scheduler"):
+            redis.lpush(f"stagetree:{queue}", *NONSENSE)
+        wait_for("empty queues", lambda: not any(redis.llen(f"stagetree:{queue}") for queue in ("gpu0", "scheduler")))
+    study = cluster.run(trials("nonsense", ({}, 6)))
+    assert study["state"] == "completed"
+    assert not [name for name in cluster.commands if cluster.processes[name].poll() is not None]
+
+
+def test_messages_for_a_scheduler_that_is_away_do_not_pile_up(cluster: Cluster) -> None:
+    cluster.kill("scheduler")
+    try:
+        study = cluster.submit(trials("pile", ({}, 6)))
+        for _ in range(30):
+            cluster.client.pause(study)
+            cluster.client.resume(study)
+        with cluster.broker() as redis:
+            assert redis.llen("stagetree:scheduler") <= 4
+    finally:
+        cluster.start("scheduler")
+    assert cluster.wait(study)["state"] == "completed"

@@ -1,0 +1,58 @@
+"""What is old and serves nobody goes; what is young, live or needed stays."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from transactions import TTL, Clock, Transactions
+
+from app.domain.events import StudyPaused
+from app.events.database import Database
+from app.events.housekeeping import BATCH, DAY, Ages, clean
+from app.events.log import SqlLog
+
+AGES = Ages(keys=7.0, chains=5.0, workers=1.0)
+FACT = StudyPaused(study="s")
+
+
+def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> None:
+    log = SqlLog(timed)
+    log.append("p", [FACT], expected=None, at=clock.at, key="old")
+    for chain, slot in (("done", "gpu0"), ("ended", "gpu1")):
+        rows.chains.assign(chain, "p", slot, {}, TTL)
+    rows.chains.claim("done", "anna", TTL)
+    rows.chains.finish("done", 1)
+    rows.chains.end("ended")
+    rows.schedulers.ticked("old", "host", 1)
+    clock.at += 8 * DAY
+    rows.chains.assign("live", "p", "gpu1", {}, TTL)
+    rows.schedulers.ticked("new", "host", 2)
+    log.append("p", [FACT], expected=None, at=clock.at, key="new")
+    assert clean(timed, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
+    assert [row.chain for row in rows.chains.live()] == ["live"]
+    assert [row.name for row in rows.slots.all()] == ["gpu1"]  # it has a chain, which must be ended first
+    assert log.recall("old") is None and log.recall("new")
+    assert rows.schedulers.last_tick() == clock.at
+    assert log.head() == 2  # a fact is never removed
+
+
+def test_what_is_young_or_live_stays(rows: Transactions, clock: Clock, timed: Database) -> None:
+    SqlLog(timed).append("p", [FACT], expected=None, at=clock.at, key="k")
+    rows.chains.assign("c", "p", "gpu0", {}, TTL)
+    rows.chains.claim("c", "anna", TTL)
+    rows.schedulers.ticked("one", "host", 1)
+    clock.at += 0.9 * DAY
+    assert not any(clean(timed, AGES).values())
+    clock.at += 100 * DAY
+    rows.slots.touch("gpu1", "berta")
+    clean(timed, AGES)
+    assert [row.name for row in rows.slots.all()] == ["gpu0", "gpu1"]
+    assert rows.chains.get("c").state == "running"  # its lease has run out, but that is for the scheduler to say
+
+
+def test_much_is_removed_a_little_at_a_time(timed: Database, clock: Clock) -> None:
+    with timed.write() as session:
+        for number in range(BATCH + 1):
+            row = {"key": f"k{number}", "at": clock.at}
+            session.execute(text("INSERT INTO idempotency VALUES (:key, '', 'p', 1, 0, :at)"), row)
+    clock.at += 8 * DAY
+    assert clean(timed, AGES)["idempotency"] == BATCH + 1

@@ -1,0 +1,178 @@
+"""Nobody waits for ever for a database: dead connections, frozen servers, frozen writers, lost races."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from proxies import Proxy, proxied
+from sqlalchemy import Engine, make_url, text
+
+from app.away import LostRace
+from app.domain.events import StudyPaused
+from app.events.database import Database, DatabaseUnavailable
+from app.events.records import SqlRecords, change
+from app.events.rows import Rows
+
+PATIENCE = 1.0
+FACT = StudyPaused(study="s")
+
+
+@pytest.fixture
+def far(postgres_url: str) -> Iterator[tuple[SqlRecords, Proxy]]:
+    """A database behind a network that fails, and that network. A connection is open."""
+    proxy, url = proxied(postgres_url)
+    database = Database(url, patience=PATIENCE)
+    records = SqlRecords(database)
+    records.log.append("p", [FACT], expected=0, at=1.0)
+    yield records, proxy
+    database.dispose()
+    proxy.close()
+
+
+@pytest.mark.parametrize("fault", ["freeze", "refuse"])
+def test_a_server_that_is_away_is_not_waited_for(far: tuple[SqlRecords, Proxy], fault: str) -> None:
+    records, proxy = far
+    getattr(proxy, fault)()
+    for use in (records.log.head, lambda: records.log.append("p", [FACT], expected=None, at=1.0)):
+        with pytest.raises(DatabaseUnavailable):
+            use()
+    proxy.heal()
+    assert records.log.append("p", [FACT], expected=1, at=1.0)
+
+
+@pytest.mark.parametrize("fault", ["forget", "reset"])
+def test_a_connection_that_died_unseen_is_replaced(far: tuple[SqlRecords, Proxy], fault: str) -> None:
+    """The first look may still be told so, when the fault comes in its middle; the next one works."""
+    records, proxy = far
+    getattr(proxy, fault)()
+    assert records.log.head() == 1
+    assert records.log.append("p", [FACT], expected=1, at=1.0)
+
+
+def test_a_connection_that_dies_in_a_transaction_is_told_of(far: tuple[SqlRecords, Proxy]) -> None:
+    records, proxy = far
+    with pytest.raises(DatabaseUnavailable, match="did not answer within"), records.write() as rows:
+        rows.studies.add("s", "p", "n", "running", 1.0)
+        proxy.forget()
+        rows.studies.set_state("s", "paused")
+    with records.read() as rows:
+        assert rows.studies.find("s") is None
+
+
+def test_a_writer_that_is_frozen_in_a_transaction_stops_nobody(postgres_url: str) -> None:
+    """As a machine that is paused between append and commit: it holds the head's row, and the server throws it out."""
+    frozen, other = (SqlRecords(Database(postgres_url, patience=p)) for p in (PATIENCE, 20.0))
+    with pytest.raises(DatabaseUnavailable), frozen.database.write() as session:
+        session.execute(text("UPDATE log_head SET position = position + 1"))
+        other.log.append("q", [FACT], expected=0, at=1.0)
+    assert other.log.head() == 1
+    for records in (frozen, other):
+        records.close()
+
+
+def test_a_lock_is_not_waited_for_without_end(postgres_url: str) -> None:
+    holder, waiter = (SqlRecords(Database(postgres_url, patience=p)) for p in (20.0, PATIENCE))
+    with holder.database.write() as session:
+        session.execute(text("UPDATE log_head SET position = position"))
+        with pytest.raises(DatabaseUnavailable, match="lock timeout"):
+            waiter.log.append("p", [FACT], expected=0, at=1.0)
+    assert waiter.log.append("p", [FACT], expected=0, at=1.0)
+    for records in (holder, waiter):
+        records.close()
+
+
+def test_a_primary_that_was_demoted_is_away(postgres_url: str, postgres_admin: Engine) -> None:
+    name = make_url(postgres_url).database
+    with postgres_admin.connect() as connection:
+        connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+    records = SqlRecords(Database(postgres_url))
+    assert records.log.head() == 0
+    with pytest.raises(DatabaseUnavailable, match="read-only"):
+        records.log.append("p", [FACT], expected=0, at=1.0)
+    with pytest.raises(DatabaseUnavailable, match="read-only"), records.write() as rows:
+        rows.studies.add("s", "p", "n", "running", 1.0)
+    records.close()
+
+
+def test_a_full_pool_is_a_database_that_is_away(postgres_url: str) -> None:
+    database = Database(postgres_url, patience=0.2)
+    limit = database.engine.pool.size() + database.engine.pool._max_overflow  # type: ignore[attr-defined]
+    held = [database.engine.connect() for _ in range(limit)]
+    with pytest.raises(DatabaseUnavailable, match="QueuePool"), database.read():
+        pass
+    for connection in held:
+        connection.close()
+    database.dispose()
+
+
+def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -> None:
+    """Two that lock two rows crosswise: one of them is the victim, and neither hears of it."""
+    records, met, done = SqlRecords(Database(postgres_url)), threading.Barrier(2), []
+    with records.write() as rows:
+        for study in "xy":
+            rows.studies.add(study, "p", "n", "running", 1.0)
+
+    def lock(order: str) -> None:
+        tries = []
+
+        def both(rows: Rows) -> None:
+            tries.append(order)
+            rows.studies.set_state(order[0], "paused")
+            if len(tries) == 1:
+                met.wait(10)
+            rows.studies.set_state(order[1], "paused")
+
+        change(records, both)
+        done.append(len(tries))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lock, ["xy", "yx"]))
+    assert sorted(done) == [1, 2]
+    records.close()
+
+
+def test_a_lost_race_is_said_where_nobody_tries_again(postgres_url: str) -> None:
+    records = SqlRecords(Database(postgres_url))
+    with pytest.raises(LostRace), records.database.write() as session:
+        session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$"))
+    records.close()
+
+
+def test_a_file_that_cannot_be_written_is_away(sqlite_url: str) -> None:
+    records = SqlRecords(Database(sqlite_url))
+    with records.database.read() as session:
+        session.execute(text("PRAGMA query_only = 1"))
+    with pytest.raises(DatabaseUnavailable, match="readonly"), records.write() as rows:
+        rows.studies.add("s", "p", "n", "running", 1.0)
+    records.close()
+
+
+def test_a_disk_that_is_full_is_away(sqlite_url: str) -> None:
+    records = SqlRecords(Database(sqlite_url))
+    with records.database.read() as session:
+        pages = session.scalar(text("PRAGMA page_count"))
+        session.execute(text(f"PRAGMA max_page_count = {pages}"))
+    with pytest.raises(DatabaseUnavailable, match="full"), records.write() as rows:
+        rows.studies.add("s", "p", "n" * 100_000, "running", 1.0)
+    records.close()
+
+
+def test_a_file_that_another_holds_is_away_after_a_while(sqlite_url: str) -> None:
+    records = SqlRecords(Database(sqlite_url, patience=0.1))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DatabaseUnavailable, match="locked"), records.write():
+        pass
+    other.close()
+    records.close()
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:s%C3%A9cret@127.0.0.1:1/log?password=hidden2", "sqlite:////no/x.db"])
+def test_what_is_secret_in_a_url_is_never_said(url: str) -> None:
+    with pytest.raises(DatabaseUnavailable) as error, Database(url).read():
+        pass
+    assert not any(secret in str(error.value) for secret in ("cret", "hidden2", "password", "me:"))

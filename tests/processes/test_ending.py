@@ -1,0 +1,37 @@
+"""A process that was asked to end does, and its forks know without anything between them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from app.workers.retiring import Retiring
+
+HANGS = """
+import sys, threading
+from app.grace import EXIT_CODE, end_within
+end_within(0.1, lambda: print("last"))
+threading.Event().wait()
+"""
+
+
+def test_whatever_hangs_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 70
+    assert "not at an end 0.1 s after it was asked to" in ended.stderr
+
+
+def test_a_fork_knows_that_its_worker_is_to_end() -> None:
+    retiring = Retiring()
+    assert not retiring.is_asked
+    ready, answer = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(ready[0], 1)
+        os.write(answer[1], b"yes" if retiring.is_asked else b"no")
+        os._exit(0)
+    retiring.ask()
+    os.write(ready[1], b"x")
+    assert os.read(answer[0], 3) == b"yes"
+    os.waitpid(pid, 0)

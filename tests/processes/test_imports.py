@@ -1,0 +1,21 @@
+"""Only the processes that train need torch: the others start in a moment, and take no room from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("modules", ["app.workers.prefork, *MODULES", "app.main", "app.embedded"])
+def test_what_does_not_train_imports_no_torch(modules: str) -> None:
+    code = f"""
+import importlib, sys
+from app.workers.prefork import MODULES
+for name in ({", ".join(part if part.startswith("*") else repr(part) for part in modules.split(", "))},):
+    importlib.import_module(name)
+print(sorted({{"torch", "torchvision"}} & sys.modules.keys()))
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

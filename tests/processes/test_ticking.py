@@ -1,0 +1,104 @@
+"""The scheduler looks when told, and by itself when nobody tells it."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event as Flag
+from threading import Thread
+
+import pytest
+from stacks import wait_for
+
+from app.events.database import DatabaseUnavailable
+from app.workers.now_and_then import NowAndThen
+from app.workers.ticking import Ticking
+
+
+class Clock:
+    at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_it_looks_by_itself_when_beat_is_dead() -> None:
+    looks, after = list[int](), list[int]()
+    ticking = Ticking(lambda: looks.append(1), 0.02, after=lambda: after.append(1))
+    ticking.start()
+    wait_for("three looks", lambda: len(looks) >= 3)
+    assert after
+    ticking.close()
+
+
+def test_it_leaves_it_to_beat_as_long_as_that_is_alive() -> None:
+    looks, clock = list[int](), Clock()
+    ticking = Ticking(lambda: looks.append(1), 10.0, clock=clock)
+    for _ in range(5):
+        clock.at += 10.0
+        ticking.tick()
+        ticking.tick_if_late()
+    assert len(looks) == 5
+    clock.at += 14.0
+    ticking.tick_if_late()
+    assert len(looks) == 5
+    clock.at += 2.0
+    ticking.tick_if_late()
+    assert len(looks) == 6
+
+
+def test_what_is_away_is_said_once_and_looked_at_again(caplog: pytest.LogCaptureFixture) -> None:
+    answers = [True, False, False, True, False]
+
+    def look() -> None:
+        if not answers.pop(0):
+            raise DatabaseUnavailable("The database cannot be used.")
+
+    ticking = Ticking(look, 1.0)
+    with caplog.at_level(logging.WARNING):
+        while answers:
+            ticking.tick()
+    assert len(caplog.records) == 2
+
+
+def test_a_fault_of_ours_comes_through_and_does_not_end_it() -> None:
+    looks = list[int]()
+
+    def look() -> None:
+        looks.append(1)
+        raise KeyError("strange")
+
+    ticking = Ticking(look, 0.02)
+    with pytest.raises(KeyError):
+        ticking.tick()
+    ticking.start()
+    wait_for("more looks", lambda: len(looks) >= 3)
+    ticking.close()
+
+
+def test_nobody_looks_while_another_does() -> None:
+    inside, most, may_end = list[int](), list[int](), Flag()
+
+    def look() -> None:
+        inside.append(1)
+        most.append(len(inside))
+        may_end.wait(5)
+        inside.pop()
+
+    ticking = Ticking(look, 1.0)
+    threads = [Thread(target=ticking.tick) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_for("the first look", lambda: inside)
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
+
+
+def test_now_and_then_is_not_more_often() -> None:
+    done, clock = list[float](), Clock()
+    each = NowAndThen(10.0, lambda: done.append(clock.at), clock)
+    for _ in range(25):
+        each.do_if_due()
+        clock.at += 1.0
+    assert done == [0.0, 10.0, 20.0]

@@ -1,0 +1,183 @@
+"""A proxy on loopback that stands between a process and a server, and fails in the ways that networks do."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import make_url
+
+Address = tuple[str, int] | str
+"""Where the server is: a host and a port, or the path of a Unix socket."""
+
+LOOK_SECONDS = 0.02
+RESET = struct.pack("ii", 1, 0)
+"""For SO_LINGER: close with a reset instead of an orderly end."""
+
+
+@dataclass(eq=False)
+class Link:
+    """One connection through the proxy. One thread moves its bytes, and closes it when `ends` says how."""
+
+    client: socket.socket
+    server: socket.socket
+    is_forgotten: bool = False
+    ends: str = ""
+    passed: int = 0
+
+    def close(self) -> None:
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                if self.ends == "reset" and end.family == socket.AF_INET:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            end.close()
+
+
+class Proxy:
+    """`port` is where it listens. It passes everything on until it is told otherwise."""
+
+    def __init__(self, target: Address) -> None:
+        self.target = target
+        self._links: list[Link] = []
+        self._flows, self._delay, self._answer, self._cut = True, 0.0, b"", 0
+        self._listener: socket.socket | None = None
+        self.port = 0
+        self._listen()
+
+    # ------------------------------------------------------------------------------------------------ what goes wrong
+
+    def refuse(self) -> None:
+        """Nobody is there: what is open breaks, and no connection is made."""
+        assert self._listener is not None
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._listener = None
+        self.reset()
+
+    def freeze(self) -> None:
+        """Everything is accepted, and nothing comes back, until `heal`."""
+        self._change(flows=False)
+
+    def forget(self) -> None:
+        """What is open is dead for ever, and neither side is told; new connections work."""
+        for link in self._take_links():
+            link.is_forgotten = True
+
+    def reset(self) -> None:
+        """What is open breaks at once; new connections work."""
+        for link in self._take_links():
+            link.ends = "reset"
+
+    def slow_down(self, seconds: float) -> None:
+        """Every piece of data takes so much longer."""
+        self._change(delay=seconds)
+
+    def answer(self, text: bytes) -> None:
+        """Each request on a new connection gets this answer, instead of the server's; what is open breaks."""
+        self._change(answer=text)
+        self.reset()
+
+    def truncate(self, after: int) -> None:
+        """A connection ends when so many bytes came back on it."""
+        self._change(cut=after)
+        self.reset()
+
+    def heal(self) -> None:
+        """From here on all is well; what was frozen goes on."""
+        self._change(flows=True, delay=0.0, answer=b"", cut=0)
+        if self._listener is None:
+            self._listen()
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self.refuse()
+
+    def _change(self, **changes: object) -> None:
+        for name, value in changes.items():
+            setattr(self, f"_{name}", value)
+
+    def _take_links(self) -> list[Link]:
+        links, self._links = self._links, []
+        return links
+
+    # ------------------------------------------------------------------------------------------------ passing on
+
+    def _listen(self) -> None:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(128)
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        self._run(self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            if self._answer:
+                self._run(self._answer_for_server, client)
+                continue
+            try:
+                link = Link(client, self._connect())
+            except OSError:
+                client.close()
+                continue
+            self._links.append(link)
+            self._run(self._pump, link)
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self.target, str):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self.target)
+            return server
+        return socket.create_connection(self.target)
+
+    def _pump(self, link: Link) -> None:
+        other = {link.client: link.server, link.server: link.client}
+        try:
+            while not link.ends:
+                flows = self._flows and not link.is_forgotten
+                ready = select.select(other if flows else [], [], [], LOOK_SECONDS)[0]
+                for source in ready if self._flows and not link.is_forgotten else []:
+                    self._pass_on(link, source, other[source])
+        except OSError:
+            pass
+        link.close()
+
+    def _pass_on(self, link: Link, source: socket.socket, sink: socket.socket) -> None:
+        data = source.recv(65536)
+        if self._delay:
+            time.sleep(self._delay)
+        if source is link.server and self._cut:
+            link.passed += len(data)
+            data = data[: max(0, self._cut - link.passed + len(data))]
+        sink.sendall(data)
+        if not data or (source is link.server and 0 < self._cut <= link.passed):
+            link.ends = "closed"
+
+    def _answer_for_server(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            if client.recv(65536):
+                client.sendall(self._answer)
+
+    def _run(self, target: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=target, args=args, daemon=True).start()
+
+
+def proxied(url: str) -> tuple[Proxy, str]:
+    """A proxy before a PostgreSQL server, and the URL that goes through it."""
+    parsed = make_url(url)
+    folder = parsed.query.get("host")
+    at: Address = f"{folder}/.s.PGSQL.{parsed.port or 5432}" if folder else (parsed.host or "", parsed.port or 5432)
+    proxy = Proxy(at)
+    through = parsed.set(host="127.0.0.1", port=proxy.port).difference_update_query(["host"])
+    return proxy, through.render_as_string(hide_password=False)

@@ -1,0 +1,199 @@
+"""A scheduler on records of any kind, slots that somebody plays, and accidents exactly where a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan, Study
+from app.domain.states import FailureKind
+from app.events.database import DatabaseUnavailable
+from app.events.log import Append, Conflict, Recorded
+from app.events.memory import MemoryRecords
+from app.events.plans import Plans
+from app.events.records import Records
+from app.events.rows.ports import RowsPort
+from app.events.transact import Write, transact
+from app.scheduling.policies import POLICIES
+from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.tick import Scheduler
+from stagetree.spec import StudySpec
+
+LEASE = 60.0
+PLAN = "plan"
+Json = dict[str, Any]
+
+OPENED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=0)
+RANDOM: Json = {"kind": "random", "num_trials": 4, "max_steps": 4}
+
+
+class Accidents:
+    """The log of some records, with accidents: `before_write` is called before each write, and may raise."""
+
+    def __init__(self, records: Records) -> None:
+        self._inner = records
+        self.before_write: Callable[[Append], None] = lambda append: None
+        self.before_read: Callable[[], None] = lambda: None
+        self.log = _AccidentalLog(self)
+
+    @contextmanager
+    def read(self) -> Iterator[RowsPort]:
+        self.before_read()
+        with self._inner.read() as rows:
+            yield rows
+
+    @contextmanager
+    def write(self) -> Iterator[RowsPort]:
+        with self._inner.write() as rows:
+            yield rows
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _AccidentalLog:
+    def __init__(self, accidents: Accidents) -> None:
+        self._accidents = accidents
+
+    def write(self, append: Append) -> list[Recorded]:
+        self._accidents.before_write(append)
+        return self._accidents._inner.log.write(append)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accidents._inner.log, name)
+
+
+def times(number: int, error: Exception) -> Callable[..., None]:
+    """Raises the error so many times."""
+    left = iter(range(number))
+
+    def accident(*_: object) -> None:
+        if next(left, None) is not None:
+            raise error
+
+    return accident
+
+
+AWAY = DatabaseUnavailable("the server closed the connection unexpectedly")
+LOST_RACE = Conflict("another was faster")
+
+
+class Scene:
+    """One scheduler, and slots whose workers report what the scene says. `at`: the clock of leases and facts."""
+
+    def __init__(self, records: Records | None = None, slots: int = 1, **ports: Any) -> None:
+        self.at = 1_000_000.0
+        self.records = Accidents(records or MemoryRecords(lambda: self.at))
+        self.messages: list[tuple[str, int, str]] = []
+        self.plans, self._ids, self._ports = Plans(self.records.log), count(), ports
+        self.scheduler = self.make_scheduler()
+        for number in range(slots):
+            self.register(f"gpu{number}")
+
+    def make_scheduler(self) -> Scheduler:
+        """A scheduler that was just started."""
+        self.scheduler_plans = Plans(self.records.log)
+        ports = {"publish": lambda *message: self.messages.append(message), "pause": lambda attempt: None} | self._ports
+        return Scheduler(
+            Ports(
+                records=self.records,
+                plans=self.scheduler_plans,
+                policy=POLICIES["critical_path"],
+                new_id=lambda: f"chain{next(self._ids)}",
+                intermediate_bytes=0,
+                clock=lambda: self.at,
+                lease_seconds=LEASE,
+                **ports,
+            )
+        )
+
+    def register(self, slot: str, owner: str = "anna", trainers: Json | None = None) -> None:
+        """A worker has the slot from here on."""
+        with self.records.write() as rows:
+            before = rows.slots.get(slot)
+            rows.slots.take(slot, owner, instead_of=before and before.owner, device="cpu", host="here", pid=1)
+            rows.slots.describe(slot, owner, trainers={"toy": "1"} if trainers is None else trainers, note=None)
+
+    def touch(self, slot: str, owner: str = "anna") -> None:
+        with self.records.write() as rows:
+            rows.slots.touch(slot, owner)
+
+    def submit(self, tuner: Json = RANDOM, name: str = "study", plan: str = PLAN, **fields: Any) -> StudyId:
+        spec: Json = {"name": name, "trainer": "toy", "metric": "loss", "mode": "min", "tuner": tuner}
+        if tuner["kind"] not in ("trials", "external"):
+            spec["space"] = {"lr": {"uniform": [0.1, 1.0]}}
+        checked = StudySpec.from_dict({**spec, **fields}).to_json()
+        command = c.SubmitStudy(plan=OPENED, study=StudyId(name), spec=checked, at=0.0)
+        transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=0.0))
+        return StudyId(name)
+
+    def plan(self, stream: str = PLAN) -> SearchPlan:
+        return self.plans.get(stream)
+
+    def study(self, name: str = "study", plan: str = PLAN) -> Study:
+        return self.plan(plan).studies[StudyId(name)]
+
+    def events(self, kind: type, plan: str = PLAN) -> list[Any]:
+        return [each.event for each in self.records.log.read(plan) if isinstance(each.event, kind)]
+
+    def slots_of(self) -> list[str]:
+        """To which slot each chain went."""
+        return [event.slot for event in self.events(e.ChainAssigned)]
+
+    # A worker's side
+
+    def claim(self, owner: str = "anna") -> tuple[str, tuple[e.Stage, ...]]:
+        """The oldest message arrives, and its chain is begun."""
+        chain, _, _ = self.messages.pop(0)
+        with self.records.write() as rows:
+            stream = rows.chains.claim(chain, owner, LEASE).stream
+        return chain, self.plan(stream).chains[chain].stages  # type: ignore[index]
+
+    def train(self, metrics: Json | None = None) -> None:
+        """The oldest message's chain is trained to its end."""
+        chain, stages = self.claim()
+        facts: list[e.Event] = []
+        for index, stage in enumerate(stages):
+            measured = {"loss": 0.5} if metrics is None else metrics
+            facts += [e.Evaluated(node=stage.node, step=step, metrics=measured) for step in stage.evaluate]
+            facts.append(e.StageCompleted(chain=chain, index=index, seconds=1.0))
+            facts.append(e.CheckpointKept(node=stage.node, step=stage.end, key="k", sha256="", size=1))
+        self.record(
+            chain, [*facts, e.ChainEnded(chain=chain, outcome="done")], lambda rows: rows.chains.finish(chain, 1)
+        )
+
+    def fail(self, signature: str | None = "Boom") -> None:
+        """The oldest message's chain fails at its first step, by the user's code."""
+        chain, stages = self.claim()
+        failed = e.StageFailed(
+            chain=chain,
+            index=0,
+            step=stages[0].start,
+            kind=FailureKind.EXCEPTION,
+            error="Boom",
+            seconds=1.0,
+            signature=signature,
+        )
+        self.record(chain, [failed], lambda rows: rows.chains.end(chain, 1))
+
+    def record(self, chain: str, facts: list[e.Event], proof: Any) -> None:
+        with self.records.read() as rows:
+            row = rows.chains.get(chain)
+        assert row is not None
+        self.records._inner.log.append(row.stream, facts, expected=None, at=self.at, alongside=proof)
+
+    def run(self, rounds: int = 100) -> None:
+        """Tick and train until nothing is left to do."""
+        for _ in range(rounds):
+            self.scheduler.tick()
+            if not self.messages:
+                return
+            while self.messages:
+                self.train()
+        raise AssertionError("it does not come to an end")

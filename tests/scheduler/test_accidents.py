@@ -1,0 +1,187 @@
+"""What is not a study's fault ends no study: the database, other writers, other plans."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+from scenes import AWAY, LOST_RACE, RANDOM, Scene, times
+
+from app.domain import events as e
+from app.domain.search_plan import Node
+from app.events.memory import MemoryRecords
+from app.events.plans import MOST_IDLE
+from app.events.transact import ATTEMPTS
+from app.scheduling.costs import Costs
+from app.scheduling.replay import replay
+from app.scheduling.tuners import TUNERS
+from app.scheduling.tuners.asha import Asha
+
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
+
+
+@pytest.mark.parametrize("tuner", [RANDOM, ASHA], ids=["random", "asha"])
+@pytest.mark.parametrize("away", [1, 2, 5])
+def test_a_database_that_is_away_while_tuners_are_asked(tuner: dict, away: int) -> None:
+    scene = Scene()
+    scene.submit(tuner)
+    scene.records.before_write = times(away, AWAY)
+    for _ in range(away):
+        scene.scheduler.tick()
+        assert scene.study().state == "running"
+    scene.run()
+    assert scene.study().state == "completed"
+
+
+def test_a_database_that_is_away_at_any_moment_of_a_tick() -> None:
+    """Whatever of a tick was done stands; what was not, the next tick does."""
+    calm = Scene(slots=2)
+    calm.submit(ASHA)
+    calm.run()
+    for moment in range(40):
+        scene = Scene(slots=2)
+        scene.submit(ASHA)
+        writes = iter(range(moment))
+        scene.records.before_write = lambda append, writes=writes: _once(writes)
+        scene.scheduler.tick()
+        scene.records.before_write = lambda append: None
+        scene.run()
+        assert (scene.study().state, scene.study().executed) == ("completed", calm.study().executed)
+
+
+def _once(writes: object) -> None:
+    if next(writes, None) is None:  # type: ignore[call-overload]
+        raise AWAY
+
+
+@pytest.mark.parametrize("lost", [ATTEMPTS, 1000])
+def test_lost_races_are_tried_again_and_then_left_to_the_next_tick(lost: int) -> None:
+    scene = Scene()
+    scene.submit()
+    scene.records.before_write = times(lost, LOST_RACE)
+    for _ in range(lost // ATTEMPTS + 1):
+        scene.scheduler.tick()
+        assert scene.study().state == "running"
+    scene.run()
+    assert scene.study().state == "completed"
+
+
+def test_a_race_is_lost_and_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history of a thousand lines is not read again because somebody was faster once."""
+    seen: list[int] = []
+    observe = Asha.observe
+    monkeypatch.setattr(Asha, "observe", lambda self, event: (seen.append(event.trial), observe(self, event))[1])
+    scene = Scene(slots=3)
+    scene.submit(ASHA | {"num_trials": 200})
+    scene.records.before_write = lambda append: times(len(seen) % 3 == 0, LOST_RACE)()
+    scene.scheduler.tick()
+    scene.records.before_write = times(5, LOST_RACE)
+    scene.run(1000)
+    assert scene.study().state == "completed"
+    assert len(seen) == len(scene.study().history)
+
+
+def test_what_a_tuner_raises_fails_its_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Asha):
+        def suggest(self) -> NoReturn:
+            raise ZeroDivisionError("no rung is left")
+
+    monkeypatch.setitem(TUNERS, "asha", Broken)
+    scene = Scene()
+    scene.submit(ASHA, "broken")
+    scene.submit(RANDOM, "sound")
+    scene.run()
+    assert scene.study("broken").state == "failed"
+    assert "the tuner failed: ZeroDivisionError: no rung is left" in (scene.study("broken").error or "")
+    assert scene.study("sound").state == "completed"
+
+
+def test_a_plan_that_cannot_be_folded_holds_up_itself_alone() -> None:
+    scene = Scene()
+    scene.submit(name="lame", plan="lame")
+    scene.submit(name="sound", plan="sound")
+    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    scene.records.log.append("lame", [unknown], expected=None, at=0.0)
+    scene.run()
+    assert scene.study("sound", "sound").state == "completed"
+    assert list(scene.scheduler.problems()) == ["lame"]
+    assert "plan lame cannot be used: KeyError" in scene.scheduler.problems()["lame"]
+
+
+def test_an_estimate_that_fails_holds_up_its_plan_alone_and_forgets_nothing() -> None:
+    broken = {"lame"}
+
+    class Estimates(Costs):
+        def seconds_per_step(self, node: Node) -> float:
+            if broken and node.steps_run:
+                raise OverflowError("a number too large")
+            return super().seconds_per_step(node)
+
+    scene = Scene(make_costs=Estimates)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]}, "lame", "lame")
+    scene.run()
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 9}]}, "longer", "lame")
+    scene.submit(RANDOM, "sound", "sound")
+    scene.run()
+    assert scene.study("sound", "sound").state == "completed"
+    assert scene.study("longer", "lame").state == "running"
+    assert scene.scheduler.problems() == {"lame": "plan lame cannot be scheduled: OverflowError: a number too large"}
+    broken.clear()
+    scene.run()
+    assert scene.study("longer", "lame").state == "completed"
+    assert not scene.scheduler.problems()
+
+
+def test_a_broker_that_is_away_is_asked_again_at_the_next_tick() -> None:
+    sent: list[tuple[str, int, str]] = []
+    refusals = times(3, OSError("no broker"))
+
+    def publish(chain: str, stages: int, slot: str) -> None:
+        refusals()
+        sent.append((chain, stages, slot))
+
+    scene = Scene(publish=publish)
+    scene.submit()
+    for _ in range(3):
+        scene.scheduler.tick()
+        assert not sent
+    scene.scheduler.tick()
+    assert len(sent) == 1
+
+
+def test_a_scheduler_that_was_started_anew_goes_on() -> None:
+    scene = Scene(slots=2)
+    scene.submit(ASHA)
+    for _ in range(100):
+        scene.scheduler = scene.make_scheduler()
+        scene.scheduler.tick()
+        while scene.messages:
+            scene.train()
+    study = scene.study()
+    assert (study.state, study.executed) == ("completed", study.unique)
+    log = [(each.version, each.event) for each in scene.records.log.read("plan")]
+    assert replay(log, study.id).identical
+
+
+def test_plans_that_are_over_are_let_go() -> None:
+    scene = Scene()
+    for number in range(30):
+        scene.submit(name=f"s{number}", plan=f"p{number}")
+        scene.run()
+    assert scene.study("s29", "p29").state == "completed"
+    assert len(scene.scheduler_plans.names()) <= MOST_IDLE + 1
+
+
+def test_an_idle_tick_is_one_read() -> None:
+    scene = Scene()
+    for number in range(5):
+        scene.submit({"kind": "external"}, f"s{number}", f"p{number}")
+    scene.scheduler.tick()
+    reads: list[int] = []
+    log_reads = scene.records._inner.log.read
+    scene.records.before_read = lambda: reads.append(1)
+    scene.records.before_write = lambda append: pytest.fail("nothing is to be written")
+    assert isinstance(scene.records._inner, MemoryRecords)
+    scene.records._inner.log.read = lambda *a, **k: (reads.append(2), log_reads(*a, **k))[1]  # type: ignore[method-assign]
+    scene.scheduler.tick()
+    assert reads == [1]

@@ -1,0 +1,28 @@
+"""What a study is expected to take, before its tuner has asked for most of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.simulation.forecast import forecast
+from tests.domain.test_accounting import asha, simulator, submit
+from tests.domain.test_accounting import cost as cost_of
+
+SPACE = {"lr": {"loguniform": [0.001, 0.1]}}
+
+
+@pytest.mark.parametrize("trials", [9, 40, 300])
+def test_it_is_near_what_an_asha_study_came_to(trials: int) -> None:
+    tuner = {"kind": "asha", "num_trials": trials, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    spec = asha(space=SPACE, tuner=tuner)
+    simulated = simulator()
+    study = submit(simulated, spec)
+    simulated.run()
+    found = forecast(spec)
+    assert found is not None
+    assert found.trials == trials
+    assert found.steps == pytest.approx(cost_of(simulated.plan, study).run, rel=0.35)
+
+
+def test_nothing_is_forecast_where_all_is_asked_for_at_once() -> None:
+    assert forecast(asha(tuner={"kind": "grid", "max_steps": 18})) is None

@@ -1,0 +1,58 @@
+"""What would make a study cost less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.simulation.preview import preview
+from stagetree import Exponential, StudySpec, choice, loguniform, uniform
+from stagetree.advice import advice
+
+FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
+ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 4, "max_steps": 32, "eta": 2}
+
+
+def spec(space: Any, **fields: Any) -> StudySpec:
+    return StudySpec(**FIELDS, **{"space": space, "tuner": ASHA, **fields})
+
+
+def decaying(init: Any) -> dict[str, Any]:
+    return {"family": "exponential", "init": init, "gamma": uniform(0.9, 1)}
+
+
+def test_a_drawn_peak_shares_nothing() -> None:
+    [said] = advice(spec({"lr": decaying(loguniform(1e-4, 1e-1)), "bs": choice([32, 64])}))
+    assert said == (
+        "lr.init is drawn, so no two trials begin alike and nothing is shared: list 4 values and draw what comes "
+        "later, such as a decay; 40 trials then have 4 beginnings to train, not 40"
+    )
+
+
+def test_several_are_drawn() -> None:
+    [said] = advice(spec({"lr": decaying(uniform(0.1, 1)), "momentum": uniform(0.8, 0.99)}))
+    assert said.startswith("lr.init and momentum are drawn, so no two trials begin alike")
+    assert "list 4 values each" in said and "have 16 beginnings" in said
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        spec({"lr": decaying(choice([0.1, 0.2])), "bs": choice([32, 64])}),
+        spec({"lr": [Exponential(0.1, 0.9), 0.2]}, tuner={"kind": "grid", "max_steps": 4}),
+        spec({"lr": uniform(0, 1)}, merge=False),
+        spec(None, tuner={"kind": "external"}),
+    ],
+    ids=["listed", "grid", "alone", "external"],
+)
+def test_nothing_to_say(quiet: StudySpec) -> None:
+    assert advice(quiet) == []
+
+
+def test_who_takes_the_advice_saves_what_it_says() -> None:
+    before = preview(spec({"lr": decaying(uniform(0.1, 1))}), slots=1)
+    after = preview(spec({"lr": decaying(choice([0.1, 0.4, 0.7, 1.0]))}), slots=1)
+    assert before["advice"] and not after["advice"]
+    assert before["requested"] == before["unique"]
+    assert after["unique"] <= before["unique"] - (40 - 4)  # each of 40 trained its first step; 4 beginnings do now

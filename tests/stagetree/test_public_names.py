@@ -1,0 +1,101 @@
+"""What `import stagetree` gives: every name, for programs, editors and prompts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+
+import stagetree
+from stagetree import Exponential, Space, SpaceError, StudySpec, choice, loguniform, randint, uniform
+from stagetree.spec import KINDS
+
+FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
+
+
+def test_every_name_is_there() -> None:
+    assert all(getattr(stagetree, name) is not None for name in stagetree.__all__)
+    assert {kind.__name__ for kind in KINDS.values()} <= set(stagetree.__all__)
+
+
+def test_a_prompt_completes_the_public_names_and_no_others() -> None:
+    assert dir(stagetree) == sorted(stagetree.__all__)
+
+
+def test_the_version() -> None:
+    assert stagetree.__version__ == version("stagetree")
+
+
+def test_what_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'AshaTunner'"):
+        stagetree.AshaTunner  # noqa: B018
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    code = "import sys, stagetree; print([n for n in ('pydantic', 'torch', 'numpy', 'httpx2') if n in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_type_checker_knows_what_answers_hold(tmp_path_factory: pytest.TempPathFactory) -> None:
+    program = tmp_path_factory.mktemp("typed") / "program.py"
+    program.write_text(
+        "import stagetree\n"
+        "study = stagetree.Study.create(name='x')\n"
+        "reveal_type(stagetree.Client().study('x').best)\n"
+        "reveal_type(study.wait())\n"
+        "reveal_type(study.eval({'lr': 1}, 2).value)\n"
+        "stagetree.Client().study(3)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--no-incremental", str(program)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert '"stagetree.models.Best | None"' in said
+    assert '"stagetree.study.Study"' in said
+    assert '"float"' in said
+    assert 'incompatible type "int"; expected "str"' in said
+
+
+# ------------------------------------------------------------------------------------------------------- distributions
+
+
+def test_distributions_are_written_in_python() -> None:
+    decay = {"family": "exponential", "init": loguniform(1e-4, 1e-1), "gamma": uniform(0.9, 1)}
+    entries = {"lr": decay, "bs": choice([64, 128]), "layers": randint(1, 3), "steps": [Exponential(1, 0.5), 2]}
+    spec = StudySpec(**FIELDS, space=entries, tuner={"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4})
+    written = {
+        "lr": {"family": "exponential", "init": {"loguniform": [1e-4, 1e-1]}, "gamma": {"uniform": [0.9, 1]}},
+        "bs": {"choice": [64, 128]},
+        "layers": {"randint": [1, 3]},
+        "steps": [{"family": "exponential", "init": 1, "gamma": 0.5}, 2],
+    }
+    assert spec.to_json()["space"] == Space(entries).to_json() == written
+    assert Space(entries).sample(0, 3) == Space(written).sample(0, 3)
+    assert Space({"bs": choice([choice([1, 2]), 3])}).size() == 3
+
+
+def test_a_tuner_is_written_in_python() -> None:
+    tuner = stagetree.AshaTuner(num_trials=4, min_steps=1, max_steps=4, eta=2)
+    assert StudySpec(**FIELDS, space={"lr": uniform(0, 1)}, tuner=tuner).to_json()["tuner"]["reduction_factor"] == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: uniform(2, 1), "uniform: must be [lowest, highest], but 2 is more than 1"),
+        (lambda: loguniform(0, 1), "loguniform: must have bounds above 0, since their logarithms are used, got [0, 1]"),
+        (lambda: randint(1, 2.5), "randint: must be [lowest, highest], two whole numbers, got [1, 2.5]"),
+        (lambda: choice([]), "choice: must be a list of at least one option, got none"),
+    ],
+)
+def test_distributions_that_cannot_be(make: object, problem: str) -> None:
+    with pytest.raises(SpaceError) as refused:
+        make()  # type: ignore[operator]
+    assert str(refused.value) == problem
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    space = {"bs": list(np.array([64, 128])), "lr": uniform(np.float32(0.5), np.int64(1)), "n": np.int64(3)}
+    spec = StudySpec(**FIELDS, space=space, tuner={"kind": "random", "num_trials": 2, "max_steps": 4})
+    assert spec.to_json()["space"] == {"bs": [64, 128], "lr": {"uniform": [0.5, 1]}, "n": 3}

@@ -1,0 +1,147 @@
+"""What is away is known by any library's error for it, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import sqlite3
+
+import aiohttp
+import botocore.exceptions
+import fsspec.exceptions
+import kombu.exceptions
+import psycopg.errors
+import pytest
+import redis.exceptions
+import sqlalchemy.exc
+from s3fs.errors import translate_boto_error
+
+from app.away import broker_is_away, database_is_away, is_away, is_lost_race, store_is_away
+from app.events.database import DatabaseUnavailable
+
+
+def wrapped(error: Exception) -> sqlalchemy.exc.DBAPIError:
+    made = sqlalchemy.exc.DBAPIError.instance("SELECT 1", {}, error, Exception)
+    assert isinstance(made, sqlalchemy.exc.DBAPIError)
+    return made
+
+
+def postgres(state: str) -> sqlalchemy.exc.DBAPIError:
+    return wrapped(psycopg.errors.lookup(state)("so it is"))
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["08006", "25006", "25P03", "53100", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "58030", "XX001"],
+)
+def test_what_postgresql_says_when_it_is_away(state: str) -> None:
+    assert database_is_away(postgres(state)) and is_away(postgres(state))
+    assert not is_lost_race(postgres(state))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.OperationalError("connection refused"),  # without a state: it did not come from the server
+        psycopg.errors.ConnectionTimeout("too slow"),
+        psycopg.InterfaceError("the connection is closed"),
+        sqlite3.OperationalError("database is locked"),
+        sqlite3.OperationalError("database or disk is full"),
+        sqlite3.OperationalError("attempt to write a readonly database"),
+        sqlite3.OperationalError("disk I/O error"),
+        sqlite3.DatabaseError("file is not a database"),
+    ],
+)
+def test_what_a_driver_says_when_its_database_is_away(error: Exception) -> None:
+    assert database_is_away(error) and database_is_away(wrapped(error)) and is_away(wrapped(error))
+
+
+def test_a_pool_without_a_free_connection_is_a_database_that_is_away() -> None:
+    assert database_is_away(sqlalchemy.exc.TimeoutError("QueuePool limit reached"))
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+def test_a_lost_race_is_not_an_outage(state: str) -> None:
+    assert is_lost_race(postgres(state))
+    assert not is_away(postgres(state))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        postgres("23505"),
+        postgres("42601"),
+        postgres("22P02"),
+        wrapped(sqlite3.IntegrityError("UNIQUE constraint failed")),
+        wrapped(sqlite3.ProgrammingError("Incorrect number of bindings")),
+        ValueError("x"),
+        KeyError("x"),
+        json.JSONDecodeError("x", "y", 0),
+        MemoryError(),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_not_an_outage(error: Exception) -> None:
+    assert not is_away(error)
+    assert not is_lost_race(error)
+
+
+def s3(code: str, status: int) -> botocore.exceptions.ClientError:
+    answer = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return botocore.exceptions.ClientError(answer, "GetObject")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        botocore.exceptions.EndpointConnectionError(endpoint_url="http://s3"),
+        botocore.exceptions.HTTPClientError(error="x"),
+        botocore.exceptions.ReadTimeoutError(endpoint_url="http://s3"),
+        botocore.exceptions.FlexibleChecksumError(error_msg="x"),
+        botocore.exceptions.NoCredentialsError(),
+        aiohttp.ClientPayloadError("x"),
+        aiohttp.ServerDisconnectedError(),
+        TimeoutError(),
+        fsspec.exceptions.FSTimeoutError(),
+        http.client.IncompleteRead(b""),
+        OSError(errno.ENOSPC, "No space left on device"),
+        PermissionError(errno.EACCES, "Forbidden"),
+        s3("SlowDown", 503),
+        s3("InternalError", 500),
+        translate_boto_error(s3("SlowDown", 503)),
+        translate_boto_error(s3("AccessDenied", 403)),
+    ],
+)
+def test_what_stores_say_when_they_are_away(error: Exception) -> None:
+    assert store_is_away(error) and is_away(error)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("x"), s3("NoSuchKey", 404), translate_boto_error(s3("404", 404))])
+def test_a_store_that_does_not_have_it_is_there(error: Exception) -> None:
+    assert not store_is_away(error) and not is_away(error)
+
+
+def test_a_bucket_that_is_not_there_is_no_word_about_what_was_in_it() -> None:
+    try:
+        raise translate_boto_error(s3("NoSuchBucket", 404)) from s3("NoSuchBucket", 404)
+    except FileNotFoundError as error:
+        assert store_is_away(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        kombu.exceptions.OperationalError("x"),
+        redis.exceptions.ConnectionError("x"),
+        redis.exceptions.TimeoutError("x"),
+        redis.exceptions.BusyLoadingError("x"),
+        redis.exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+        ConnectionResetError(),
+    ],
+)
+def test_what_brokers_say_when_they_are_away(error: Exception) -> None:
+    assert broker_is_away(error) and is_away(error)
+
+
+def test_our_own_word_for_it() -> None:
+    assert is_away(DatabaseUnavailable("The database cannot be used."))

@@ -1,0 +1,102 @@
+"""The proxy that other tests rely on does what it says."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from proxies import Proxy
+
+
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while data := self.request.recv(100):
+            self.request.sendall(data)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        made = Proxy(server.server_address)  # type: ignore[arg-type]
+        yield made
+        made.close()
+        server.shutdown()
+
+
+def connect(proxy: Proxy) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+
+
+def echo(link: socket.socket, text: bytes = b"hello", timeout: float = 5) -> bytes:
+    link.settimeout(timeout)
+    link.sendall(text)
+    return link.recv(100)
+
+
+def test_it_passes_on(proxy: Proxy) -> None:
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"hello"
+
+
+def test_it_refuses_and_heals(proxy: Proxy) -> None:
+    with closing(connect(proxy)) as link:
+        echo(link)
+        proxy.refuse()
+        with pytest.raises(ConnectionError):
+            assert echo(link) == b""
+            echo(link)
+    with pytest.raises(ConnectionRefusedError):
+        connect(proxy)
+    proxy.heal()
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"hello"
+
+
+def test_it_freezes_and_goes_on(proxy: Proxy) -> None:
+    with closing(connect(proxy)) as link:
+        echo(link)
+        proxy.freeze()
+        with pytest.raises(TimeoutError):
+            echo(link, timeout=0.1)
+        with closing(connect(proxy)) as other, pytest.raises(TimeoutError):
+            echo(other, timeout=0.1)
+        proxy.heal()
+        link.settimeout(5)
+        assert link.recv(100) == b"hello"
+
+
+def test_it_forgets_what_is_open(proxy: Proxy) -> None:
+    with closing(connect(proxy)) as old, closing(connect(proxy)) as new:
+        echo(old)
+        proxy.forget()
+        with closing(connect(proxy)) as new:
+            assert echo(new) == b"hello"
+        with pytest.raises(TimeoutError):
+            echo(old, timeout=0.1)
+
+
+def test_it_resets_what_is_open(proxy: Proxy) -> None:
+    with closing(connect(proxy)) as link:
+        echo(link)
+        proxy.reset()
+        with pytest.raises(ConnectionError):
+            link.recv(100)
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"hello"
+
+
+def test_it_answers_itself_and_cuts_off(proxy: Proxy) -> None:
+    proxy.answer(b"HTTP/1.1 503\r\n\r\n")
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"HTTP/1.1 503\r\n\r\n"
+    proxy.heal()
+    proxy.truncate(3)
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"hel"
+        assert link.recv(100) == b""

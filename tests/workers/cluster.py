@@ -1,0 +1,250 @@
+"""A scheduler and slots in one process, with a broker that is a list: faults happen exactly where a test wants them.
+
+Records, outbox, saver and heartbeat are the real ones. What trains is the real model, in this process; time only passes
+where somebody waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from faulty import Clock, Faults, FaultyRecords, FaultyStore
+from in_process import InProcess
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import StudyId, plan_id
+from app.domain.search_plan import SearchPlan, Study
+<<<<<<< HEAD
+from app.events.database import Database, DatabaseUnavailable
+from app.events.log import Conflict
+from app.events.plans import Plans
+=======
+from app.events.database import Database
+>>>>>>> slot
+from app.events.records import SqlRecords
+from app.events.rows import Rows, SlotTaken
+from app.events.tables import ChainRow, SlotRow
+from app.events.transact import Write, transact
+from app.registry import TrainerSource
+from app.scheduling.policies import POLICIES
+<<<<<<< HEAD
+from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.tick import Scheduler
+from app.workers.slot.object_store import LocalStore
+from app.workers.slot.slot import Limits, Slot, Surroundings
+from app.workers.slot.trainer_host import Executor
+from app.workers.state import State
+from app.workers.trainer_process import TrainedTo, TrainerKilled
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.model import Model
+from stagetree.runtime.state_format import read
+from stagetree.runtime.timeline import Timeline
+=======
+from app.workers.slot.slot import Limits, Slot, Surroundings
+from app.workers.slot.trainer_host import Executor
+from app.workers.tick import Ticker
+>>>>>>> slot
+from stagetree.spec import StudySpec
+
+TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
+LEASE = 60.0
+SETTLE_SECONDS = 60.0
+Json = dict[str, Any]
+
+
+class SlotOwner:
+    """Takes a slot from whoever has it, as the process does that comes after one that is gone."""
+
+    def __init__(self, slot: str, latest: dict[str, str]) -> None:
+        self.slot, self.owner, self._latest = slot, uuid4().hex, latest
+        latest[slot] = self.owner
+
+    def take(self, rows: Rows, device: str) -> bool:
+        if self._latest[self.slot] != self.owner:
+            raise SlotTaken(f"slot {self.slot} is another's")
+        before = rows.slots.get(self.slot)
+        instead_of = None if before is None else before.owner
+        rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host="here", pid=1)
+        return True
+
+
+class Cluster:
+    """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
+
+    start: a real process that trains, in the place of `InProcess`. room: bytes for intermediate checkpoints.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        slots: int = 1,
+        start: Callable[[], Executor] | None = None,
+        room: int = 2**20,
+        **limits: Any,
+    ) -> None:
+        self.start, self.room = start, room
+        self.clock = Clock()
+        database.clock = self.clock.now
+        self.database, self.records = database, SqlRecords(database)
+        self.log, self.plans = self.records.log, Plans(self.records.log)
+        self.folder, self.limits = folder, Limits(**{"lease": LEASE, "overhead": 0.0, **limits})
+        self.store = FaultyStore(str(folder / "checkpoints"))
+        self.messages: deque[tuple[str, int, str]] = deque()
+        self.lengths: dict[str, int] = {}
+        self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
+        self.processes: Counter[str] = Counter()
+        self.sources = {"toy": TrainerSource(TOY, "1")}
+        self.faults = dict[str, Faults]()
+        self.retiring: set[str] = set()
+        self.latest = dict[str, str]()
+        self.ticker = self.make_ticker()
+        self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
+
+    def make_ticker(self) -> Scheduler:
+        ports = Ports(
+            records=self.records,
+            plans=Plans(self.log),
+            policy=POLICIES["critical_path"],
+            publish=self.publish,
+            new_id=lambda: uuid4().hex,
+            lease_seconds=LEASE,
+            intermediate_bytes=self.room,
+            clock=self.clock.now,
+        )
+        return Scheduler(ports)
+
+    def make_slot(self, name: str, **limits: Any) -> Slot:
+        """A new process for the slot: what another had in memory is gone."""
+        faults = self.faults[name] = Faults(self.clock)
+        around = Surroundings(
+            records=FaultyRecords(self.records, faults),  # type: ignore[arg-type]
+            store=self.store,
+            start=lambda: self._start(name),
+            sources=lambda: self.sources,
+            notify=lambda: None,
+            is_retiring=lambda: name in self.retiring,
+            logs=self.folder / "logs",
+            clock=self.clock.now,
+            wall_clock=self.clock.now,
+            wait=self.clock.wait,
+        )
+        slot = Slot(SlotOwner(name, self.latest), "the CPU", around, replace(self.limits, **limits))
+        slot.heartbeat.round()
+        return slot
+
+    def _start(self, name: str) -> Executor:
+        self.processes[name] += 1
+        if self.start is not None:
+            return self.start()
+        process = InProcess(lambda process, what, step: self.script(name, process, what, step))
+        self.script(name, process, "start", 0)
+        return process
+
+    def close(self) -> None:
+        for slot in self.slots.values():
+            slot.close()
+
+    def publish(self, chain: str, stages: int, slot: str) -> None:
+        self.messages.append((chain, 0, slot))
+        self.lengths[chain] = stages
+
+    # ------------------------------------------------------------------------------------------------ studies
+
+    def submit(self, spec: Json) -> StudyId:
+        checked = StudySpec.from_dict(spec)
+        args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
+        version = self.sources[checked.trainer].version
+        opened = e.PlanOpened(trainer=checked.trainer, trainer_version=version, trainer_args=args, seed=checked.seed)
+        self.stream = plan_id(checked.trainer, version, args, checked.seed)
+        command = c.SubmitStudy(plan=opened, study=study, spec=checked.to_json(), at=0.0)
+        transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
+        return study
+
+    def cancel(self, study: StudyId) -> None:
+        command = c.CancelStudy(study=study, at=0.0)
+        transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
+
+    @property
+    def plan(self) -> SearchPlan:
+        return self.plans.get(self.stream)
+
+    def study(self, study: StudyId) -> Study:
+        return self.plan.studies[study]
+
+    def events(self, kind: type) -> list[Any]:
+        recorded = self.log.read(self.stream, limit=100_000)
+        return [each.event for each in recorded if isinstance(each.event, kind)]
+
+    def values(self, study: StudyId) -> list[Any]:
+        """Of each trial: its state, and the metrics at its end."""
+        return [(trial.state, self.plan.metrics(trial, trial.steps)) for trial in self.study(study).trials]
+
+    def row(self, slot: str = "gpu0") -> SlotRow | None:
+        with self.records.read() as rows:
+            return rows.slots.get(slot)
+
+    def live(self) -> list[ChainRow]:
+        with self.records.read() as rows:
+            return rows.chains.live()
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    def at(self, wanted: str, step: int, do: Callable[[], object], slot: str = "") -> None:
+        """Once, when a process is about to do that at that step: `train`, `evaluate`, `save`, `load`, `build`."""
+
+        def script(name: str, process: InProcess, what: str, at: int) -> None:
+            if (what, at) == (wanted, step) and slot in ("", name):
+                self.script = lambda *_: None
+                do()
+
+        self.script = script
+
+    def deliver(self) -> bool:
+        """Hand over the next message; what follows it in its chain is sent as Celery does."""
+        chain, index, slot = self.messages.popleft()
+        if not self.slots[slot].run_stage(chain, index):
+            return False
+        if index + 1 < self.lengths[chain]:
+            self.messages.append((chain, index + 1, slot))
+        return True
+
+    def settle(self) -> None:
+        """Until everything that was begun to be saved is, and all facts are on record."""
+        for name, slot in self.slots.items():
+            assert slot.drain(SETTLE_SECONDS), f"{name} is still busy"
+
+    def beat(self) -> None:
+        """A heartbeat of each slot."""
+        self.clock.wait(self.limits.heartbeat)
+        for slot in self.slots.values():
+            slot.heartbeat.round()
+
+    def round(self) -> None:
+        """A tick, and all that follows from it."""
+        self.beat()
+        self.ticker.tick()
+        while self.messages:
+            self.deliver()
+        self.settle()
+
+    def run(self, study: StudyId, rounds: int = 60) -> Study:
+        """Rounds until the study is over, which must be after so many of them."""
+        for _ in range(rounds):
+            self.round()
+            if self.study(study).is_final:
+                return self.study(study)
+        raise AssertionError(f"study {study} is {self.study(study).state} after {rounds} rounds")
+
+    def idle(self) -> bool:
+        """Whether no chain is live, and so no slot busy."""
+        with self.records.read() as rows:
+            return not rows.chains.live() and not any(slot.chain for slot in rows.slots.all())

@@ -1,0 +1,92 @@
+"""What trains, in this process instead of one of its own: the real model, and a script of what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from app.workers.state import State
+from app.workers.trainer_process import TrainedTo, TrainerKilled
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.model import Model
+from stagetree.runtime.state_format import read
+from stagetree.runtime.timeline import Timeline
+
+
+class InProcess:
+    """What a trainer's process does, in this one. `script` holds what a test wants to happen.
+
+    It is called with what is done and the step at which; what it raises is what the process raises.
+    """
+
+    def __init__(self, script: Callable[[InProcess, str, int], None]) -> None:
+        self._script, self._model, self.file = script, None, ""
+        self.is_broken = self.is_closed = False
+        self.logs: list[Path] = []
+
+    def log(self, path: Path) -> None:
+        self.logs.append(path)
+
+    def build(self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Any) -> None:
+        assert self.file in ("", file), "a process serves one file"
+        self.file = file
+        self._model = None
+        self._do("build")
+        with user_code():
+            kind = load_trainer(file, name)
+        self._model = Model.build(kind, args, seed, "cpu")
+
+    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> None:
+        self._do("load")
+        assert self._model is not None
+        self._model.load(read(state.fd), Timeline(hp), step)
+
+    def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
+        assert self._model is not None
+        timeline = Timeline(hp)
+        while self._model.step < until:
+            self._do("train")
+            self._advance(timeline)
+            until = on_progress(self._model.step)
+        return TrainedTo(self._model.step, 0.0)
+
+    def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
+        self._do("evaluate")
+        assert self._model is not None
+        try:
+            return self._model.evaluate()
+        except TrainerFailed as failed:
+            raise self._at_step(failed) from None
+
+    def save(self, *, deadline: Any) -> State:
+        self._do("save")
+        assert self._model is not None
+        return State(*self._model.save())
+
+    def kill(self) -> None:
+        self.is_broken = True
+
+    def close(self, patience: float = 0.0) -> None:
+        self.is_closed = True
+
+    def _advance(self, timeline: Timeline) -> None:
+        assert self._model is not None
+        try:
+            self._model.advance(timeline)
+        except TrainerFailed as failed:
+            raise self._at_step(failed) from None
+
+    def _at_step(self, failed: TrainerFailed) -> TrainerFailed:
+        return TrainerFailed(failed.kind, failed.error, self.step, failed.signature)
+
+    @property
+    def step(self) -> int:
+        return self._model.step if self._model else 0
+
+    def _do(self, what: str) -> None:
+        assert not self.is_closed
+        if self.is_broken:
+            raise TrainerKilled("killed")
+        self._script(self, what, self.step)

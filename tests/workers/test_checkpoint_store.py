@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.away import Away
+from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, StoreUnavailable
+from app.workers.slot.object_store import PART, LocalStore, ObjectStore, open_store
+from app.workers.state import State
+
+BIG = bytes(range(256)) * (PART // 128)
+"""Of more than one part."""
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return open_store(str(tmp_path) if request.param == "folder" else request.getfixturevalue("bucket_url"))
+
+
+def contents(state: State) -> bytes:
+    data = bytes(state.view()) if state.size else b""
+    state.close()
+    return data
+
+
+def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectStore) -> None:
+    checkpoints, state = CheckpointStore(store), State.of(BIG)
+    stored = checkpoints.write("plan/node/3", state)
+    assert stored.key.startswith("plan/node/3-")
+    assert (stored.size, stored.sha256) == (len(BIG), hashlib.sha256(BIG).hexdigest())
+    assert contents(checkpoints.read(stored.key, stored.sha256)) == BIG
+    assert contents(state) == BIG  # it stays the caller's
+
+
+def test_what_is_not_there_or_not_the_same_is_unreadable(store: ObjectStore) -> None:
+    checkpoints = CheckpointStore(store)
+    stored = checkpoints.write("plan/node/3", State.of(b"state"))
+    with pytest.raises(CheckpointUnreadable, match="damaged"):
+        checkpoints.read(stored.key, "0" * 64)
+    checkpoints.delete(stored.key)
+    with pytest.raises(CheckpointUnreadable, match="is not there"):
+        checkpoints.read(stored.key, stored.sha256)
+    checkpoints.delete(stored.key)  # again
+
+
+def test_an_object_that_broke_off_does_not_exist(store: ObjectStore) -> None:
+    def parts() -> Iterator[memoryview]:
+        yield memoryview(BIG)
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        store.write("key", parts())
+    with pytest.raises(FileNotFoundError):
+        list(store.read("key"))
+
+
+class Broken:
+    """A store whose client raises what it likes."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def write(self, *_: Any) -> None:
+        raise self.error
+
+    def read(self, *_: Any) -> Iterator[bytes]:
+        yield b"some"
+        raise self.error
+
+    delete = write
+
+
+class ClientError(Exception):
+    """No OSError, like most of botocore's and aiohttp's."""
+
+
+@pytest.mark.parametrize("do", ["write", "read", "delete"])
+@pytest.mark.parametrize("error", [ClientError("503"), OSError("reset"), TimeoutError(), ValueError("truncated")])
+def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: str) -> None:
+    checkpoints = CheckpointStore(Broken(error))
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: checkpoints.write("place", State.of(b"state")),
+        "read": lambda: checkpoints.read("key", ""),
+        "delete": lambda: checkpoints.delete("key"),
+    }
+    with pytest.raises(StoreUnavailable, match=type(error).__name__) as raised:
+        calls[do]()
+    assert isinstance(raised.value, Away)
+
+
+def test_a_folder_that_is_not_mounted_is_away_and_nothing_in_it_is_missing(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path / "not-there")))
+    with pytest.raises(StoreUnavailable, match="is it mounted"):
+        checkpoints.read("key", "")
+
+
+def test_recent_states_are_read_from_memory_up_to_so_many_bytes(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
+    first = checkpoints.write("a", State.of(b"first"))
+    second = checkpoints.write("b", State.of(b"secnd"))
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert contents(checkpoints.read(first.key, first.sha256)) == b"first"  # and so it is the most recent
+    third = checkpoints.write("c", State.of(b"third"))
+    assert contents(checkpoints.read(first.key, first.sha256)) == b"first"
+    assert contents(checkpoints.read(third.key, third.sha256)) == b"third"
+    with pytest.raises(CheckpointUnreadable):
+        checkpoints.read(second.key, second.sha256)
+
+
+def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=5)
+    first = checkpoints.write("a", State.of(b"first"))
+    state = checkpoints.read(first.key, first.sha256)
+    checkpoints.write("b", State.of(b"other"))  # and the first is forgotten
+    assert contents(state) == b"first"

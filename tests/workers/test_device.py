@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from app.workers.slot.device import CPU, NoDevice, SlotDevice, device_of, gpus_of, visible_gpus
+
+LISTING = """\
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5b)
+  MIG 3g.20gb     Device  0: (UUID: MIG-c7f7)
+  MIG 3g.20gb     Device  1: (UUID: MIG-1a2b)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-77aa)
+"""
+
+
+@pytest.mark.parametrize("slot", ["gpu1", "host-gpu1", "a.b-gpu1"])
+def test_a_slot_sees_its_gpu_alone_and_calls_it_the_first(slot: str) -> None:
+    assert device_of(slot, ["0", "3"], allow_cpu=False) == SlotDevice("cuda:0", "3")
+
+
+def test_a_slot_of_the_cpu_sees_no_gpu() -> None:
+    assert device_of("cpu0", ["0"], allow_cpu=False) == CPU
+    assert CPU.visible == ""
+
+
+def test_a_slot_without_its_gpu_refuses_and_says_what_to_do() -> None:
+    with pytest.raises(NoDevice, match=r"gpu0 has no GPU: none can be seen.*cpu0.*STAGETREE_ALLOW_CPU=1"):
+        device_of("gpu0", [], allow_cpu=False)
+    with pytest.raises(NoDevice, match="only 1 can be seen"):
+        device_of("gpu1", ["0"], allow_cpu=False)
+    assert device_of("gpu0", [], allow_cpu=True) == CPU
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [("0,2", ["0", "2"]), ("-1", []), ("", []), ("1,-1,2", ["1"]), ("MIG-c7f7, GPU-77aa", ["MIG-c7f7", "GPU-77aa"])],
+)
+def test_only_what_the_environment_lets_cuda_see_is_there(given: str, seen: list[str]) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": given}) == seen
+
+
+def test_a_gpu_that_is_divided_is_its_parts() -> None:
+    assert gpus_of(LISTING) == ["MIG-c7f7", "MIG-1a2b", "1"]

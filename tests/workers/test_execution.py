@@ -1,0 +1,207 @@
+"""What is next in a chain, as a pure function of what happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain import events as e
+from app.domain.ids import NodeId, StudyId
+from app.domain.states import ChainOutcome, FailureKind
+from app.events.rows import ChainFlags
+from app.scheduling.assignment import ChainAssignment
+from app.workers.slot.execution import (
+    ChainExecution,
+    Complete,
+    Evaluate,
+    ExecutionState,
+    Outside,
+    Save,
+    Stop,
+    Train,
+)
+
+NOW = Outside(now=0.0)
+
+
+def stage(start: int, end: int, *evaluate: int, node: str = "n") -> e.Stage:
+    return e.Stage(node=NodeId(node), start=start, end=end, study=StudyId("s"), evaluate=evaluate)
+
+
+def execution(*stages: e.Stage, overhead: float = 0.0, intermediate_bytes: int = 0) -> ChainExecution:
+    work = ChainAssignment(
+        plan="p",
+        trainer="t",
+        trainer_version="1",
+        trainer_args={},
+        seed=0,
+        study="s",
+        trial=0,
+        hp={"lr": 0.1},
+        stages=stages,
+        resume=None,
+        intermediate_bytes=intermediate_bytes,
+    )
+    return ChainExecution("c", work, overhead)
+
+
+def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
+    """What it asks for until the stage is complete, as pairs of the step and what is done there."""
+    done: list[Any] = []
+    made.begin(outside.now)
+    while not isinstance(action := made.next(outside), Complete | Stop):
+        match action:
+            case Train(until):
+                made.reached(until)
+            case Evaluate():
+                done.append((made.step, "evaluate"))
+                made.evaluated({})
+            case Save(is_intermediate):
+                done.append((made.step, "intermediate" if is_intermediate else "save"))
+                made.saved(outside.now)
+    return done
+
+
+def test_a_stage_is_trained_from_evaluation_to_evaluation_and_saved_at_its_end() -> None:
+    assert drive(execution(stage(0, 9, 3, 6, 9))) == [
+        (3, "evaluate"),
+        (6, "evaluate"),
+        (9, "evaluate"),
+        (9, "save"),
+    ]
+
+
+def test_a_stage_without_steps_only_evaluates() -> None:
+    assert drive(execution(stage(4, 4, 4))) == [(4, "evaluate")]
+
+
+def test_what_is_asked_for_on_the_way_is_evaluated_and_kept_and_belongs_to_its_stage() -> None:
+    outside = replace(NOW, flags=ChainFlags((4, 9, 12)))
+    made = execution(stage(0, 9), stage(9, 15))
+    assert drive(made, outside) == [(4, "evaluate"), (4, "save"), (9, "evaluate"), (9, "save")]
+    made.completed(0.0)
+    assert drive(made, outside) == [(12, "evaluate"), (12, "save"), (15, "save")]
+
+
+def test_whoever_hears_late_of_a_step_does_not_pass_it() -> None:
+    made = execution(stage(0, 9, 3, 6))
+    made.begin(0.0)
+    assert made.next(NOW) == Train(3)
+    assert made.end_of_training(3, NOW) == 3
+    made.reached(3)
+    assert made.next(NOW) == Evaluate()
+
+
+def test_a_step_that_is_asked_for_when_it_was_passed_ends_the_training_and_no_more() -> None:
+    made = execution(stage(0, 9))
+    made.begin(0.0)
+    made.next(NOW)
+    late = replace(NOW, flags=ChainFlags((2,)))
+    assert made.end_of_training(4, late) <= 4
+    made.reached(5)
+    assert made.next(late) == Train(9)
+
+
+def test_a_stop_keeps_what_is_there() -> None:
+    made = execution(stage(0, 9))
+    made.begin(0.0)
+    made.next(NOW)
+    stop = replace(NOW, flags=ChainFlags(stop=True))
+    assert made.end_of_training(4, stop) == 0
+    made.reached(5)
+    assert made.next(stop) == Save(is_intermediate=False)
+    made.saved(0.0)
+    assert made.next(stop) == Stop()
+    assert made.stopped(7.0) == e.ChainEnded(chain=made.chain, outcome=ChainOutcome.STOPPED, steps=5, seconds=7.0)
+
+
+def test_a_stop_at_the_end_of_a_stage_completes_it() -> None:
+    made = execution(stage(0, 4))
+    made.begin(0.0)
+    made.next(NOW)
+    made.reached(4)
+    stop = replace(NOW, flags=ChainFlags(stop=True))
+    assert made.next(stop) == Save(is_intermediate=False)
+    made.saved(0.0)
+    assert made.next(stop) == Complete()
+
+
+@pytest.mark.parametrize(
+    ("now", "outside", "due"),
+    [
+        (99.0, {}, False),
+        (101.0, {}, True),
+        (101.0, {"can_save": False}, False),
+        (101.0, {"save_seconds": 2.0}, False),
+    ],
+)
+def test_an_intermediate_is_due_when_its_cost_is_the_share_it_may_be(now: float, outside: Any, due: bool) -> None:
+    made = execution(stage(0, 1000), overhead=0.01, intermediate_bytes=1)
+    made.begin(0.0)
+    made.next(NOW)
+    seen = Outside(**{"now": now, "save_seconds": 1.0, **outside})
+    assert made.end_of_training(50, seen) == (0 if due else 1000)
+    made.reached(50)
+    assert made.next(seen) == (Save(is_intermediate=True) if due else Train(1000))
+    if due:
+        made.saved(now)
+        assert made.next(seen) == Train(1000)  # the next one is due as much later
+
+
+def test_intermediates_are_not_kept_where_none_are_wanted() -> None:
+    late = Outside(now=1e9)
+    for made in (execution(stage(0, 9), overhead=0.5), execution(stage(0, 9), intermediate_bytes=9)):
+        made.begin(0.0)
+        made.reached(4)
+        assert made.next(late) == Train(9)
+
+
+def failed(made: ChainExecution, step: int) -> int:
+    return made.failed(FailureKind.EXCEPTION, "", "", step, 0.0).step
+
+
+def test_the_last_good_step_is_the_one_after_which_nothing_failed() -> None:
+    made = execution(stage(0, 9, 5, 9))
+    made.begin(0.0)
+    assert failed(made, 0) == 0  # while it was built
+    made = execution(stage(0, 9, 5, 9))
+    made.begin(0.0)
+    made.next(NOW)
+    assert failed(made, 3) == 3  # in the fourth step
+    made = execution(stage(0, 9, 5, 9))
+    made.begin(0.0)
+    made.next(NOW)
+    made.reached(5)
+    made.next(NOW)
+    assert failed(made, 5) == 4  # in the evaluation after the fifth
+
+
+def test_the_last_good_step_is_before_the_end() -> None:
+    made = execution(stage(0, 9))
+    made.begin(0.0)
+    made.next(NOW)
+    made.reached(9)
+    made.next(NOW)
+    assert failed(made, 9) == 8  # while it was saved
+    made = execution(stage(4, 4, 4))
+    made.begin(0.0)
+    made.next(NOW)
+    assert failed(made, 4) == 3
+
+
+def test_its_states_are_those_of_the_picture() -> None:
+    made = execution(stage(0, 2), stage(2, 4))
+    assert made.state == ExecutionState.CLAIMED and made.can_begin(0) and not made.can_begin(1)
+    drive(made)
+    assert made.state == ExecutionState.TRAINING and not made.can_begin(0)
+    made.completed(1.0)
+    assert made.state == ExecutionState.BETWEEN_STAGES and made.can_begin(1) and not made.can_begin(0)
+    assert made.interrupted(5.0).steps == 0
+    made = execution(stage(0, 2))
+    drive(made)
+    made.completed(1.0)
+    assert made.state == ExecutionState.SAVING and not made.can_begin(1)
+    made.closed()
+    assert made.state == ExecutionState.CLOSED

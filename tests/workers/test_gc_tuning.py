@@ -1,0 +1,50 @@
+"""The garbage collector of the scheduler: what is new is looked at, what is old is set aside and still freed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from app.workers import gc_tuning
+
+
+class Thing:
+    """Something that the collector tracks, and that may refer to itself."""
+
+    def __init__(self) -> None:
+        self.me: Thing | None = None
+
+
+@pytest.fixture
+def set_aside() -> Iterator[None]:
+    before = list(gc.callbacks)
+    gc_tuning.freeze_survivors()
+    yield
+    gc.callbacks[:] = before
+    gc.unfreeze()
+
+
+def test_what_outlives_a_full_pass_is_set_aside(set_aside: None) -> None:
+    kept = Thing()
+    gc.collect()
+    assert gc.get_freeze_count() > 0
+    assert not any(each is kept for each in gc.get_objects())
+
+
+def test_what_was_set_aside_is_freed_with_its_last_reference(set_aside: None) -> None:
+    kept = Thing()
+    gone = weakref.ref(kept)
+    gc.collect()
+    del kept
+    assert gone() is None
+
+
+def test_new_garbage_is_freed(set_aside: None) -> None:
+    thing = Thing()
+    thing.me, gone = thing, weakref.ref(thing)
+    del thing
+    gc_tuning.collect_young()
+    assert gone() is None

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from threading import Event as Flag
+
+from stacks import wait_for
+
+from app.workers.notifier import Notifier
+
+
+def test_many_calls_while_it_tells_are_one_more() -> None:
+    told, may_end = list[int](), Flag()
+
+    def tell() -> None:
+        told.append(1)
+        may_end.wait(5)
+
+    notifier = Notifier(tell)
+    notifier.notify()
+    wait_for("the first word", lambda: told)
+    for _ in range(100):
+        notifier.notify()
+    may_end.set()
+    wait_for("the second word", lambda: len(told) == 2)
+    notifier.close()
+    assert len(told) == 3  # the last words
+
+
+def test_it_outlives_whatever_goes_wrong() -> None:
+    told = list[int]()
+
+    def tell() -> None:
+        told.append(1)
+        raise ValueError("strange")
+
+    notifier = Notifier(tell)
+    for count in (1, 2):
+        notifier.notify()
+        wait_for("another word", lambda count=count: len(told) == count)
+    notifier.close()
+
+
+def test_nobody_waits_for_a_broker_that_hangs() -> None:
+    never = Flag()
+    notifier = Notifier(lambda: never.wait(60) and None)
+    notifier.notify()
+    notifier.notify()  # returns
+    never.set()
+    notifier.close()

@@ -1,0 +1,175 @@
+"""A worker that is to end does so within its grace, in whatever state it is and whatever is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster import LEASE, Cluster
+from in_process import InProcess
+from studies import ALONE, BRANCHES, spec
+
+from app.domain import events as e
+from app.domain.states import StudyState
+from app.events.database import Database
+
+
+def before_the_claim(cluster: Cluster) -> None:
+    cluster.retiring.add("gpu0")
+
+
+def in_training(cluster: Cluster) -> None:
+    cluster.at("train", 2, lambda: cluster.retiring.add("gpu0"))
+
+
+def at_evaluation(cluster: Cluster) -> None:
+    cluster.at("evaluate", 4, lambda: cluster.retiring.add("gpu0"))
+
+
+def while_loading(cluster: Cluster) -> None:
+    cluster.at("build", 0, lambda: cluster.retiring.add("gpu0"))
+
+
+def while_saving(cluster: Cluster) -> None:
+    cluster.store.before_write = lambda key: cluster.retiring.add("gpu0")
+
+
+def before_recording(cluster: Cluster) -> None:
+    cluster.faults["gpu0"].before[e.StageCompleted] = lambda: cluster.retiring.add("gpu0")
+
+
+STATES = [before_the_claim, in_training, at_evaluation, while_loading, while_saving, before_recording]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_a_worker_had_when_it_was_to_end_is_not_trained_again(
+    cluster: Cluster, state: Callable[[Cluster], None]
+) -> None:
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit({**BRANCHES, "eval_every": 4})
+    state(cluster)
+    cluster.ticker.tick()
+    while cluster.messages:
+        cluster.deliver()
+    cluster.slots["gpu0"].close()
+    assert cluster.row() is None
+    cluster.retiring.clear()
+    cluster.store.before_write = lambda key: None
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    done = cluster.run(study)
+    assert done.executed == done.unique == 12
+    assert cluster.values(study) == expected
+    assert {event.outcome for event in cluster.events(e.ChainEnded)} <= {"done", "stopped", "undelivered"}
+
+
+def test_a_chain_between_two_stages_is_given_back(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 2), ({}, 4)))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.slots["gpu0"].close()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["stopped"]
+    cluster.messages.clear()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    assert cluster.run(study).executed == 4
+
+
+def test_neither_a_database_nor_a_store_that_is_away_keeps_a_worker(database: Database, tmp_path: Path) -> None:
+    """Its work is done again: from the last step on record."""
+    cluster = Cluster(database, tmp_path, grace=0.2)
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit(BRANCHES)
+
+    def away(key: str) -> None:
+        raise OSError("the network is down")
+
+    cluster.clock.wait = lambda seconds: time.sleep(0.001)  # type: ignore[method-assign]  # only the grace ends it
+    cluster.store.before_write = away
+    cluster.at("train", 3, lambda: cluster.faults["gpu0"].away_for(1000))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.slots["gpu0"].close()
+    assert not cluster.events(e.StageCompleted)[2:]
+    del cluster.clock.__dict__["wait"]
+    cluster.store.before_write = lambda key: None
+    cluster.clock.wait(LEASE + 1)
+    cluster.messages.clear()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    assert cluster.run(study).state == StudyState.COMPLETED
+    assert cluster.values(study) == expected
+    cluster.close()
+
+
+def test_a_trainer_that_does_not_come_back_is_ended(cluster: Cluster) -> None:
+    """SIGTERM while a step hangs: the process is killed, and its chain is given back."""
+    study = cluster.submit(spec(({}, 4)))
+    processes: list[InProcess] = []
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if (what, step) == ("train", 2):
+            processes.append(process)
+            cluster.retiring.add("gpu0")
+            for _ in range(3):
+                cluster.beat()
+                cluster.clock.wait(3.0)
+            process._do("train")  # as a call does whose process was killed meanwhile
+
+    cluster.script = script
+    cluster.ticker.tick()
+    cluster.deliver()
+    assert processes[0].is_broken
+    cluster.slots["gpu0"].close()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["stopped"]
+    assert not cluster.events(e.StageFailed)
+    cluster.retiring.clear()
+    cluster.script = lambda *_: None
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_a_hung_step_of_a_trial_that_nobody_wants_frees_the_slot(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 40)))
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if (what, step) == ("train", 2):
+            cluster.script = lambda *_: None
+            cluster.cancel(study)
+            cluster.ticker.tick()
+            for _ in range(20):
+                cluster.beat()
+            assert process.is_broken
+
+    cluster.script = script
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert cluster.idle()
+
+
+def test_a_trial_that_nobody_wants_stops_at_the_next_step_and_keeps_its_state(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 40)))
+
+    def cancel() -> None:
+        cluster.cancel(study)
+        cluster.ticker.tick()
+        cluster.beat()
+
+    cluster.at("train", 2, cancel)
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert [event.step for event in cluster.events(e.CheckpointKept)] == [3]
+    assert [(event.outcome, event.steps) for event in cluster.events(e.ChainEnded)] == [("stopped", 3)]
+
+
+def test_a_slot_that_another_worker_has_taken_is_nothing_any_more(cluster: Cluster) -> None:
+    old = cluster.slots["gpu0"]
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    cluster.clock.wait(3.0)
+    old.heartbeat.round()
+    assert old.heartbeat.is_taken
+    cluster.submit(spec(({}, 2)))
+    cluster.ticker.tick()
+    assert not old.run_stage(cluster.messages[0][0], 0)
+    old.close()

@@ -1,0 +1,214 @@
+"""What the user's code does wrong is tried again before it counts; what is not its fault never counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster import TOY, Cluster
+from in_process import InProcess
+from sqlalchemy import text
+from studies import ALONE, BRANCHES, spec
+from toys import switch
+
+from app.domain import events as e
+from app.domain.states import FailureKind, StudyState
+from app.events.database import Database
+from app.registry import TrainerSource
+from app.workers.warm import WarmFailed
+from stagetree.runtime.failures import TrainerFailed
+
+
+def failing(kind: str, error: str = "it broke") -> Callable[[], None]:
+    def fail() -> None:
+        raise TrainerFailed(kind, error, 3, f"{kind} in train")
+
+    return fail
+
+
+def test_one_error_in_a_trunk_of_twenty_trials_fails_nobody(cluster: Cluster) -> None:
+    """`OSError: Stale file handle`, once, at step 3 of what all share."""
+    trials = [({"lr": switch(0.1, 0.2 + lr / 100, 4)}, 6) for lr in range(20)]
+
+    def fail() -> None:
+        raise TrainerFailed("exception", "OSError: Stale file handle", 3, "OSError in train")
+
+    study = cluster.submit(spec(*trials))
+    cluster.at("train", 3, fail)
+    done = cluster.run(study)
+    assert done.state == StudyState.COMPLETED
+    assert {trial.state for trial in done.trials} == {"completed"}
+    [failed] = cluster.events(e.StageFailed)
+    assert (failed.kind, failed.step, failed.signature) == ("exception", 3, "OSError in train")
+    assert cluster.processes["gpu0"] == 2  # a fresh one after it
+
+
+@pytest.mark.parametrize("kind", ["exception", "out_of_memory", "device", "crash", "hang"])
+def test_what_fails_once_is_done_again_in_a_fresh_process(cluster: Cluster, kind: str) -> None:
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit(BRANCHES)
+    before = cluster.processes["gpu0"]
+    cluster.at("train", 3, failing(kind))
+    done = cluster.run(study)
+    assert done.state == StudyState.COMPLETED
+    assert cluster.values(study) == expected
+    assert [(event.kind, event.step) for event in cluster.events(e.StageFailed)] == [(kind, 3)]
+    assert cluster.processes["gpu0"] == before + 1
+
+
+def test_an_error_that_comes_again_fails_who_needs_that_step_and_nobody_else(cluster: Cluster) -> None:
+    raises = {"mood": switch("fine", "raise", 5)}
+    done = cluster.run(cluster.submit(spec(({}, 8), (raises, 8))))
+    assert [trial.state for trial in done.trials] == ["completed", "failed"]
+    failures = cluster.events(e.StageFailed)
+    assert len(failures) == 3
+    assert len({(event.step, event.signature) for event in failures}) == 1
+    assert failures[0].step == 5
+    assert "the loss went through the roof" in failures[0].error
+
+
+def test_an_evaluation_that_fails_concerns_who_waits_for_it(cluster: Cluster) -> None:
+    done = cluster.run(cluster.submit(spec(({}, 4), ({"mood": switch("fine", "absurd", 4)}, 6))))
+    assert [trial.state for trial in done.trials] == ["completed", "failed"]
+    assert {event.step for event in cluster.events(e.StageFailed)} == {5}  # 6 could not be answered; 5 was good
+
+
+def test_a_state_that_cannot_be_saved_fails_who_needs_it(cluster: Cluster) -> None:
+    done = cluster.run(cluster.submit(spec(({"mood": "unsavable"}, 4), ({}, 4))))
+    assert [trial.state for trial in done.trials] == ["failed", "completed"]
+    assert {event.kind for event in cluster.events(e.StageFailed)} == {FailureKind.EXCEPTION}
+
+
+def test_a_fault_of_ours_is_an_accident_first(cluster: Cluster) -> None:
+    study = cluster.submit(BRANCHES)
+    cluster.at("train", 2, failing("internal", "the interpreter that it was forked from has ended"))
+    done = cluster.run(study)
+    assert done.state == StudyState.COMPLETED
+    assert not cluster.events(e.StageFailed)
+    assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
+
+
+def test_a_fault_of_ours_that_never_ends_ends_the_trial(cluster: Cluster) -> None:
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if what == "train" and step == 2:
+            raise TrainerFailed("internal", "a bug", 2)
+
+    cluster.script = script
+    done = cluster.run(cluster.submit(spec(({}, 4))))
+    assert [trial.state for trial in done.trials] == ["failed"]
+
+
+# ------------------------------------------------------------------------------------------------------ a sick slot
+
+
+def sick(cluster: Cluster, slot: str) -> None:
+    """Whatever is trained on that slot fails at once."""
+
+    def script(name: str, process: InProcess, what: str, step: int) -> None:
+        if name == slot and what == "train":
+            raise TrainerFailed("device", "CUDA error: an illegal memory access", step, "AcceleratorError")
+
+    cluster.script = script
+
+
+def test_a_sick_slot_beside_a_sound_one_is_put_in_quarantine(database: Database, tmp_path: Path) -> None:
+    cluster = Cluster(database, tmp_path, slots=2)
+    sick(cluster, "gpu1")
+    trials = [({"lr": lr / 100}, 4) for lr in range(1, 16)]
+    study = cluster.submit(spec(*trials))
+    done = cluster.run(study, rounds=100)
+    assert {trial.state for trial in done.trials} == {"completed"}
+    row = cluster.row("gpu1")
+    assert row is not None and row.quarantined_until is not None
+    assert "different nodes failed here in a row" in (row.note or "")
+    cluster.close()
+
+
+def test_a_slot_that_passes_its_test_is_back_at_once_the_first_time(database: Database, tmp_path: Path) -> None:
+    cluster = Cluster(database, tmp_path, slots=2)
+    sick(cluster, "gpu1")
+    study = cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 16))))
+    while len(cluster.events(e.StageFailed)) < 3:
+        cluster.round()
+    row = cluster.row("gpu1")
+    assert row is not None and row.quarantined_until is None  # tested, and well: the first time that is enough
+    cluster.run(study, rounds=100)
+    row = cluster.row("gpu1")
+    assert row is not None and row.quarantined_until is not None
+    cluster.close()
+
+
+def test_the_only_slot_is_never_in_quarantine_for_what_fails_on_it(cluster: Cluster) -> None:
+    """Nobody else gets on, so it may well be the trials."""
+    sick(cluster, "gpu0")
+    done = cluster.run(cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 6)))))
+    assert {trial.state for trial in done.trials} == {"failed"}
+    row = cluster.row()
+    assert row is not None and row.quarantined_until is None
+
+
+def test_a_slot_where_no_process_starts_is_put_in_quarantine_and_says_why(cluster: Cluster) -> None:
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if what == "start":
+            raise WarmFailed("torch cannot be imported")
+
+    cluster.script = script
+    study = cluster.submit(spec(({}, 4)))
+    cluster.round()
+    row = cluster.row()
+    assert row is not None and row.quarantined_until is not None and "torch cannot be imported" in (row.note or "")
+    assert not cluster.events(e.StageFailed)
+    cluster.script = lambda *_: None
+    cluster.clock.wait(61)
+    assert cluster.run(study).state == StudyState.COMPLETED
+    cluster.beat()
+    row = cluster.row()
+    assert row is not None and row.note is None
+
+
+# ------------------------------------------------------------------------------------------------ versions and forms
+
+
+def test_a_chain_of_another_version_is_given_back_without_blame(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 4)))
+    cluster.ticker.tick()
+    cluster.sources["toy"] = TrainerSource(TOY, "2")  # edited in between
+    cluster.deliver()
+    cluster.settle()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
+    assert not cluster.events(e.StageFailed)
+    row = cluster.row()
+    assert row is not None and row.trainers == {"toy": "2"} and row.chain is None
+    cluster.sources["toy"] = TrainerSource(TOY, "1")
+    assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_code_that_changes_while_it_is_loaded_is_not_run_under_its_old_version(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 4)))
+    cluster.at("build", 0, lambda: cluster.sources.update(toy=TrainerSource(TOY, "2")))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
+    cluster.sources["toy"] = TrainerSource(TOY, "1")
+    assert cluster.run(study).executed == 4
+
+
+def test_a_form_of_another_version_is_given_back_and_the_slot_stands_aside(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 4)))
+    cluster.ticker.tick()
+    chain = cluster.messages[0][0]
+    with cluster.database.write() as session:
+        row = next(row for row in cluster.live() if row.chain == chain)
+        session.execute(
+            text("UPDATE chains SET assignment = :new"), {"new": json.dumps({**row.assignment, "format": 99})}
+        )
+    cluster.deliver()
+    cluster.settle()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["interrupted"]
+    slot = cluster.row()
+    assert slot is not None and slot.quarantined_until is not None and "format 99" in (slot.note or "")
+    cluster.clock.wait(61)
+    assert cluster.run(study).state == StudyState.COMPLETED

@@ -1,0 +1,150 @@
+"""Messages are hints, and fences are proofs: whatever comes twice, late or from a worker that is gone does no harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster import LEASE, Cluster
+from studies import ALONE, BRANCHES, spec
+from toys import switch
+
+from app.domain import events as e
+from app.domain.states import StudyState
+from app.events.database import Database
+
+
+def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
+    cluster.ticker.tick()
+    chain = cluster.messages[0][0]
+    slot = cluster.slots["gpu0"]
+    assert not slot.run_stage(chain, 1)  # before its time
+    assert not slot.run_stage("nobody", 0)
+    assert slot.run_stage(chain, 0)
+    assert not slot.run_stage(chain, 0)  # a copy
+    assert slot.run_stage(chain, 1)
+    assert not slot.run_stage(chain, 1)
+    assert slot.run_stage(chain, 2)
+    assert not slot.run_stage(chain, 2)
+    cluster.settle()
+    assert not slot.run_stage(chain, 0)
+    assert cluster.run(study).executed == 6
+
+
+def test_a_worker_that_lost_its_chain_writes_nothing_more(database: Database, tmp_path: Path) -> None:
+    """In the middle of its stage the worker freezes, until its lease is over and another one has done its work."""
+    cluster = Cluster(database, tmp_path, slots=2)
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    frozen = cluster.slots.pop("gpu1")
+    frozen.close()
+    study = cluster.submit({**BRANCHES, "eval_every": 1})
+    said = list[int]()
+
+    def freeze() -> None:
+        cluster.clock.wait(LEASE + 1)
+        zombie = cluster.slots.pop("gpu0")
+        cluster.slots["gpu1"] = cluster.make_slot("gpu1")
+        assert cluster.run(study).state == StudyState.COMPLETED
+        cluster.slots["gpu0"] = zombie
+        said.append(cluster.log.version(cluster.stream))
+
+    cluster.at("evaluate", 2, freeze, slot="gpu0")
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert said == [cluster.log.version(cluster.stream)]
+    assert cluster.values(study) == expected
+    cluster.close()
+
+
+def test_a_worker_that_dies_before_its_checkpoint_is_saved(cluster: Cluster) -> None:
+    """The stage is done and its checkpoint is lost with the process: it is trained again, to the same end."""
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit(BRANCHES)
+
+    def die(key: str) -> None:
+        raise SystemExit  # the saver's thread is gone, as with its process
+
+    dying = cluster.slots["gpu0"]
+    cluster.store.before_write = die
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.messages.clear()
+    cluster.store.before_write = lambda key: None
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    assert cluster.run(study).state == StudyState.COMPLETED
+    assert cluster.values(study) == expected
+    dying.close()
+
+
+def test_steps_that_someone_asks_for_on_the_way_are_evaluated_and_kept(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 12)))
+
+    def ask() -> None:
+        cluster.submit(spec(({"lr": switch(0.1, 0.5, 6)}, 8)))
+        cluster.ticker.tick()
+        cluster.beat()
+
+    cluster.at("train", 2, ask)
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert [event.step for event in cluster.events(e.CheckpointKept)] == [6, 12]
+    assert cluster.run(study).state == StudyState.COMPLETED
+    assert not cluster.store.reads
+
+
+# -------------------------------------------------------------------------------------------- the model in memory
+
+
+def test_a_model_is_not_used_for_other_names_of_hyper_parameters(cluster: Cluster) -> None:
+    """What was set cannot be taken back: the toy would keep the momentum of the trial before."""
+    alone = cluster.submit(spec(({}, 3), merge=False))
+    expected = cluster.values(cluster.run(alone).id)
+    cluster.run(cluster.submit(spec(({"momentum": 0.9}, 3), trainer_args={"tag": "b"})))
+    done = cluster.run(cluster.submit(spec(({}, 3), trainer_args={"tag": "b"})))
+    assert cluster.values(done.id) == expected
+
+
+def test_a_chain_goes_on_with_the_model_in_memory(cluster: Cluster) -> None:
+    builds = list[int]()
+    cluster.script = lambda slot, process, what, step: builds.append(step) if what in ("build", "load") else None
+    cluster.run(cluster.submit(spec(({}, 2), ({}, 4), ({}, 6))))
+    cluster.run(cluster.submit(spec(({}, 8))))
+    assert builds == [0]
+    assert not cluster.store.reads
+
+
+def test_a_model_in_doubt_is_loaded_anew(cluster: Cluster) -> None:
+    """A chain that was lost leaves its model somewhere: the next one begins with a checkpoint."""
+    cluster.run(cluster.submit(spec(({}, 2))))
+    study = cluster.submit(spec(({}, 6)))
+    loads = list[int]()
+
+    def script(slot: str, process: object, what: str, step: int) -> None:
+        if what == "load":
+            loads.append(step)
+        if (what, step) == ("train", 3) and not loads:
+            loads.append(0)
+            cluster.clock.wait(LEASE + 1)
+            cluster.ticker.tick()
+            cluster.beat()
+
+    cluster.script = script
+    cluster.ticker.tick()
+    assert not cluster.deliver()
+    values = cluster.values(cluster.run(study).id)
+    assert len(loads) == 2
+    assert cluster.values(cluster.run(cluster.submit(spec(({}, 6), merge=False))).id) == values
+
+
+# ----------------------------------------------------------------------------------------------------------- logs
+
+
+def test_each_stage_has_a_line_in_the_log_of_its_trial(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 2), ({}, 4)))
+    cluster.run(study)
+    lines = [path.read_text() for path in sorted((cluster.folder / "logs" / study).iterdir())]
+    text = "".join(lines)
+    assert text.count("--- stage of node") == 2
+    assert "steps 0 to 2, slot gpu0" in text and "steps 2 to 4, slot gpu0" in text

@@ -1,0 +1,164 @@
+"""The parts of a slot, each by itself."""
+
+from __future__ import annotations
+
+from threading import Event as Flag
+
+import pytest
+
+from app.workers.slot.health import FIRST_SECONDS, LONGEST_SECONDS, MOST_NODES, Health
+from app.workers.slot.notes import Notes
+from app.workers.slot.patience import LONGEST_PAUSE, Closing, Patience
+from app.workers.slot.watch import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
+from app.workers.slot.worker_thread import WorkerThread
+
+
+def test_patience_waits_longer_each_time_and_for_ever() -> None:
+    pauses = list[float]()
+    patience = Patience(pauses.append)
+    for number in patience.tries():
+        if number == 20:
+            break
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE
+
+
+def test_patience_ends_when_the_slot_does() -> None:
+    patience = Patience()
+    tries = patience.tries()
+    assert next(tries) == 1  # whatever it is, it is tried once
+    patience.close()
+    with pytest.raises(Closing):
+        next(tries)
+
+
+def test_things_are_done_in_the_order_in_which_they_came() -> None:
+    done = list[int]()
+    thread = WorkerThread("test", done.append, Patience(), capacity=3)
+    for number in range(100):
+        thread.put(number)
+    assert thread.drain(60.0)
+    assert done == list(range(100))
+    thread.close()
+
+
+def test_whoever_brings_too_much_waits_and_stops_waiting_when_the_slot_ends() -> None:
+    patience, may_go_on, began = Patience(), Flag(), Flag()
+
+    def do(number: int) -> None:
+        began.set()
+        may_go_on.wait(60)
+
+    thread = WorkerThread("test", do, patience, capacity=1)
+    thread.put(1)
+    began.wait(60)
+    thread.put(2, wait=False)  # from a thread that must not wait
+    patience.close()
+    with pytest.raises(Closing):
+        thread.put(3)
+    assert not thread.drain(0.0)
+    may_go_on.set()
+    thread.close()
+
+
+def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done() -> None:
+    done = list[int]()
+
+    def do(number: int) -> None:
+        if number == 1:
+            raise ZeroDivisionError
+        if number == 2:
+            raise Closing
+        done.append(number)
+
+    thread = WorkerThread("test", do, Patience(), capacity=5)
+    for number in range(4):
+        thread.put(number)
+    assert thread.drain(60.0)
+    assert done == [0, 3]
+    thread.close()
+
+
+def test_notes_of_several_sources_are_one_text() -> None:
+    notes = Notes()
+    assert notes.text is None
+    notes.put("saver", "waits for the store")
+    notes.put("health", "is unwell")
+    assert notes.text == "is unwell; waits for the store"
+    notes.remove("health")
+    notes.remove("health")
+    assert notes.text == "waits for the store"
+
+
+def test_a_slot_is_suspect_when_different_nodes_fail_in_a_row() -> None:
+    health = Health()
+    for node in ("a", "a", "a", "b"):
+        health.failed(node, "plan", 7)
+    assert not health.is_suspect
+    health.succeeded()
+    for node in range(MOST_NODES):
+        assert not health.is_suspect
+        health.failed(str(node), "plan", 8 + node)
+    assert health.is_suspect
+    assert health.since == {"plan": 8}
+
+
+def test_quarantine_doubles_until_a_stage_is_completed() -> None:
+    health = Health()
+    assert health.quarantined() == FIRST_SECONDS
+    assert health.may_return_at_once
+    assert health.quarantined() == 2 * FIRST_SECONDS
+    assert not health.may_return_at_once
+    for _ in range(20):
+        health.quarantined()
+    assert health.quarantined() == LONGEST_SECONDS
+    health.succeeded()
+    assert health.quarantined() == FIRST_SECONDS
+
+
+class Watched:
+    def __init__(self, grace: float = 60.0) -> None:
+        self.kills = self.ends = 0
+        self.watch = StopWatch(self._kill, self._end, grace)
+
+    def _kill(self) -> None:
+        self.kills += 1
+
+    def _end(self) -> None:
+        self.ends += 1
+
+    def look(self, now: float, busy_since: float | None = 0.0, retiring: bool = False, unwanted: bool = False) -> None:
+        self.watch.look(now, is_retiring=retiring, is_unwanted=unwanted, busy_since=busy_since)
+
+
+def test_a_call_that_does_not_come_back_after_the_worker_was_to_end_is_ended() -> None:
+    watched = Watched()
+    watched.look(1000.0)
+    watched.look(1001.0, retiring=True)
+    watched.look(1001.0 + STOP_SECONDS, retiring=True)
+    assert not watched.kills
+    watched.look(1001.5 + STOP_SECONDS, busy_since=1002.0, retiring=True)
+    assert not watched.kills  # another call, which has only begun
+    watched.look(1001.5 + STOP_SECONDS, retiring=True)
+    assert watched.kills == 1
+
+
+def test_what_nobody_wants_has_longer() -> None:
+    watched = Watched()
+    watched.look(0.0, unwanted=True)
+    watched.look(UNWANTED_SECONDS, unwanted=True)
+    assert not watched.kills
+    watched.look(UNWANTED_SECONDS + 1, unwanted=False)
+    watched.look(2 * UNWANTED_SECONDS, unwanted=True)
+    assert not watched.kills
+    watched.look(3 * UNWANTED_SECONDS + 1, unwanted=True)
+    assert watched.kills == 1
+
+
+def test_after_its_grace_a_worker_waits_for_nothing() -> None:
+    watched = Watched(grace=10.0)
+    watched.look(0.0, busy_since=None, retiring=True)
+    watched.look(10.0, busy_since=None, retiring=True)
+    assert not watched.ends
+    watched.look(10.1, busy_since=None, retiring=True)
+    assert watched.ends == 1

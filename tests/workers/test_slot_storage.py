@@ -1,0 +1,172 @@
+"""A store that is away, lies or forgets costs time; only what is truly gone is struck, and trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from studies import ALONE, BRANCHES, spec
+
+from app.domain import events as e
+from app.domain.states import StudyState
+
+
+class EndpointConnectionError(Exception):
+    """As botocore's: no OSError."""
+
+
+def refused(key: str) -> None:
+    raise EndpointConnectionError("Could not connect to the endpoint URL")
+
+
+def missing(key: str) -> None:
+    raise FileNotFoundError(key)
+
+
+def ill_for(cluster: Cluster, seconds: float, illness: Callable[[str], None]) -> Callable[[str], None]:
+    """From its first use on, for so long."""
+    ends_at: list[float] = []
+
+    def hook(key: str) -> None:
+        if not ends_at:
+            ends_at.append(cluster.clock.now() + seconds)
+        if cluster.clock.now() < ends_at[0]:
+            illness(key)
+
+    return hook
+
+
+@pytest.mark.parametrize("seconds", [0.3, 60.0])
+@pytest.mark.parametrize("illness", [refused, missing])
+def test_a_store_that_takes_nothing_for_a_time_costs_no_step(
+    cluster: Cluster, illness: Callable[[str], None], seconds: float
+) -> None:
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit(BRANCHES)
+    cluster.store.before_write = ill_for(cluster, seconds, illness)
+    done = cluster.run(study)
+    assert done.executed == done.unique
+    assert cluster.values(study) == expected
+    assert not cluster.events(e.CheckpointDropped)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 20.0])
+@pytest.mark.parametrize("illness", [refused, missing])
+def test_a_store_that_gives_nothing_for_a_time_costs_no_step(
+    cluster: Cluster, illness: Callable[[str], None], seconds: float
+) -> None:
+    expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
+    study = cluster.submit(BRANCHES)
+    cluster.store.before_read = ill_for(cluster, seconds, illness)
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
+    done = cluster.run(study)
+    assert cluster.store.reads
+    assert done.executed == done.unique
+    assert cluster.values(study) == expected
+    assert not cluster.events(e.CheckpointDropped)
+    assert not cluster.events(e.StageFailed)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def corrupt(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [truncate, corrupt, Path.unlink])
+def test_a_checkpoint_that_is_damaged_for_good_is_struck_and_trained_again(
+    cluster: Cluster, damage: Callable[[Path], None]
+) -> None:
+    """Its beginning is there twice as fast as a branch that needs it: nobody fails."""
+    first = cluster.submit(spec(({}, 4)))
+    cluster.run(first)
+    [trunk] = cluster.events(e.CheckpointKept)
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
+    damage(cluster.folder / "checkpoints" / trunk.key)
+    study = cluster.submit(spec(({}, 6)))
+    done = cluster.run(study)
+    assert done.state == StudyState.COMPLETED
+    [dropped] = cluster.events(e.CheckpointDropped)
+    assert dropped.key == trunk.key
+    assert done.executed == 6
+    assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
+    assert not cluster.events(e.StageFailed)
+
+
+def test_damage_that_passes_is_not_struck(cluster: Cluster) -> None:
+    cluster.run(cluster.submit(spec(({}, 4))))
+    [trunk] = cluster.events(e.CheckpointKept)
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
+    path = cluster.folder / "checkpoints" / trunk.key
+    whole = path.read_bytes()
+    corrupt(path)
+    looks = list[str]()
+
+    def heal(key: str) -> None:
+        looks.append(key)
+        if len(looks) == 4:
+            path.write_bytes(whole)
+
+    cluster.store.before_read = heal
+    done = cluster.run(cluster.submit(spec(({}, 6))))
+    assert done.executed == 2
+    assert not cluster.events(e.CheckpointDropped)
+
+
+def test_whoever_waits_for_the_store_says_so(cluster: Cluster) -> None:
+    notes = list[str | None]()
+
+    def look(waits: int) -> None:
+        cluster.slots["gpu0"].heartbeat.round()
+        row = cluster.row()
+        notes.append(row and row.note)
+
+    cluster.store.before_write = ill_for(cluster, 30.0, refused)
+    cluster.clock.on_wait = look
+    study = cluster.submit(spec(({}, 2)))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    cluster.clock.on_wait = lambda waits: None
+    assert any(note and "waits for the store" in note and "EndpointConnectionError" in note for note in notes)
+    cluster.beat()
+    row = cluster.row()
+    assert row is not None and row.note is None
+    assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_an_object_that_broke_off_while_it_was_written_is_never_named(cluster: Cluster) -> None:
+    """The client fails after some parts: the object is written again, under another key."""
+    write, broken = type(cluster.store).write, list[str]()
+
+    def break_off(key: str) -> None:
+        if not broken:
+            broken.append(key)
+
+            def parts() -> Iterator[memoryview]:
+                yield memoryview(b"half")
+                raise EndpointConnectionError("reset")
+
+            write(cluster.store, key, parts())
+
+    cluster.store.before_write = break_off
+    done = cluster.run(cluster.submit(BRANCHES))
+    assert done.executed == done.unique
+    assert broken[0] not in {event.key for event in cluster.events(e.CheckpointKept)}
+    assert not (cluster.folder / "checkpoints" / broken[0]).exists()
+
+
+def test_a_branch_begins_with_what_is_in_memory(cluster: Cluster) -> None:
+    """Six branches of one trunk on one slot: the trunk's state is never read from the store."""
+    from toys import switch
+
+    trials = [({"lr": switch(0.1, lr / 10, 4)}, 6) for lr in range(2, 8)]
+    done = cluster.run(cluster.submit(spec(*trials)))
+    assert done.executed == done.unique
+    assert not cluster.store.reads

@@ -1,0 +1,67 @@
+"""The same slot with real processes that train: crashes, hangs and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from studies import ALONE, BRANCHES, spec
+from toys import switch
+
+from app.domain import events as e
+from app.events.database import Database
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    warm = Warm()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def real(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+    """One slot that trains in processes of its own."""
+    database = Database(sqlite_url)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=2.0)
+    yield made
+    made.close()
+    database.dispose()
+
+
+def test_a_process_gives_what_the_model_in_this_one_gives(real: Cluster, database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    here = Cluster(Database(database_url), tmp_path / "other")
+    expected = here.values(here.run(here.submit(ALONE)).id)
+    here.close()
+    done = real.run(real.submit({**BRANCHES, "eval_every": 3}))
+    assert real.values(done.id) == expected
+    assert done.executed == done.unique == 12
+
+
+def test_a_crash_costs_restarts_and_then_the_trial(real: Cluster) -> None:
+    done = real.run(real.submit(spec(({}, 6), ({"mood": switch("fine", "exit", 4)}, 6))))
+    assert [trial.state for trial in done.trials] == ["completed", "failed"]
+    failures = real.events(e.StageFailed)
+    assert [failure.kind for failure in failures] == ["crash"] * 3
+    assert "exit code 7" in failures[0].error
+
+
+def test_a_step_that_hangs_is_ended_and_says_where_it_was(real: Cluster) -> None:
+    done = real.run(real.submit(spec(({"mood": switch("fine", "sleep", 2)}, 6))))
+    assert [trial.state for trial in done.trials] == ["failed"]
+    failure = real.events(e.StageFailed)[0]
+    assert failure.kind == "hang"
+    assert "_fail_if_in_the_mood" in failure.error
+
+
+def test_what_a_trial_prints_is_in_its_log(real: Cluster) -> None:
+    study = real.submit(spec(({"mood": "chatty"}, 3)))
+    real.run(study)
+    text = (real.folder / "logs" / study / "0.log").read_text()
+    assert text.index("--- stage of node") < text.index("step 0 says hello")
+    assert "step 2 says hello" in text
