@@ -21,37 +21,18 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId, plan_id
 from app.domain.search_plan import SearchPlan, Study
-<<<<<<< HEAD
-from app.events.database import Database, DatabaseUnavailable
-from app.events.log import Conflict
-from app.events.plans import Plans
-=======
 from app.events.database import Database
->>>>>>> slot
+from app.events.plans import Plans
 from app.events.records import SqlRecords
 from app.events.rows import Rows, SlotTaken
 from app.events.tables import ChainRow, SlotRow
 from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
-<<<<<<< HEAD
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot.object_store import LocalStore
 from app.workers.slot.slot import Limits, Slot, Surroundings
 from app.workers.slot.trainer_host import Executor
-from app.workers.state import State
-from app.workers.trainer_process import TrainedTo, TrainerKilled
-from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.loading import load_trainer
-from stagetree.runtime.model import Model
-from stagetree.runtime.state_format import read
-from stagetree.runtime.timeline import Timeline
-=======
-from app.workers.slot.slot import Limits, Slot, Surroundings
-from app.workers.slot.trainer_host import Executor
-from app.workers.tick import Ticker
->>>>>>> slot
 from stagetree.spec import StudySpec
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
