@@ -45,7 +45,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prioritize:
-    """How urgent a trial is among those of its study, and why."""
+    """What the trial waits for comes before that of trials of a lower priority in the same study."""
 
     trial: int
     priority: float

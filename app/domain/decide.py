@@ -6,6 +6,7 @@ Deciding twice does no harm: what is true already yields no event.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import assert_never
 
 from app.domain import commands as c
@@ -91,16 +92,24 @@ def _tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> I
                 yield trials.add(action.hp, action.steps, {"by": "tuner", **action.reason})
             case c.Extend() if _may_extend(study.trials[action.trial], action.steps):
                 yield trials.extend(action.trial, action.steps, action.reason)
-            case c.Prioritize() if study.trials[action.trial].state in EXTENDABLE:
+            case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
+                yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
+            case c.Prioritize() if _may_prioritize(study.trials[action.trial], action):
                 yield e.TrialPrioritized(
                     study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
                 )
-            case c.Stop() if study.trials[action.trial].state in EXTENDABLE:
-                yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
 
 
 def _may_extend(trial: Trial, steps: int) -> bool:
     return trial.state in EXTENDABLE and steps > trial.steps
+
+
+def _may_prioritize(trial: Trial, action: c.Prioritize) -> bool:
+    """Whether that is news: a priority that stays what it is may have another reason."""
+    if not isfinite(action.priority):
+        raise Refused(f"priority: must be a finite number, got {action.priority} for trial {trial.number}")
+    before = (trial.priority, dict(trial.standing))
+    return trial.state in EXTENDABLE and before != (action.priority, dict(action.reason))
 
 
 def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -> Iterator[e.Event]:

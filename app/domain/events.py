@@ -82,21 +82,21 @@ class TrialExtended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPrioritized:
-    """The tuner says how urgent the trial is among those of its study (HyperDrive: labelJob); 0 if it never did."""
-
-    study: StudyId
-    trial: int
-    priority: float
-    reason: Json = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStopped:
     """The tuner wants no more of this trial."""
 
     study: StudyId
     trial: int
+    reason: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPrioritized:
+    """The tuner says how urgent a trial is, among those of its study: 0 until then, and the higher the sooner."""
+
+    study: StudyId
+    trial: int
+    priority: float
     reason: Json = field(default_factory=dict)
 
 
@@ -246,8 +246,8 @@ Event = (
     | StudySubmitted
     | TrialAdded
     | TrialExtended
-    | TrialPrioritized
     | TrialStopped
+    | TrialPrioritized
     | TrialCancelled
     | StudyPaused
     | StudyResumed

@@ -64,10 +64,10 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
             plan.studies[event.study].history.append(line)
             _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
-        case e.TrialPrioritized():
-            _prioritize(plan, event)
         case e.TrialStopped():
             _end(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
+        case e.TrialPrioritized():
+            _prioritize(plan, event)
         case e.TrialCancelled():
             _end(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
         case e.StudyPaused():
@@ -123,12 +123,6 @@ def _add(plan: SearchPlan, event: e.TrialAdded) -> None:
     _ask(plan, trial, event.steps, event.path)
 
 
-def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
-    study, line = plan.studies[event.study], TrialEvent(TrialEventKind.PRIORITIZE, event.trial, 0, reason=event.reason)
-    study.history.append(line)
-    study.trials[event.trial].priority, study.trials[event.trial].standing = event.priority, event.reason
-
-
 def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
     """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
     study = plan.studies[trial.study]
@@ -144,6 +138,16 @@ def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] 
     else:
         node.waiting.setdefault(steps, set()).add(trial.key)
         plan.touched.add(node.id)
+
+
+def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
+    trial = plan.trial((event.study, event.trial))
+    trial.priority, trial.standing = event.priority, event.reason
+    line = TrialEvent(
+        TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
+    )
+    plan.studies[event.study].history.append(line)
+    plan.touched.update(plan.node_of(trial, step).id for step in trial.asked)
 
 
 def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:

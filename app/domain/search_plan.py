@@ -81,9 +81,9 @@ class Node:
 class TrialEvent:
     """One line of a study's history, which is all that a tuner is told.
 
-    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `PRIORITIZE`
-    (it is so urgent, see its `reason`), `STOP` (no more of it is wanted), `RESULT` (its `metrics` after `steps`),
-    `FAIL` or `CANCEL` (no result will come). `hp`: of a start, the configuration.
+    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
+    more of it is wanted), `PRIORITIZE` (it has this `priority` now), `RESULT` (its `metrics` after `steps`), `FAIL` or
+    `CANCEL` (no result will come). `hp`: of a start, the configuration.
     """
 
     kind: TrialEventKind
@@ -92,6 +92,7 @@ class TrialEvent:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     reason: Mapping[str, Any] = field(default_factory=dict)
     hp: Mapping[str, Any] = field(default_factory=dict)
+    priority: float = 0.0
 
 
 @dataclass(slots=True)

@@ -35,8 +35,8 @@ class TrialEventKind(Word):
 
     START = "start"
     PROMOTE = "promote"
-    PRIORITIZE = "prioritize"
     STOP = "stop"
+    PRIORITIZE = "prioritize"
     RESULT = "result"
     FAIL = "fail"
     CANCEL = "cancel"

@@ -186,7 +186,7 @@ class Pop(Tuner):
         """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
         seconds, target = self._context.seconds_per_step(number), self._target()
         steps = self._ahead(number, seconds)
-        judged = {"target": target, "seconds_per_step": seconds}
+        judged = {"steps": self._forecasts.curve(number).last_step, "target": target, "seconds_per_step": seconds}
         if not steps:
             return {"p": 0.0, "expected_seconds": 0.0, **judged}
         first = self._forecasts.posterior([number]).expected_first_step(target, steps)
@@ -221,7 +221,7 @@ class Pop(Tuner):
         pools = self._divided()
         for number, trial in self._trials.items():
             if trial.judged and trial.is_promising != (trial.p >= pools.threshold):
-                kept = ("p", "expected_seconds", "target", "seconds_per_step")
+                kept = ("p", "expected_seconds", "steps", "target", "seconds_per_step")
                 return self._prioritize(number, {name: trial.judged[name] for name in kept}, pools)
         return None
 
