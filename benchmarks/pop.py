@@ -48,8 +48,11 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=25, help="random orders of the configurations")
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 10, 25], help="beside 5")
     parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
+    parser.add_argument("--only", default="", help="workloads with this in their name")
     arguments = parser.parse_args()
     for workload in workloads(arguments.data):
+        if arguments.only not in workload.name:
+            continue
         target = target_of(workload)
         print(f"\n{workload.name}: {len(workload.traces)} trials of {workload.max_steps} steps, target {target:.4g}")
         tables(workload, target, arguments)

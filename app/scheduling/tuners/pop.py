@@ -179,7 +179,8 @@ class Pop(Tuner):
 
     def _may_end(self, number: int, judged: Reason) -> bool:
         """Whether p may end a trial: not before there are examples, and a curve, unless it has no time left."""
-        known = self._forecasts.has_learnt and self._forecasts.has_shape(number)
+        has_learnt = self._forecasts.has_learnt or self._context.slots == 1  # it has no slot to spare for examples
+        known = has_learnt and self._forecasts.has_shape(number)
         return known or not self._ahead(number, judged["seconds_per_step"])
 
     def _forecast(self, number: int) -> Reason:
@@ -248,7 +249,7 @@ class Pop(Tuner):
         """Where the model has no examples and takes nobody for promising, it may be wrong about all of them: then one
         trial after the other goes to the end, each the best there is when its turn is.
         """
-        if self._forecasts.has_learnt or self._divided().slots:
+        if self._forecasts.has_learnt or self._divided().slots or self._context.slots == 1:
             return None
         number = self._example
         if number is None:
