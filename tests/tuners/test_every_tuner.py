@@ -181,9 +181,11 @@ def test_the_same_history_gives_the_same_actions(tuner: dict[str, Any], seed: in
 
 @EVERY
 def test_max_of_a_metric_is_min_of_its_opposite(tuner: dict[str, Any]) -> None:
+    if "target" in tuner:
+        return  # it means another value there
     least = run(study_of(tuner, "apart"), 3).plan.studies[STUDY]
     most = run(study_of(tuner, "apart", metric="accuracy", mode="max"), 3).plan.studies[STUDY]
-    if tuner["kind"] != "bandit" and "target" not in tuner:  # neither a factor nor a target is the same below 0
+    if tuner["kind"] != "bandit":  # a factor is not the same below 0
         assert [(x.kind, x.trial, x.steps) for x in least.history] == [(x.kind, x.trial, x.steps) for x in most.history]
 
 
