@@ -201,7 +201,6 @@ _HOMES = {
         "MedianTuner",
         "PbtTuner",
         "PopTuner",
-        "PopTuner",
         "Problem",
         "RandomTuner",
         "ShaTuner",
