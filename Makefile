@@ -3,17 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (about a minute the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples]'
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples]' --group dev
 	@touch $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
@@ -31,6 +31,9 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 test: .venv/.installed-dev  ## all tests
 	@$(BIN)/python -m pytest
 
+test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
+	@$(BIN)/python -m pytest -m gpu tests/gpu
+
 docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
@@ -45,4 +48,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test docs check format
+.PHONY: help demo up test test-gpu docs check format

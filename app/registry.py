@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from stagetree.trainer_source import classes
+from stagetree.trainer_source import Arguments, arguments, classes
 from stagetree.versions import SourceError, candidates, import_exactly, module_files, version_of
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ class TrainerFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainerSource:
-    """Where a trainer is, and which code it is."""
+    """Where a trainer is, which code it is, and the arguments it takes."""
 
     path: str
     version: str
+    takes: Arguments = field(default_factory=Arguments)
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class _File:
     versions: dict[str, str]
     names: frozenset[str]
     problem: str = ""
+    takes: Mapping[str, Arguments] = field(default_factory=dict)
 
 
 class Catalogue:
@@ -63,7 +65,7 @@ class Catalogue:
         found: dict[str, TrainerSource] = {}
         for path, file in self._look():
             for name, version in file.versions.items():
-                found.setdefault(name, TrainerSource(path, version))
+                found.setdefault(name, TrainerSource(path, version, file.takes.get(name, Arguments())))
         return found
 
     def problems(self) -> dict[str, str]:
@@ -141,7 +143,7 @@ def _read(path: str, names: frozenset[str]) -> _File:
         stamps, again = _stamps(watched), module_files(path)
         versions = _versions(path, again)
         is_settled = _is_settled(stamps) and again == files
-        return _File(stamps, is_settled, versions, frozenset(versions))
+        return _File(stamps, is_settled, versions, frozenset(versions), takes=arguments(path, again))
     except (SourceError, TrainerFileError) as error:
         return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))
 

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
     from stagetree.torch_trainer import TorchTrainer
     from stagetree.trainer import Trainer
+    from stagetree.weights import export_weights, load_state
     from stagetree.where import WhereError
 
 __all__ = [
@@ -136,7 +137,9 @@ __all__ = [
     "Wsd",
     "__version__",
     "choice",
+    "export_weights",
     "function_trainer",
+    "load_state",
     "local",
     "loguniform",
     "randint",
@@ -212,6 +215,7 @@ _HOMES = {
     "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),
     "torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
+    "weights": ("export_weights", "load_state"),
     "where": ("WhereError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -561,6 +561,11 @@ class StudySpec(_Model):
         default={},
         description="an object of JSON values, arguments of the trainer that change no result: paths, loader workers",
     )
+    determinism: Literal["strict", "warn", "off"] = Field(
+        default="strict",
+        description="strict, where an operation without a deterministic form is an error; warn, where it makes the "
+        "results not exact; or off, the fastest",
+    )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
@@ -656,9 +661,8 @@ class StudySpec(_Model):
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self._listed() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        return (
-            values if self.runtime_args else {name: value for name, value in values.items() if name != "runtime_args"}
-        )
+        as_ever = {"runtime_args": {}, "determinism": "strict"}  # left out, as in studies of before there was a choice
+        return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
 
     @cached_property
     def search_space(self) -> Space:

@@ -8,28 +8,25 @@ of an epoch: training goes on from the next sample.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from hashlib import blake2b
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import TensorDataset
 
-from stagetree.trainer import Trainer
+from stagetree.training.building import Recorded, changed, whole_number
+from stagetree.training.data import DataTrainer
+from stagetree.training.order import Span, parts
+from stagetree.training.rates import Rates
+from stagetree.training.reading import Loading, Samples
+from stagetree.training.tensors import Average, evaluating, map_tensors
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Samples(Protocol):
-    """What is learned from: a map-style data set, or any sequence of samples."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-class TorchTrainer(Trainer):
+class TorchTrainer(DataTrainer):
     """A trainer for one PyTorch model. A whole one:
 
         class Digits(TorchTrainer):
@@ -46,8 +43,9 @@ class TorchTrainer(Trainer):
                 images, labels = batch
                 return cross_entropy(self.model(images), labels)
 
-    Hyper-parameters it knows: `bs` or `batch_size`, `optimizer` (a change of it makes a new one), and whatever the
-    optimizer keeps in its parameter groups, such as `lr`, `momentum` and `weight_decay`. For more, override `apply`.
+    Hyper-parameters it knows: `bs` or `batch_size`, `optimizer` (a change of it makes a new one), what `build` reads,
+    and whatever the optimizer keeps in its parameter groups, such as `lr`, `momentum` and `weight_decay`. For more,
+    override `apply`.
 
     Data is a `TensorDataset`, moved to the device once, or any map-style data set, read sample by sample.
 
@@ -59,222 +57,234 @@ class TorchTrainer(Trainer):
         epoch, offset: the place in the data: passes finished, and samples seen since.
     """
 
-    batch_size: int = 32
-    """Used where the study has no hyper-parameter `bs` or `batch_size`."""
-
-    eval_batch_size: int = 1000
-    """Samples measured at once. It is no hyper-parameter: a metric does not depend on how a trial is trained."""
+    model: nn.Module
+    optimizer: Optimizer
 
     def __init__(
         self,
         *,
         seed: int,
         device: str,
-        model: nn.Module,
         train_data: TensorDataset | Samples,
         valid_data: TensorDataset | Samples,
+        model: nn.Module | None = None,
         batches_per_step: int | None = None,
+        steps_per_epoch: int | None = None,
+        drop_last: bool = False,
+        micro_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        clip_grad_norm: float | None = None,
+        precision: str = "fp32",
+        average_decay: float | None = None,
+        compile: bool = False,
+        num_workers: int = 0,
+        prefetch_factor: int = 2,
+        pin_memory: bool | None = None,
     ) -> None:
         """Take what the subclass has built.
 
         Args:
             seed: orders the data and feeds the generators given to the transforms.
             device: where model and tensors go.
-            model: any module; in training mode, if it should train in it.
             train_data: what `train` goes through, in another order each epoch.
             valid_data: what `evaluate` measures on.
+            model: any module; in training mode, if it should train in it. None has `build` make it.
             batches_per_step: batches in one step; None makes a step one pass over `train_data`.
+            steps_per_epoch: steps in one pass over `train_data`, whatever the batch size; instead of the former.
+            drop_last: leave out what is too little for a batch at the end of an epoch.
+            micro_batch_size: samples at once on the device; the gradients of a larger batch are added up.
+            eval_batch_size: samples measured at once.
+            clip_grad_norm: the longest gradient, over all parameters together.
+            precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
+            average_decay: of an exponential moving average of the parameters, which is what `evaluate` measures.
+            compile: whether to `torch.compile` the model, which may round differently.
+            num_workers: processes that read a map-style data set ahead; like the two after it, it changes no result.
+            prefetch_factor: batches that each of them reads ahead.
+            pin_memory: whether they wait where a GPU copies from by itself; None where there is one.
+
+        Raises:
+            TypeError, ValueError: for data that cannot be read by index, and for values that make no sense.
         """
-        super().__init__(seed=seed, device=device)
-        self.model = model.to(device)
-        self.optimizer: Optimizer
+        if precision not in DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, not {precision!r}")
+        super().__init__(
+            seed=seed,
+            device=device,
+            train_data=train_data,
+            valid_data=valid_data,
+            batches_per_step=batches_per_step,
+            steps_per_epoch=steps_per_epoch,
+            drop_last=drop_last,
+            micro_batch_size=micro_batch_size,
+            eval_batch_size=eval_batch_size,
+            loading=Loading(num_workers, prefetch_factor, device != "cpu" if pin_memory is None else pin_memory),
+        )
         self.hp: dict[str, Any] = {}
-        self.epoch = 0
-        self.offset = 0
-        self._train_data = _on_device(train_data, device)
-        self._valid_data = _on_device(valid_data, device)
-        self._batches_per_step = batches_per_step
-        self._order: tuple[int, Tensor] | None = None
+        self.clip_grad_norm = clip_grad_norm
+        self._average_decay, self._compile, self._dtype = average_decay, compile, DTYPES[precision]
+        self._scaler = torch.amp.GradScaler(torch.device(device).type, enabled=precision == "fp16")
+        self._shape: Recorded | None = None
+        self._is_without_state = False
+        if model is not None:
+            self._take(model)
 
     # What a subclass says -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        """An optimizer over `self.model` for these hyper-parameters; called at the first step, and to swap it."""
+        """An optimizer over `self.model` for these hyper-parameters; called at the first step, and to swap it.
+
+        Groups may make different multiples of `hp["lr"]` and `hp["weight_decay"]`, or name them with `lr_scale` and
+        the like. To find out, it may be called several times.
+        """
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
         """The scalar to minimise: the mean over the samples of one batch."""
+
+    def build(self, hp: dict[str, Any]) -> nn.Module:
+        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change."""
+        raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
     def measure(self, batch: Any) -> dict[str, Tensor]:
         """The metrics of one batch, each a mean over its samples; `evaluate` averages them over all."""
         return {"val_loss": self.loss(batch)}
 
     def train_batch(self, batch: Any) -> None:
-        """Learn from one batch. Override it to clip gradients or the like."""
+        """Learn from one batch. Override it for what `clip_grad_norm`, `micro_batch_size` and `after_step` cannot."""
         self.optimizer.zero_grad()
-        self.loss(batch).backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.accumulate(batch)
+        self.update()
 
-    def transform(self, sample: Any, generator: Generator) -> Any:
-        """Augment one training sample of a map-style data set.
-
-        Args:
-            sample: what the data set holds.
-            generator: seeded by (seed, epoch, index of the sample), so batches and workers make no difference.
-        """
-        return sample
-
-    def transform_batch(self, batch: Any, generator: Generator) -> Any:
-        """Augment one training batch, already on the device: the fast way for data in memory.
-
-        Args:
-            batch: one tensor for each of the `TensorDataset`, or the collated samples.
-            generator: on the CPU, seeded by the place in the data.
-        """
-        return batch
+    def after_step(self) -> None:
+        """Called each time the optimizer has changed the parameters."""
 
     def apply(self, name: str, value: Any) -> None:
         """Bring one hyper-parameter into force. Override it for names of your own, and call this for the rest.
 
-        `momentum` is the first beta of an optimizer of Adam's kind.
+        `momentum` is the first beta of an optimizer of Adam's kind. A group of parameters that `make_optimizer` gave a
+        multiple of the rate keeps it.
 
         Raises:
             ValueError: if neither the data nor the optimizer knows the name, or the batch size is not positive.
         """
         if name in ("bs", "batch_size"):
-            self.batch_size = _positive(name, value)
+            self.batch_size = whole_number(name, value)
         elif name != "optimizer":
-            for group in self.optimizer.param_groups:
-                self._apply_to(group, name, value)
+            self._rates.apply(name, {**self.hp, name: value})
+        self._known_names.add(name)
+
+    # What a subclass may call ---------------------------------------------------------------------------------------
+
+    def accumulate(self, batch: Any, share: float = 1.0) -> None:
+        """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
+        with self.autocast():
+            loss = self.loss(batch)
+        self._scaler.scale(loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        """Change the parameters by the gradient that is there."""
+        if self.clip_grad_norm is not None:
+            self._scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        if self._average:
+            self._average.update()
+        self.after_step()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Where the model computes in `precision`."""
+        return torch.autocast(torch.device(self.device).type, self._dtype) if self._dtype else nullcontext()
 
     # What the runner calls ------------------------------------------------------------------------------------------
 
     def setup(self, hp: dict[str, Any]) -> None:
         """See `Trainer.setup`. A new `optimizer` starts with no memory of the old one."""
-        kept = hasattr(self, "optimizer") and hp.get("optimizer") in (None, self.hp.get("optimizer"))
-        self.hp |= hp
-        if not kept:
+        if not hasattr(self, "hp"):
+            raise RuntimeError(f"{type(self).__name__}.__init__ must call super().__init__(...)")
+        self._known_names = {"optimizer"}
+        before, self.hp = self.hp, self.hp | hp
+        keeps_model = self._keep_or_build()
+        is_same = keeps_model and hasattr(self, "optimizer") and not changed({"optimizer"}, before, hp)
+        if not is_same:
             self.optimizer = self.make_optimizer(self.hp)
-        for name, value in (hp if kept else self.hp).items():
-            self.apply(name, value)
+            self._rates = Rates(self.optimizer, self.make_optimizer)
+        for name, value in (hp if is_same else self.hp).items():
+            if name not in self._shaping():
+                self.apply(name, value)
+        if changed(hp.keys() - self._known_names, before, hp):  # what processes that read ahead must know of
+            self._train_reader.restart()
 
     def train(self) -> None:
-        """See `Trainer.train`. The last batch of an epoch has what is left, however little."""
-        for _ in range(self._batches_per_step or self._batches_left()):
-            self.train_batch(self._next_batch())
+        """See `Trainer.train`. The last batch of an epoch has what is left, unless that is left out."""
+        if self._is_without_state:
+            raise ValueError(f"{', '.join(self._shaping())} cannot change during a trial: the model has that shape")
+        for _ in range(self._batches_in_step()):
+            whole = self._next_batch()
+            if self._micro_batch_size is None:
+                self.train_batch(self._batch(whole))
+            else:
+                self._train_in_parts(whole)
+            self._pass(whole)
+
+    def _train_in_parts(self, whole: Span) -> None:
+        self.optimizer.zero_grad()
+        for part in parts(whole, self._micro_batch_size):
+            self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
+        self.update()
 
     def evaluate(self) -> dict[str, float]:
         """See `Trainer.evaluate`. Every module is in evaluation mode here, and in its own mode again afterwards."""
-        with _evaluating(self.model), torch.no_grad():
-            return self._mean_over(self._valid_data)
+        averaged = self._average.in_place() if self._average else nullcontext()
+        with evaluating(self.model), torch.no_grad(), averaged, self.autocast():
+            return self._means()
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Trainer.state_dict`. A copy in host memory: training on does not change it."""
+        """See `Trainer.state_dict`. It holds the live tensors."""
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": self.epoch,
             "offset": self.offset,
         }
-        copied: dict[str, Any] = _map_tensors(state, lambda tensor: tensor.detach().to("cpu", copy=True))
-        return copied
+        if self._scaler.is_enabled():
+            state["scaler"] = self._scaler.state_dict()
+        if self._average:
+            state["average"] = self._average.state_dict()
+        detached: dict[str, Any] = map_tensors(state, Tensor.detach)
+        return detached
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Trainer.load_state_dict`."""
         self.model.load_state_dict(state["model"])
-        # The optimizer would go on working in the tensors it is given, hence the copy.
-        self.optimizer.load_state_dict(_map_tensors(state["optimizer"], Tensor.clone))
+        self.optimizer.load_state_dict(map_tensors(state["optimizer"], self._own))
+        self._scaler.load_state_dict(state.get("scaler", {}))
+        if self._average:
+            self._average.load_state_dict(state["average"])
         self.epoch, self.offset = state["epoch"], state["offset"]
+        self._is_without_state = False
 
-    # The data -------------------------------------------------------------------------------------------------------
+    # The model ------------------------------------------------------------------------------------------------------
 
-    def _next_batch(self) -> Any:
-        indices = self._epoch_order()[self.offset : self.offset + self.batch_size]
-        batch = self._fetch(self._train_data, indices, self._augmented)
-        batch = self.transform_batch(batch, self._generator("batch", self.epoch, self.offset))
-        self._advance(len(indices))
-        return batch
+    def _take(self, model: nn.Module) -> None:
+        self.model = model.to(self.device)
+        if self._compile:
+            self.model.compile()
+        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
 
-    def _advance(self, samples: int) -> None:
-        self.offset += samples
-        if self.offset >= len(self._train_data):
-            self.epoch, self.offset = self.epoch + 1, 0
+    def _keep_or_build(self) -> bool:
+        """Whether the model is there, in the shape that the hyper-parameters give it; else it is built."""
+        if hasattr(self, "model") and (self._shape is None or self._shape.fits(self.hp)):
+            return True
+        self._is_without_state = hasattr(self, "model")
+        self._shape = Recorded(self.hp)
+        self._take(self.build(self._shape))
+        return False
 
-    def _batches_left(self) -> int:
-        return -(-(len(self._train_data) - self.offset) // self.batch_size)
+    def _shaping(self) -> list[str]:
+        return sorted(self._shape.read) if self._shape else []
 
-    def _epoch_order(self) -> Tensor:
-        if self._order is None or self._order[0] != self.epoch:
-            generator = self._generator("order", self.epoch)
-            self._order = self.epoch, torch.randperm(len(self._train_data), generator=generator)
-        return self._order[1]
-
-    def _generator(self, purpose: str, *place: int) -> Generator:
-        """A generator of its own for each purpose and place; none of them has a state to save."""
-        digest = blake2b(repr((self.seed, purpose, *place)).encode(), digest_size=4).digest()
-        return Generator().manual_seed(int.from_bytes(digest))
-
-    def _augmented(self, index: int, sample: Any) -> Any:
-        return self.transform(sample, self._generator("sample", self.epoch, index))
-
-    def _fetch(
-        self, data: TensorDataset | Samples, indices: Tensor, change: Callable[[int, Any], Any] | None = None
-    ) -> Any:
-        if isinstance(data, TensorDataset):
-            here = indices.to(self.device)
-            return [tensor.index_select(0, here) for tensor in data.tensors]
-        samples = [change(i, data[i]) if change else data[i] for i in indices.tolist()]
-        return _map_tensors(default_collate(samples), lambda tensor: tensor.to(self.device))
-
-    def _mean_over(self, data: TensorDataset | Samples) -> dict[str, float]:
-        totals: defaultdict[str, float] = defaultdict(float)
-        for start in range(0, len(data), self.eval_batch_size):
-            indices = torch.arange(start, min(start + self.eval_batch_size, len(data)))
-            for name, mean in self.measure(self._fetch(data, indices)).items():
-                totals[name] += float(mean) * len(indices)
-        return {name: total / len(data) for name, total in totals.items()}
-
-    def _apply_to(self, group: dict[str, Any], name: str, value: Any) -> None:
-        if name == "momentum" and "betas" in group:
-            group["betas"] = (value, group["betas"][1])
-        elif name in group and name != "params":
-            group[name] = value
-        else:
-            known = ", ".join(key for key in group if key != "params")
-            raise ValueError(f"hyper-parameter {name!r} is none of the optimizer's ({known}); override `apply` for it")
-
-
-def _on_device(data: TensorDataset | Samples, device: str) -> TensorDataset | Samples:
-    if isinstance(data, TensorDataset):
-        return TensorDataset(*(tensor.to(device) for tensor in data.tensors))
-    return data
-
-
-def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest of dicts and lists (a tuple becomes a list, as in JSON) with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _map_tensors(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_map_tensors(item, change) for item in value]
-    return value
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; a part that was frozen in it before stays so."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def _positive(name: str, value: Any) -> int:
-    if value != int(value) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, not {value!r}")
-    return int(value)
+    def _own(self, tensor: Tensor) -> Tensor:
+        """A copy where the optimizer would else go on working in the tensor it is given."""
+        return tensor.clone() if self.device == "cpu" or tensor.dim() == 0 else tensor

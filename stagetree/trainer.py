@@ -93,7 +93,8 @@ class Trainer(ABC):
         answer before the next step, so it may hold the live tensors.
 
         Returns:
-            Tensors and JSON values (None, bool, int, float, str), nested in lists and in dicts with str or int keys.
+            Tensors, NumPy arrays, bytes and JSON values (None, bool, int, float, str), nested in lists, and in dicts
+            with str or int keys.
         """
 
     @abstractmethod

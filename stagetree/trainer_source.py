@@ -11,6 +11,7 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from stagetree.versions import root
@@ -20,6 +21,42 @@ NOT_OURS = frozenset(
     | {"torchvision", "transformers"}
 )
 """Libraries whose classes are bases of models, data and settings, and of no trainer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The trainer_args and runtime_args that a trainer's constructor takes. is_open: any others as well."""
+
+    names: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    is_open: bool = True
+
+    @classmethod
+    def of(cls, function: ast.FunctionDef) -> Arguments:
+        """Those of an `__init__`, without `self` and what the runner gives."""
+        given, args = {"seed", "device"}, function.args
+        plain = [each.arg for each in [*args.posonlyargs, *args.args][1:]]
+        optional = {*plain[len(plain) - len(args.defaults) :]} if args.defaults else set[str]()
+        optional |= {each.arg for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value}
+        names = [name for name in [*plain, *(each.arg for each in args.kwonlyargs)] if name not in given]
+        required = tuple(name for name in names if name not in optional)
+        return cls(tuple(names), required, is_open=args.kwarg is not None)
+
+
+def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Arguments]:
+    """What each trainer's constructor takes, by the trainer's name; of one that is not in its body, anything."""
+    file = Path(path).resolve()
+    tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
+    named = {_literals(node).get("name"): node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {name: _constructor(node) for name, node in named.items() if name is not None}
+
+
+def _constructor(node: ast.ClassDef) -> Arguments:
+    own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    function = next(own, None)
+    if function is None or function.decorator_list:
+        return Arguments()
+    return Arguments.of(function)
 
 
 def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:

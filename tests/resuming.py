@@ -5,6 +5,7 @@ Run as a script, this file is the fresh process that goes on after the break.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import os
@@ -78,7 +79,7 @@ def train(trainer: Trainer, case: Case, first: int, last: int, *, watch: bool = 
         if watch:
             evaluate(trainer)
             trainer.state_dict()
-    saved = Saved(trainer.state_dict())
+    saved = Saved(copy.deepcopy(trainer.state_dict()))
     saved.metrics = evaluate(trainer)
     return saved
 

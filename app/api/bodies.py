@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Body
@@ -15,6 +16,7 @@ from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
+from stagetree.trainer_source import Arguments
 
 
 def study_of(body: Any, trainers: Catalogue, limits: Limits) -> StudySpec:
@@ -34,7 +36,22 @@ def trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
         raise SpecError([SpecProblem("trainer", f"cannot be used as its file is now: {error}")]) from None
     if source is None:
         raise SpecError([SpecProblem("trainer", _unknown_trainer(spec.trainer, sorted(trainers.describe())))])
+    if problems := list(_arguments(spec, source.takes)):
+        raise SpecError(problems)
     return source
+
+
+def _arguments(spec: StudySpec, takes: Arguments) -> Iterator[SpecProblem]:
+    """What the trainer's constructor would not take, and what it would miss."""
+    for where, given in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
+        for name in given:
+            if not (takes.is_open or name in takes.names):
+                known = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
+                problem = f"is no argument of trainer {spec.trainer!r}: {known}{did_you_mean(name, takes.names)}"
+                yield SpecProblem(f"{where}.{name}", problem)
+    for name in takes.required:
+        if name not in spec.trainer_args and name not in spec.runtime_args:
+            yield SpecProblem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
 
 
 def _unknown_trainer(name: str, known: list[str]) -> str:

@@ -17,7 +17,7 @@ from app.api.writable import writable
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.events.export import lines
-from app.events.rows import Rows
+from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
 
 Json = dict[str, Any]
@@ -37,7 +37,7 @@ def studies(
     return {"items": [views.listed(row) for row in found[:limit]], "next_cursor": more}
 
 
-def _matching(rows: Rows, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
+def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
     while page := rows.studies.page(after=after, limit=ROWS):
         after = page[-1].id
         yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))

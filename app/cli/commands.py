@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import changing, debugging, history, looking, running, striking
+from app.cli import changing, checking, debugging, exporting, history, looking, running, striking
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -42,7 +42,15 @@ app = typer.Typer(
 )
 
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (running.run, running.preview, running.up, running.submit, running.watch, running.wait),
+    "Run studies": (
+        running.run,
+        running.preview,
+        running.up,
+        running.submit,
+        running.watch,
+        running.wait,
+        checking.check,
+    ),
     "Look at studies": (
         looking.studies,
         looking.trials,
@@ -52,6 +60,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         history.events,
         history.replay,
         history.export,
+        exporting.weights,
     ),
     "Change studies": (changing.pause, changing.resume, changing.reopen, changing.cancel, striking.strike),
     "Look at the installation": (looking.slots, looking.trainers, looking.doctor),

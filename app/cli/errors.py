@@ -43,32 +43,26 @@ def _sentence(error: Exception) -> str:
     return "\n".join(fields) or error.detail or error.title
 
 
+CODES = {
+    "stagetree.spec.SpecError": USAGE,
+    "app.registry.TrainerFileError": USAGE,
+    "app.events.export.NotALog": USAGE,
+    "app.api.errors.Invalid": USAGE,
+    "app.api.health.NotReady": FAILED,
+    "app.domain.errors.Unknown": NOT_FOUND,
+    "app.domain.errors.Refused": USAGE,
+    "app.embedded.StackFailed": FAILED,
+    "app.events.database.DatabaseUnavailable": FAILED,
+    "stagetree.errors.NotFound": NOT_FOUND,
+    "stagetree.errors.Conflict": CONFLICT,
+    "stagetree.errors.Invalid": USAGE,
+    "stagetree.errors.Unreachable": UNREACHABLE,
+    "stagetree.errors.StagetreeError": FAILED,
+}
+"""By name: an error whose module was never imported cannot be there, and that module may not be installed."""
+
+
 def _code(error: Exception) -> int | None:
     """The exit code for an error; None for one that is our own mistake and deserves its traceback."""
-    from app.api.errors import Invalid
-    from app.api.health import WrongSchema
-    from app.domain.errors import Refused, Unknown
-    from app.embedded import StackFailed
-    from app.events.database import DatabaseUnavailable
-    from app.events.export import NotALog
-    from app.registry import TrainerFileError
-    from stagetree import client
-    from stagetree.spec import SpecError
-
-    codes: list[tuple[type[Exception], int]] = [
-        (SpecError, USAGE),
-        (TrainerFileError, USAGE),
-        (NotALog, USAGE),
-        (Invalid, USAGE),
-        (Unknown, NOT_FOUND),
-        (Refused, USAGE),
-        (StackFailed, FAILED),
-        (WrongSchema, FAILED),
-        (DatabaseUnavailable, FAILED),
-        (client.NotFound, NOT_FOUND),
-        (client.Conflict, CONFLICT),
-        (client.Invalid, USAGE),
-        (client.Unreachable, UNREACHABLE),
-        (client.StagetreeError, FAILED),
-    ]
-    return next((code for kind, code in codes if isinstance(error, kind)), None)
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
+    return next((CODES[name] for name in names if name in CODES), None)

@@ -34,12 +34,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOpened:
-    """First event of every stream: what all studies on this plan have in common."""
+    """First event of every stream: what all studies on this plan have in common.
+
+    determinism: as in `StudySpec`; plans of before it could be chosen are `strict`.
+    """
 
     trainer: str
     trainer_version: str
     trainer_args: Json
     seed: int
+    determinism: str = "strict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,9 +29,12 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
 
 
-def plan_id(trainer: str, version: str, trainer_args: Mapping[str, Any], seed: int) -> PlanId:
-    """The plan that studies with these share."""
-    return PlanId("plan-" + digest(trainer, version, trainer_args, seed))
+def plan_id(
+    trainer: str, version: str, trainer_args: Mapping[str, Any], seed: int, determinism: str = "strict"
+) -> PlanId:
+    """The plan that studies with these share. `strict` is no part of it, so that plans keep their names."""
+    parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
+    return PlanId("plan-" + digest(*parts))
 
 
 def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:

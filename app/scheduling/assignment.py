@@ -53,6 +53,7 @@ class ChainAssignment:
     resume: ResumePoint | None
     intermediate_bytes: int = 0
     runtime_args: Mapping[str, Any] = field(default_factory=dict)
+    determinism: str = "strict"
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -86,6 +87,7 @@ def assign(
         trainer_version=plan.opened.trainer_version,
         trainer_args=plan.opened.trainer_args,
         seed=plan.opened.seed,
+        determinism=plan.opened.determinism,
         study=study,
         trial=trial,
         hp=plan.trial((study, trial)).hp,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from app.events.rows import Rows, SlotTaken
-from app.events.tables import SlotRow
+from app.events.rows import SlotTaken
+from app.events.rows.ports import RowsPort, SlotRecord
 
 LOCK_SECONDS = 3.0
 """What was killed may take a moment to be gone."""
@@ -82,18 +82,18 @@ class Ownership:
         """From here on as another process, in the place of all that came before it on this machine."""
         self.owner = f"{self._lock.id}:{uuid4().hex}"
 
-    def is_ours(self, row: SlotRow) -> bool:
+    def is_ours(self, row: SlotRecord) -> bool:
         """Whether the row was written by a process that held our lock: this one, its fork, or one that is dead."""
         return row.owner.startswith(f"{self._lock.id}:")
 
-    def is_free(self, rows: Rows) -> bool:
+    def is_free(self, rows: RowsPort) -> bool:
         """Whether the slot may be taken. False: a worker elsewhere has it, and may be dead; look again in a moment.
 
         Raises `SlotTaken` when that one is alive.
         """
         return self._may_replace(rows, rows.slots.get(self.slot))
 
-    def take(self, rows: Rows, device: str) -> bool:
+    def take(self, rows: RowsPort, device: str) -> bool:
         """Become the slot's worker; False as `is_free`. Raises `SlotTaken`."""
         row = rows.slots.get(self.slot)  # looked at once: whoever comes in between is not replaced
         if not self._may_replace(rows, row):
@@ -103,12 +103,12 @@ class Ownership:
         rows.slots.take(self.slot, self.owner, instead_of=instead_of, device=device, host=host, pid=pid)
         return True
 
-    def _may_replace(self, rows: Rows, row: SlotRow | None) -> bool:
+    def _may_replace(self, rows: RowsPort, row: SlotRecord | None) -> bool:
         if row is None or self.is_ours(row) or rows.now() - row.seen_at > self._lease_seconds:
             return True
         return self._is_silent(row)
 
-    def _is_silent(self, row: SlotRow) -> bool:
+    def _is_silent(self, row: SlotRecord) -> bool:
         """Whether the other's heartbeat has not moved for a while. Raises `SlotTaken` when it has."""
         seen = row.owner, row.seen_at
         if self._seen is None:

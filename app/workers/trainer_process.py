@@ -54,7 +54,8 @@ class TrainerProcess:
     fault of ours. After `hang` and `crash` the process is gone. `TrainerKilled` when `kill` was called.
 
     pid: of the process, and of its process group. step: how many steps the model has been trained for, as far as was
-    heard. info: what the process said of itself, `torch` and `device_name`.
+    heard. info: what the process said of itself, `torch` and `device_name`. not_exact: the operations it has warned of,
+    which have no deterministic form, since it was started.
     """
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
@@ -62,6 +63,7 @@ class TrainerProcess:
         self._connection, self._lifeline = connection, lifeline
         self._stacks = anonymous_file(0)
         self._number = 0
+        self.not_exact: tuple[str, ...] = ()
         self._end: int | str | None = None
         self._is_killed = False
         self._reading_end = RLock()  # also of a signal's handler in the same thread
@@ -111,9 +113,22 @@ class TrainerProcess:
         finally:
             os.close(fd)
 
-    def build(self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Deadline) -> None:
-        """A new model before its first step; that before it is freed first. A process serves one file only."""
-        self._ask("build", deadline, file=str(Path(file).resolve()), name=name, args=dict(args), seed=seed)
+    def build(
+        self,
+        file: str,
+        name: str,
+        args: Mapping[str, Any],
+        seed: int,
+        *,
+        deadline: Deadline,
+        determinism: str = "strict",
+    ) -> None:
+        """A new model before its first step; that before it is freed first. A process serves one file only.
+
+        determinism: see `stagetree.runtime.machine.set_determinism`.
+        """
+        what = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
+        self._ask("build", deadline, **what, determinism=determinism)
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> None:
         """Put the model where it was after `step` steps; `state` stays the caller's."""
@@ -145,7 +160,8 @@ class TrainerProcess:
         while True:
             number = self._send("train", hp=dict(hp), until=end)
             try:
-                self._answer(number, "train", deadline, look)
+                answer, _ = self._answer(number, "train", deadline, look)
+                self.not_exact = tuple(answer["not_exact"])
             except (TrainerFailed, TrainerKilled):
                 raise
             except BaseException:

@@ -37,6 +37,8 @@ class CharLM(TorchTrainer):
         context: int = 64,
         dropout: float = 0.1,
         batches_per_step: int = 20,
+        precision: str = "fp32",
+        micro_batch_size: int | None = None,
     ) -> None:
         letters, train, valid = windows(TEXT.read_text(), context)
         model = Transformer(letters, layers=layers, width=width, heads=heads, context=context, dropout=dropout)
@@ -47,6 +49,9 @@ class CharLM(TorchTrainer):
             train_data=train,
             valid_data=valid,
             batches_per_step=batches_per_step,
+            precision=precision,
+            micro_batch_size=micro_batch_size,
+            clip_grad_norm=1.0,
         )
 
     def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
@@ -54,18 +59,6 @@ class CharLM(TorchTrainer):
         vectors = [p for p in self.model.parameters() if p.dim() <= 1]
         groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=hp["lr"], betas=(0.9, 0.95))
-
-    def apply(self, name: str, value: Any) -> None:
-        if name == "weight_decay":  # for the matrices alone; left to itself, it would be set in both groups
-            self.optimizer.param_groups[0]["weight_decay"] = value
-        else:
-            super().apply(name, value)
-
-    def train_batch(self, batch: list[Tensor]) -> None:
-        self.optimizer.zero_grad()
-        self.loss(batch).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), max_norm=1.0)
-        self.optimizer.step()
 
     def loss(self, batch: list[Tensor]) -> Tensor:
         window = batch[0].long()  # [B, T + 1]

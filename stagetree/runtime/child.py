@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from stagetree.runtime import machine, state_format
+from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
@@ -35,6 +35,7 @@ def run(wire: Wire) -> int:
     """Serve until told to exit, or until the other side is gone."""
     machine.log_to_stderr()
     machine.prefer_for_killing()
+    inexact.watch()
     try:
         Child(wire).serve()
     except (EOFError, ConnectionError):
@@ -107,6 +108,7 @@ class Child:
             raise RuntimeError(f"this process serves {self._file}, and no other file")
         self._file = message["file"]
         self._drop()
+        machine.set_determinism(message["determinism"])
         with user_code():
             kind = load_trainer(self._file, message["name"])
         self._model = Model.build(kind, message["args"], message["seed"], self._device)
@@ -134,7 +136,7 @@ class Child:
                 self._wire.send({"number": message["number"], "step": model.step})
                 reported_at = now
             until = self._new_end(until)
-        return {"seconds": time.monotonic() - begun_at}
+        return {"seconds": time.monotonic() - begun_at, "not_exact": inexact.seen()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         metrics = self._built.evaluate()

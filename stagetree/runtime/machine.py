@@ -23,8 +23,7 @@ BLAS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "ope
 class Machine:
     """device: as torch writes it, `cpu` or `cuda:0`. visible_devices: for CUDA_VISIBLE_DEVICES; None leaves that alone.
 
-    threads: of the CPU. determinism: `strict` makes an operation that has no deterministic algorithm an error, `warn`
-    a warning; `off` allows all.
+    threads: of the CPU. determinism: of what is built first, see `set_determinism`.
     """
 
     device: str
@@ -36,7 +35,7 @@ class Machine:
         """Make it so for this process and those that it starts; what to tell of it. RuntimeError: no such device."""
         self._set_environment()
         self._set_threads()
-        self._set_determinism()
+        set_determinism(self.determinism)
         if self.device == "cpu":
             _keep_freed_memory()
             return {"torch": torch.__version__, "device_name": "cpu"}
@@ -47,8 +46,7 @@ class Machine:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_devices
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(self.threads)
-        if self.determinism != "off":
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, whatever comes later
 
     def _set_threads(self) -> None:
         torch.set_num_threads(self.threads)
@@ -58,12 +56,6 @@ class Machine:
                 if hasattr(library, name):
                     getattr(library, name)(self.threads)
 
-    def _set_determinism(self) -> None:
-        exact = self.determinism != "off"
-        torch.use_deterministic_algorithms(exact, warn_only=self.determinism == "warn")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs 5 %
-        torch.backends.cudnn.benchmark = not exact
-
     def _start_device(self) -> str:
         """Start CUDA and let the device do something: one that cannot must not be given work."""
         if not torch.cuda.is_available():
@@ -72,6 +64,16 @@ class Machine:
         torch.cuda.set_device(self.device)
         (torch.ones(8, 8, device=self.device) @ torch.ones(8, 8, device=self.device)).sum().item()
         return torch.cuda.get_device_name(self.device)
+
+
+def set_determinism(mode: str) -> None:
+    """`strict` makes an operation that has no deterministic form an error, `warn` a warning; `off` allows all.
+
+    Of attention, torch has backward passes that are deterministic under `strict` only: not with a warning.
+    """
+    torch.use_deterministic_algorithms(mode != "off", warn_only=mode == "warn")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs 5 %
+    torch.backends.cudnn.benchmark = mode == "off"
 
 
 def log_to_stderr() -> None:

@@ -1,5 +1,7 @@
 """A state as one safetensors image: tensors by the names of their places, everything else as JSON in its header.
 
+Arrays of NumPy and bytes lie beside the tensors, as tensors do.
+
 Nothing is ever unpickled. An image is written into a file without a name, which can be handed to another process: each
 tensor is copied once, from where it is.
 """
@@ -12,11 +14,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from stagetree.runtime.anonymous_file import anonymous_file
 
-TENSOR, PAIRS, TUPLE = "$tensor", "$pairs", "$tuple"
+TENSOR, ARRAY, BYTES, PAIRS, TUPLE = "$tensor", "$array", "$bytes", "$pairs", "$tuple"
 DTYPES = {
     "F64": torch.float64,
     "I64": torch.int64,
@@ -43,7 +46,7 @@ Image = bytes | bytearray | memoryview | mmap.mmap
 
 
 class Unsavable(TypeError):
-    """A state holds something that is neither a tensor nor a JSON value; the message says where."""
+    """A state holds something that is no tensor, array, bytes or JSON value; the message says where."""
 
 
 def write(state: Any) -> tuple[int, int]:
@@ -67,7 +70,14 @@ def unpack(image: Image) -> Any:
     begin = LENGTH + int.from_bytes(area[:LENGTH], "little")
     header = json.loads(bytes(area[LENGTH:begin]))
     tree = json.loads(header.pop("__metadata__")["tree"])
-    return _rebuild(tree, {name: _tensor(area, begin, entry) for name, entry in header.items()})
+    return _rebuild(tree, tensors_of(area, begin, header))
+
+
+def tensors_of(
+    area: bytearray | memoryview | mmap.mmap, begin: int, entries: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The tensors that a header's entries describe, where they lie: in `area`, from `begin` on."""
+    return {name: _tensor(area, begin, entry) for name, entry in entries.items()}
 
 
 def read(fd: int) -> Any:
@@ -84,6 +94,11 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
         name = _name(path, tensors)
         tensors[name] = _savable(value, path)
         return {TENSOR: name}
+    if isinstance(value, np.ndarray):
+        return {ARRAY: _flatten(_tensor_of(value, path), path, tensors)[TENSOR]}
+    if isinstance(value, bytes | bytearray):
+        content = np.frombuffer(value, dtype=np.uint8)
+        return {BYTES: _flatten(_tensor_of(content, path), path, tensors)[TENSOR]}
     if isinstance(value, dict):
         return {PAIRS: [[_scalar(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
@@ -99,6 +114,13 @@ def _name(path: tuple[Any, ...], taken: Mapping[str, Any]) -> str:
     return name if name not in taken else f"{name}#{len(taken)}"
 
 
+def _tensor_of(array: np.ndarray[Any, Any], path: tuple[Any, ...]) -> torch.Tensor:
+    try:
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    except (TypeError, ValueError):
+        raise Unsavable(f"{_place(path)} is an array of {array.dtype}, which cannot be saved") from None
+
+
 def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
     if tensor.layout != torch.strided or tensor.dtype not in NAMES:
         raise Unsavable(f"{_place(path)} is a tensor of {tensor.dtype} and {tensor.layout}, which cannot be saved")
@@ -109,7 +131,7 @@ def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     what = f"{_place(path)} is a {type(value).__name__}"
-    raise Unsavable(f"{what}; state_dict must hold tensors and JSON values only")
+    raise Unsavable(f"{what}; state_dict must hold tensors, arrays, bytes and JSON values only")
 
 
 def _place(path: tuple[Any, ...]) -> str:
@@ -158,6 +180,10 @@ def _rebuild(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return tree
     if TENSOR in tree:
         return tensors[tree[TENSOR]]
+    if ARRAY in tree:
+        return tensors[tree[ARRAY]].numpy()
+    if BYTES in tree:
+        return tensors[tree[BYTES]].numpy().tobytes()
     if TUPLE in tree:
         return tuple(_rebuild(item, tensors) for item in tree[TUPLE])
     return {key: _rebuild(value, tensors) for key, value in tree[PAIRS]}

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from commandline import Stagetree
 from stacks import TOYS, Service, free_port
 from toys import grid, trials
+
+from app.cli.errors import CODES
 
 Json = dict[str, Any]
 Write = Callable[[Any], Path]
@@ -179,3 +182,10 @@ def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write
         said = stagetree("run", write(grid("kept")), "--trainers", TOYS[0], "--dir", tmp_path)
     assert said.code == 1
     assert "is kept" not in said.err
+
+
+def test_every_error_that_has_a_code_is_where_its_name_says() -> None:
+    for name in CODES:
+        module, _, kind = name.rpartition(".")
+        found = getattr(import_module(module), kind)
+        assert f"{found.__module__}.{found.__qualname__}" == name

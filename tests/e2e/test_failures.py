@@ -18,7 +18,7 @@ KINDS = {
     "nan": ("nan", "score is not a finite number after step 5"),
     "silent": ("metric", "score"),
     "absurd": ("exception", "TypeError: evaluate must return a dict of numbers, got str"),
-    "unsavable": ("exception", "state_dict must hold tensors and JSON values only"),
+    "unsavable": ("exception", "state_dict must hold tensors, arrays, bytes and JSON values only"),
 }
 
 

@@ -23,10 +23,10 @@ def test_digits(tmp_path: Path) -> None:
     check_resumes(case, tmp_path)
 
 
-@pytest.mark.parametrize("broken", [1, 3])
-def test_charlm(tmp_path: Path, broken: int) -> None:
+@pytest.mark.parametrize(("broken", "how"), [(1, {}), (3, {}), (3, {"precision": "bf16", "micro_batch_size": 16})])
+def test_charlm(tmp_path: Path, broken: int, how: dict[str, Any]) -> None:
     # Seven batches a step are far from an epoch, and the batch size changes on the way.
-    args = {"layers": 2, "width": 16, "heads": 2, "context": 32, "batches_per_step": 7}
+    args = {"layers": 2, "width": 16, "heads": 2, "context": 32, "batches_per_step": 7, **how}
     lr = {"family": "wsd", "peak": 0.01, "warmup": 1, "stable_until": 3, "decay": 3, "shape": "cosine"}
     hp = {"lr": lr, "bs": changing(32, 50, at=[3]), "weight_decay": changing(0.1, 0.0, at=[2])}
     case = Case(str(EXAMPLES / "charlm/trainer.py"), "CharLM", args, hp, broken=broken, steps=5, seed=3)

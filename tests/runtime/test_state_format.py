@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -55,6 +56,19 @@ def test_everything_comes_back() -> None:
     assert same(STATE | {"grad": STATE["grad"].detach()}, restored)
 
 
+def test_arrays_and_bytes_come_back() -> None:
+    state: dict[str, Any] = {"booster": b"\x00\xff", "none": b"", "point": np.array(2.5)}
+    state |= {"columns": np.arange(6.0).reshape(2, 3).T, "mask": np.array([True, False]), "many": [np.zeros((0, 3))]}
+    state["rows"] = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    restored = unpack(image_of(state))
+    assert restored["booster"] == b"\x00\xff" and restored["none"] == b""
+    for name in ("point", "rows", "columns", "mask"):
+        assert restored[name].dtype == state[name].dtype and np.array_equal(restored[name], state[name]), name
+        assert restored[name].shape == state[name].shape
+    assert restored["many"][0].shape == (0, 3)
+    restored["columns"] += 1  # it is the trainer's own
+
+
 def test_a_file_is_read_where_it_is_and_never_changed() -> None:
     fd, _ = write({"weights": torch.zeros(1000)})
     read(fd)["weights"].fill_(1.0)
@@ -98,6 +112,7 @@ def test_checkpoints_of_the_version_before_can_be_read() -> None:
         ),
         ({"w": torch.ones(2, dtype=torch.complex128)}, r"state\['w'\] is a tensor of torch.complex128"),
         ({(1, 2): 3}, "state is a tuple"),
+        ({"names": np.array(["a"], dtype=object)}, r"state\['names'\] is an array of object"),
     ],
 )
 def test_what_cannot_be_saved_is_named(state: Any, words: str) -> None:

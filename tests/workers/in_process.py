@@ -29,7 +29,9 @@ class InProcess:
     def log(self, path: Path) -> None:
         self.logs.append(path)
 
-    def build(self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Any) -> None:
+    def build(
+        self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Any, determinism: str = "strict"
+    ) -> None:
         assert self.file in ("", file), "a process serves one file"
         self.file = file
         self._model = None

@@ -61,8 +61,9 @@ def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     version = trainer_of(spec, use.trainers).version
     args, at = dict(spec.trainer_args), use.clock()
-    opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, trainer_args=args, seed=spec.seed)
-    stream, study = plan_id(spec.trainer, version, args, spec.seed), _new_id(use, spec.name)
+    same: Json = {"trainer_args": args, "seed": spec.seed, "determinism": spec.determinism}
+    opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, **same)
+    stream, study = plan_id(spec.trainer, version, **same), _new_id(use, spec.name)
     command = c.SubmitStudy(plan=opened, study=study, spec=spec.to_json(), at=at)
     return write(stream, lambda plan: decide(plan, command, use.limits))
 

@@ -34,7 +34,7 @@ class Lease:
     stream: str
     slot: str
     fence: int
-    assignment: dict[str, Any]
+    assignment: Mapping[str, Any]
     flags: ChainFlags
 
 

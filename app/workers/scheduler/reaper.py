@@ -39,15 +39,15 @@ class Reaper:
         """The database did not answer."""
         self._answered_since = None
 
-    def reap(self, seen: Overview) -> None:
-        """End whoever is over. Raises `DatabaseUnavailable`."""
+    def reap(self, seen: Overview) -> bool:
+        """End whoever is over; whether there was anybody. Raises `DatabaseUnavailable`."""
         if self._answered_since is None:
             self._answered_since = seen.now
         is_patient = seen.now - self._answered_since < self._ports.lease_seconds
-        for row in seen.expired:
-            outcome = _outcome(row, seen)
-            if not (is_patient and row.state != ChainState.READY and row.lease_until > GIVEN_UP):
-                self._end(row, outcome)
+        over = [row for row in seen.expired if not (is_patient and _may_be_heard_of(row))]
+        for row in over:
+            self._end(row, _outcome(row, seen))
+        return bool(over)
 
     def _end(self, row: ChainRecord, outcome: ChainOutcome) -> None:
         logger.warning("chain %s on %s was not heard of in time and is over: %s", row.chain, row.slot, outcome)
@@ -73,6 +73,11 @@ class Reaper:
         heard_at = row.lease_until - self._ports.lease_seconds if row.lease_until else self._ports.clock()
         seconds = max(0.0, heard_at - chain.at - chain.seconds) if steps else 0.0
         return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
+
+
+def _may_be_heard_of(row: ChainRecord) -> bool:
+    """Whether a worker has the chain, and is not known to be gone."""
+    return row.state != ChainState.READY and row.lease_until > GIVEN_UP
 
 
 def _outcome(row: ChainRecord, seen: Overview) -> ChainOutcome:

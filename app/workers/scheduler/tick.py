@@ -53,7 +53,8 @@ class Scheduler:
 
     def _tick(self) -> None:
         seen = overview(self._ports.records, self._ports.lease_seconds)
-        self._reaper.reap(seen)
+        if self._reaper.reap(seen):  # whose slots are free now
+            seen = overview(self._ports.records, self._ports.lease_seconds)
         self._dispatch.send_again(seen.undelivered)
         self._outlook.update(seen.versions)
         self._tuning.forget(seen.versions)

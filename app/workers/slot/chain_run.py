@@ -9,7 +9,8 @@ from app.domain import events as e
 from app.domain.ids import NodeId
 from app.domain.states import FailureKind
 from app.events.log import Alongside
-from app.events.rows import ChainFlags, Lease, Rows
+from app.events.rows import ChainFlags, Lease
+from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot import quarantine
 from app.workers.slot.checkpoint_store import CheckpointUnreadable, Stored
@@ -167,7 +168,7 @@ class ChainRun:
         chain, fence, index = self.claim.chain, self.claim.fence, self.execution.index
         plan, node, step = place
 
-        def advance(rows: Rows) -> None:
+        def advance(rows: RowsPort) -> None:
             if is_last:
                 rows.chains.release(chain, fence, {"plan": plan, "node": node, "step": step})
             else:
@@ -247,13 +248,13 @@ class ChainRun:
         """The scheduler learns in the same transaction what this slot has, and does not give it the same again."""
         me, versions, note = self._parts.me, self._parts.host.versions, self._parts.notes.text
 
-        def over(rows: Rows) -> None:
+        def over(rows: RowsPort) -> None:
             self._over(rows)
             describe(rows, me, versions, note)
 
         return over if sentence is None else sentence.added_to(over)
 
-    def _over(self, rows: Rows) -> None:
+    def _over(self, rows: RowsPort) -> None:
         rows.chains.end(self.claim.chain, self.claim.fence)
 
     def _end(self, facts: Sequence[e.Event], proof: Alongside | None = None) -> None:

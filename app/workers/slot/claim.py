@@ -11,8 +11,8 @@ from app.away import LostRace
 from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
-from app.events.rows import ChainFlags, ChainNotClaimable, Lease, Rows
-from app.events.tables import ChainRow
+from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.events.rows.ports import ChainRecord, RowsPort
 from app.workers.slot.patience import Patience
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Claiming:
                 break
         raise ChainNotClaimable(f"Chain {chain} was not claimed: this worker is to end.")
 
-    def _claim(self, rows: Rows, chain: str, is_doubtful: bool) -> Lease:
+    def _claim(self, rows: RowsPort, chain: str, is_doubtful: bool) -> Lease:
         try:
             return rows.chains.claim(chain, self._owner, self._lease_seconds)
         except ChainNotClaimable:
@@ -60,6 +60,6 @@ class Claiming:
             return _lease(row)
 
 
-def _lease(row: ChainRow) -> Lease:
+def _lease(row: ChainRecord) -> Lease:
     flags = ChainFlags(tuple(row.extra_eval_steps), row.stop)
     return Lease(row.chain, row.stream, row.slot, row.fence, row.assignment, flags)

@@ -14,7 +14,8 @@ from threading import Thread
 from app.away import LostRace
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
-from app.events.rows import ChainFlags, Fenced, Rows, SlotLost, SlotTaken
+from app.events.rows import ChainFlags, Fenced, SlotLost, SlotTaken
+from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.owner import Owner
 
@@ -135,7 +136,7 @@ class Heartbeat:
                 self._renew(pulse, flags)
         self.flags, self._beat_at = flags, self._clock()
 
-    def _appear(self, rows: Rows) -> None:
+    def _appear(self, rows: RowsPort) -> None:
         """Be the slot's worker, as before, or again if its row is gone. Raises `SlotTaken`."""
         me, said = self._me, self._describe()
         if self._is_retiring():
@@ -146,11 +147,12 @@ class Heartbeat:
             if not me.take(rows, self._device):
                 return
             self._said = None
-        if said != self._said:
+        row = rows.slots.get(me.slot)
+        if said != self._said or (row is not None and dict(row.trainers) != dict(said.trainers)):
             rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
         self._said = said
 
-    def _touch(self, rows: Rows) -> bool:
+    def _touch(self, rows: RowsPort) -> bool:
         try:
             rows.slots.touch(self._me.slot, self._me.owner)
         except SlotLost:

@@ -16,7 +16,8 @@ from app.domain import events as e
 from app.events.database import DatabaseUnavailable
 from app.events.log import Alongside
 from app.events.records import Records
-from app.events.rows import Fenced, Rows
+from app.events.rows import Fenced
+from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.patience import Closing, Patience
 from app.workers.slot.worker_thread import WorkerThread
@@ -72,7 +73,7 @@ class FactOutbox:
         Raises `Closing` if there was no room for it before the slot was to end.
         """
 
-        def guard(rows: Rows) -> None:
+        def guard(rows: RowsPort) -> None:
             rows.chains.guard(claim.chain, claim.fence)
 
         key = f"{claim.chain}:{claim.fence}:{next(self._numbers)}"

@@ -10,7 +10,7 @@ from app.away import LostRace
 from app.domain import events as e
 from app.events.database import DatabaseUnavailable
 from app.events.log import Alongside
-from app.events.rows import Rows
+from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.owner import Owner, quarantine
 from app.workers.slot.parts import Parts
@@ -32,7 +32,7 @@ class Sentence:
     def added_to(self, proof: Alongside) -> Alongside:
         """Both in one transaction, so that nothing else is assigned in between."""
 
-        def both(rows: Rows) -> None:
+        def both(rows: RowsPort) -> None:
             proof(rows)
             quarantine(rows, self.me, self.seconds, self.reason)
 

@@ -46,7 +46,16 @@ class Executor(Protocol):
 
     def log(self, path: Path) -> None: ...
 
-    def build(self, file: str, name: str, args: Mapping[str, Any], seed: int, *, deadline: Deadline) -> None: ...
+    def build(
+        self,
+        file: str,
+        name: str,
+        args: Mapping[str, Any],
+        seed: int,
+        *,
+        deadline: Deadline,
+        determinism: str = ...,
+    ) -> None: ...
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> None: ...
 
@@ -201,7 +210,8 @@ class TrainerHost:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self._deadline("build")
-        self._call(lambda process: process.build(path, work.trainer, args, work.seed, deadline=deadline))
+        how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism}
+        self._call(lambda process: process.build(path, work.trainer, args, work.seed, **how))
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")

@@ -1,0 +1,77 @@
+"""`stagetree weights`: the weights of a trial, as a file that any program opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.errors import NOT_FOUND, fail
+from app.cli.options import Store, StudyId
+from app.cli.store import DATABASE, DEFAULT, is_store
+
+TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
+Step = Annotated[int | None, typer.Option("--step", metavar="S", min=1, help="By default where it was measured last.")]
+Into = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
+
+
+def weights(
+    id: StudyId, trial: TrialNumber = None, step: Step = None, output: Into = Path(), dir: Store = None
+) -> None:
+    """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server.
+
+    \b
+    Example:  stagetree weights last -o best
+    """
+    from app.api.kept import kept_state
+    from app.domain import ids
+    from app.domain.errors import Unknown
+    from app.events.database import Database
+    from app.events.plans import Plans
+    from app.events.records import SqlRecords
+    from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
+    from app.workers.slot.object_store import open_store
+    from stagetree.weights import export_weights
+
+    folder = dir or (DEFAULT if is_store(DEFAULT) else None)
+    name, (database, root) = _study(id, folder), _places(folder)
+    records = SqlRecords(Database(database))
+    try:
+        with records.read() as rows:
+            row = rows.studies.find(name)
+        if row is None:
+            raise Unknown(f"there is no study {name}")
+        with Plans(records.log).holding(row.stream) as plan:
+            found = kept_state(plan, plan.studies[ids.StudyId(name)], trial, step)
+        state = CheckpointStore(open_store(root)).read(found.checkpoint.key, found.checkpoint.sha256)
+    except (Unknown, CheckpointUnreadable) as problem:
+        fail(str(problem), NOT_FOUND)
+    finally:
+        records.close()
+    path = output / f"{name}-trial-{found.trial}-step-{found.step}.safetensors"
+    output.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(export_weights(bytes(state.view())))
+    state.close()
+    measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
+    print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
+
+
+def _study(meant: str, folder: Path | None) -> str:
+    """The id of the study that is meant; without a folder, it is the id."""
+    from app.cli.finding import study_id
+    from app.cli.store import Store
+
+    if folder is None:
+        return meant
+    with Store(folder) as store:
+        return study_id(store, meant)
+
+
+def _places(folder: Path | None) -> tuple[str, str]:
+    """The URL of the database, and where checkpoints are kept."""
+    from app.settings import settings
+
+    if folder is None:
+        return settings().database_url, settings().checkpoints
+    return f"sqlite:///{folder.resolve() / DATABASE}", str(folder.resolve() / "checkpoints")

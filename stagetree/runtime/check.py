@@ -1,0 +1,236 @@
+"""Is a trainer exact? It is trained for some steps in five ways that must agree to the bit, each in a fresh process.
+
+    python -P -m stagetree.runtime.check RESULT < JOB
+
+JOB is the JSON of a `Job`, RESULT the file that the JSON of a `Report` is written to. What the trainer prints is on
+stdout and stderr. This process imports torch once and forks for each way; it runs no code of the trainer itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stagetree.runtime import inexact, state_format, suspects
+from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.machine import Machine
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Job:
+    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences."""
+
+    file: str
+    name: str
+    args: Mapping[str, Any]
+    seed: int
+    hp: Mapping[str, Any]
+    steps: int = 4
+    broken: int = 2
+    device: str = "cpu"
+    threads: int = 1
+    determinism: str = "strict"
+
+
+@dataclass
+class Report:
+    """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
+    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`.
+
+    failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
+    first_step_seconds: with what happens once, such as compiling. write_seconds: for `checkpoint_bytes`.
+    """
+
+    steps: int
+    broken: int
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
+    not_exact: list[str] = field(default_factory=list)
+    first_step_seconds: float = 0.0
+    step_seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    checkpoint_bytes: int = 0
+    save_seconds: float = 0.0
+    load_seconds: float = 0.0
+    failed: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        return not (self.failed or self.differences)
+
+
+def check(job: Job) -> Report:
+    """Train in all ways and compare. This process must not have started CUDA, nor threads."""
+    report = Report(job.steps, job.broken)
+    with tempfile.TemporaryDirectory() as folder:
+        ways = _Ways(job, Path(folder))
+        try:
+            _compare(ways, report)
+        except TrainerFailed as failed:
+            report.failed = failed.error
+    return report
+
+
+def _compare(ways: _Ways, report: Report) -> None:
+    first = _forked(ways.first)
+    whole = _forked(ways.whole)
+    for name in ("metrics", "first_step_seconds", "step_seconds", "evaluate_seconds", "checkpoint_bytes"):
+        setattr(report, name, whole[name])
+    report.save_seconds, report.not_exact = whole["save_seconds"], whole["not_exact"]
+    others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}
+    report.load_seconds = others["split"]["load_seconds"]
+    wrong = {way: text for way in others if (text := ways.difference(way))}
+    if wrong and _forked(ways.again) and (text := ways.difference("again")):
+        wrong = {"again": text, **wrong}
+    for way, text in wrong.items():
+        seen = {**others.get(way, {}), "modes": others["watched"]["modes"] if way != "split" else {}}
+        cause = suspects.cause(way, "again" in wrong, first, seen)
+        report.differences[way] = f"{text}. {cause}"
+
+
+class _Ways:
+    """The trainings, each for a process of its own. States are left in `folder`, by the name of the way."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self._job, self._folder = job, folder
+        self._timeline = Timeline(job.hp)
+
+    def first(self) -> dict[str, Any]:
+        """The part before the break."""
+        model = self._built()
+        self._train(model, self._job.broken)
+        self._keep(model, "first")
+        return {"attributes": suspects.attributes(model.trainer)}
+
+    def whole(self) -> dict[str, Any]:
+        """Without a break; and then, in the same object, from the break on."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = self._built()
+            seconds = self._train(model, self._job.steps)
+        size, save_seconds = self._keep(model, "whole")
+        begun_at = time.monotonic()
+        metrics = model.evaluate()
+        found = {
+            "metrics": metrics,
+            "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
+            "first_step_seconds": seconds[0],
+            "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
+            "evaluate_seconds": time.monotonic() - begun_at,
+            "checkpoint_bytes": size,
+            "save_seconds": save_seconds,
+        }
+        return found | {"used": self._gone_on(model, "used")}
+
+    def again(self) -> dict[str, Any]:
+        model = self._built()
+        self._train(model, self._job.steps)
+        self._keep(model, "again")
+        return {"done": True}
+
+    def split(self) -> dict[str, Any]:
+        return self._gone_on(self._built(), "split")
+
+    def watched(self) -> dict[str, Any]:
+        model, modes = self._built(), dict[str, str]()
+        for step in range(1, self._job.steps + 1):
+            self._train(model, step)
+            before = suspects.modes(model.trainer)
+            model.evaluate()
+            modes |= suspects.changed_modes(before, suspects.modes(model.trainer))
+            self._keep(model, "watched")
+        return {"modes": modes, "loaders": suspects.loaders()}
+
+    def difference(self, way: str) -> str:
+        """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
+        leaves = [suspects.leaves(state_format.unpack((self._folder / name).read_bytes())) for name in ("whole", way)]
+        return suspects.first_difference(*leaves)
+
+    def _built(self) -> Model:
+        job = self._job
+        Machine(job.device, None, job.threads, job.determinism).prepare()
+        with user_code():
+            kind = load_trainer(job.file, job.name)
+        return Model.build(kind, job.args, job.seed, job.device)
+
+    def _train(self, model: Model, until: int) -> list[float]:
+        seconds = []
+        while model.step < until:
+            begun_at = time.monotonic()
+            model.advance(self._timeline)
+            seconds.append(time.monotonic() - begun_at)
+        return seconds
+
+    def _gone_on(self, model: Model, way: str) -> dict[str, Any]:
+        begun_at = time.monotonic()
+        model.load(state_format.unpack((self._folder / "first").read_bytes()), self._timeline, self._job.broken)
+        found = {"load_seconds": time.monotonic() - begun_at, "attributes": suspects.attributes(model.trainer)}
+        self._train(model, self._job.steps)
+        self._keep(model, way)
+        return found | {"loaders": suspects.loaders()}
+
+    def _keep(self, model: Model, name: str) -> tuple[int, float]:
+        """Save the state under a name; its size, and how long it took."""
+        begun_at = time.monotonic()
+        fd, size = model.save()
+        seconds = time.monotonic() - begun_at
+        with open(fd, "rb") as file:
+            file.seek(0)
+            (self._folder / name).write_bytes(file.read())
+        return size, seconds
+
+
+def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a training found, done in a fork. Raises `TrainerFailed`."""
+    sys.stdout.flush()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _answer(way, writing)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        answer = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if not answer:
+        raise TrainerFailed("crash", f"the trainer's process ended by itself, with exit code {status}")
+    found: dict[str, Any] = json.loads(answer)
+    if "error" in found:
+        raise TrainerFailed("exception", found["error"])
+    return found
+
+
+def _answer(way: Callable[[], dict[str, Any]], writing: int) -> None:
+    """In the fork: the answer, and the end of the process."""
+    try:
+        answer = way()
+    except TrainerFailed as failed:
+        answer = {"error": failed.error}
+    except BaseException:
+        answer = {"error": traceback.format_exc()}
+    with open(writing, "w") as pipe:
+        json.dump(answer, pipe)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    report = check(Job(**json.load(sys.stdin)))
+    Path(sys.argv[1]).write_text(json.dumps(asdict(report)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Where two states differ first, and what in a trainer is likely to be the cause."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from stagetree.training.reading import is_ours
+
+Leaves = dict[str, Any]
+
+
+def leaves(value: Any, path: str = "") -> Leaves:
+    """The tensors and values of a state, by their places, as they come."""
+    return dict(_walk(value, path))
+
+
+def first_difference(one: Leaves, other: Leaves) -> str:
+    """The first leaf that is not equal to the bit, and of how many leaves how many are not; nothing if all are."""
+    names = list(dict.fromkeys([*one, *other]))
+    wrong = [name for name in names if name not in one or name not in other or not _same(one[name], other[name])]
+    if not wrong:
+        return ""
+    name = next((each for each in wrong if not each.startswith("generators")), wrong[0])
+    count = f"{len(wrong)} of {len(names)} leaves differ"
+    return f"{count}, the first is {name}{_by_how_much(one.get(name), other.get(name))}"
+
+
+def attributes(trainer: object) -> dict[str, str]:
+    """What a trainer keeps in plain attributes, as a hash of each; it need not be in the state."""
+    return {name: digest for name, value in vars(trainer).items() if (digest := _digest(value))}
+
+
+def modes(trainer: object) -> dict[str, bool]:
+    """Which of a trainer's modules are in training mode, by attribute and name."""
+    roots = {name: value for name, value in vars(trainer).items() if isinstance(value, nn.Module)}
+    return {
+        ".".join(filter(None, (root, name))): module.training
+        for root, value in roots.items()
+        for name, module in value.named_modules()
+    }
+
+
+def changed_modes(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict[str, str]:
+    """The modules that evaluation left in another mode, and which."""
+    words = {True: "training", False: "evaluation"}
+    return {name: words[after[name]] for name in before if name in after and after[name] != before[name]}
+
+
+def loaders() -> list[str]:
+    """The data sets of a user's DataLoaders whose workers outlive an epoch."""
+    found = []
+    for each in gc.get_objects():
+        if issubclass(type(each), DataLoader) and each.persistent_workers and each.num_workers and not is_ours(each):
+            found.append(type(each.dataset).__name__)
+    return found
+
+
+def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The likeliest reason that a way differs, in a sentence. first: what was seen before the break."""
+    if found.get("modes"):
+        name, mode = next(iter(found["modes"].items()))
+        return f"Likely: evaluate() leaves self.{name} in {mode} mode; end it with train()"
+    if found.get("loaders"):
+        return (
+            f"Likely: persistent loader workers ({', '.join(found['loaders'])}): what they draw depends on how long "
+            "they have lived; use persistent_workers=False, or give TorchTrainer the data set and num_workers"
+        )
+    if way == "again" or is_unrepeatable:
+        return (
+            "Likely: training is not repeatable even without a break: an operation without a deterministic form, a "
+            "clock, a generator that nobody seeds, or the order of a set"
+        )
+    before, now = first.get("attributes", {}), found.get("attributes", {})
+    stray = [f"self.{name}" for name in before if name in now and now[name] != before[name]]
+    if stray:
+        return f"Likely: {', '.join(stray[:3])} not in the state: after load_state_dict not what it was"
+    if way == "watched":
+        return "Likely: evaluate() or state_dict() changes what train() reads"
+    return "Likely: train() reads something that is neither in state_dict() nor brought by setup()"
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _walk(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple) and len(value) < 100:  # longer ones are one leaf: a generator's numbers
+        for number, item in enumerate(value):
+            yield from _walk(item, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and _bits(one).equal(_bits(other))
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    return bool(one == other or (one != one and other != other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _by_how_much(one: Any, other: Any) -> str:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.shape != other.shape:
+            return f" (shapes {tuple(one.shape)} and {tuple(other.shape)})"
+        if one.is_floating_point() and one.numel():
+            return f" (by up to {(one.double() - other.double()).abs().max().item():.2g})"
+        return ""
+    scalars = (int, float, str, bool, type(None))
+    return f" ({one!r} and {other!r})" if isinstance(one, scalars) and isinstance(other, scalars) else ""
+
+
+def _digest(value: Any) -> str:
+    """Equal for equal values; nothing for what cannot be compared in this way."""
+    if isinstance(value, np.random.Generator):
+        return _digest(repr(value.bit_generator.state))
+    if isinstance(value, torch.Generator):
+        value = value.get_state()
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return hashlib.sha256(value.tobytes()).hexdigest()
+    return repr(value) if value is None or isinstance(value, bool | int | float | str) else ""

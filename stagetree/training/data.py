@@ -1,0 +1,168 @@
+"""A trainer's way through its data: the place in it, batches, and what is measured over all of it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from stagetree.trainer import Trainer
+from stagetree.training.order import Order, Span, generator_of, parts
+from stagetree.training.reading import Loading, Samples, reader, seed_sample
+
+
+class DataTrainer(Trainer):
+    """What `stagetree.TorchTrainer` knows about data; arguments, methods and attributes are described there.
+
+    The place in the data is two integers, the epoch and the number of its samples seen.
+    """
+
+    batch_size: int = 32
+    """Used where the study has no hyper-parameter `bs` or `batch_size`."""
+
+    eval_batch_size: int = 1000
+    """Samples measured at once. It is no hyper-parameter: a metric does not depend on how a trial is trained."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        device: str,
+        train_data: TensorDataset | Samples,
+        valid_data: TensorDataset | Samples,
+        batches_per_step: int | None,
+        steps_per_epoch: int | None,
+        drop_last: bool,
+        micro_batch_size: int | None,
+        eval_batch_size: int | None,
+        loading: Loading,
+    ) -> None:
+        super().__init__(seed=seed, device=device)
+        if batches_per_step and steps_per_epoch:
+            raise ValueError("a step is batches_per_step batches, or an epoch has steps_per_epoch: not both")
+        self.epoch = 0
+        self.offset = 0
+        self.eval_batch_size = eval_batch_size or self.eval_batch_size
+        self._batches_per_step, self._steps_per_epoch = batches_per_step, steps_per_epoch
+        self._drop_last, self._micro_batch_size = drop_last, micro_batch_size
+        self._orders: dict[int, Tensor] = {}
+        self._train_data, self._valid_data = train_data, valid_data
+        self._train_reader = reader(train_data, self._fetch_train, device, loading)
+        self._valid_reader = reader(valid_data, self._fetch_valid, device, loading)
+
+    # What a subclass says -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def measure(self, batch: Any) -> dict[str, Tensor]:
+        """The metrics of one batch, each a mean over its samples; `evaluate` averages them over all."""
+
+    def transform(self, sample: Any, generator: Generator) -> Any:
+        """Augment one training sample of a map-style data set.
+
+        The global generators of Python, NumPy and torch are the sample's own here as well. It may run in a process that
+        reads ahead, with this object as it was at the latest change of a hyper-parameter that is not the optimizer's.
+
+        Args:
+            sample: what the data set holds.
+            generator: seeded by (seed, epoch, index of the sample), so batches and workers make no difference.
+        """
+        return sample
+
+    def collate(self, samples: list[Any]) -> Any:
+        """A batch of samples of a map-style data set: a nest of dicts and lists of tensors."""
+        return default_collate(samples)
+
+    def transform_batch(self, batch: Any, generator: Generator) -> Any:
+        """Augment one training batch, already on the device: the fast way for data in memory.
+
+        Args:
+            batch: one tensor for each of the `TensorDataset`, or the collated samples.
+            generator: on the CPU, seeded by the place in the data.
+        """
+        return batch
+
+    def order(self, generator: Generator) -> Tensor:
+        """The indices of an epoch's samples as they come, as many in each epoch; all of them in any order."""
+        return torch.randperm(len(self._train_data), generator=generator)
+
+    # The data -------------------------------------------------------------------------------------------------------
+
+    def _order(self) -> Order:
+        return Order(self._indices, self.batch_size, self._drop_last)
+
+    def _indices(self, epoch: int) -> Tensor:
+        if epoch not in self._orders:
+            order = self.order(generator_of(self.seed, "order", epoch))
+            self._orders = {**dict(sorted(self._orders.items())[-2:]), epoch: order}  # readers are ahead of training
+        return self._orders[epoch]
+
+    def _batches_in_step(self) -> int:
+        if self._batches_per_step:
+            return self._batches_per_step
+        order = self._order()
+        epoch, offset = order.place(self.epoch, self.offset)
+        if not self._steps_per_epoch:
+            return order.batches_left(epoch, offset)
+        samples = len(self._indices(epoch))
+        if self.batch_size > samples // self._steps_per_epoch:
+            raise ValueError(f"a batch of {self.batch_size} is more than {self._steps_per_epoch} steps an epoch allow")
+        steps_before = offset * self._steps_per_epoch // samples
+        return order.batches_left(epoch, offset, -(-(steps_before + 1) * samples // self._steps_per_epoch))
+
+    def _next_batch(self) -> Span:
+        self.epoch, self.offset = self._order().place(self.epoch, self.offset)
+        return self._order().batch(self.epoch, self.offset)
+
+    def _pass(self, span: Span) -> None:
+        """It has been learned from."""
+        self.epoch, self.offset = self._order().place(span.epoch, span.offset + len(span.indices))
+
+    def _batch(self, span: Span) -> Any:
+        batch = self._train_reader.read(span, partial(self._following, span))
+        return self.transform_batch(batch, generator_of(self.seed, "batch", span.epoch, span.offset))
+
+    def _following(self, first: Span) -> Iterator[Span]:
+        """What is read from a span on, for ever, unless a hyper-parameter or the place changes."""
+        for batch in self._order().batches(self.epoch, self.offset):
+            for part in parts(batch, self._micro_batch_size):
+                if (part.epoch, part.offset) >= (first.epoch, first.offset):
+                    yield part
+
+    def _fetch_train(self, span: Span) -> Any:
+        self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead
+        return self.collate([self._train_sample(span.epoch, index) for index in span.indices])
+
+    def _train_sample(self, epoch: int, index: int) -> Any:
+        seed = seed_sample(self.seed, "sample", epoch, index)
+        return self.transform(self._train_data[index], Generator().manual_seed(seed))
+
+    def _fetch_valid(self, span: Span) -> Any:
+        return self.collate([self._valid_sample(index) for index in span.indices])
+
+    def _valid_sample(self, index: int) -> Any:
+        seed_sample(self.seed, "valid", 0, index)
+        return self._valid_data[index]
+
+    def _means(self) -> dict[str, float]:
+        means: defaultdict[str, list[Tensor]] = defaultdict(list)
+        spans = list(parts(Span(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
+        for number, span in enumerate(spans):
+            batch = self._valid_reader.read(span, lambda rest=spans[number:]: iter(rest))  # type: ignore[misc]
+            for name, mean in self.measure(batch).items():
+                means[name].append(torch.as_tensor(mean, device=self.device))  # asked for its value in the end only
+        sizes = [len(span.indices) for span in spans]
+        return {
+            name: sum(value * size for value, size in zip(torch.stack(values).tolist(), sizes, strict=True))
+            / sum(sizes)
+            for name, values in means.items()
+        }
+
+
+def _weighted(means: list[float], sizes: list[int]) -> float:
+    return sum(mean * size for mean, size in zip(means, sizes, strict=True)) / sum(sizes)

@@ -1,0 +1,88 @@
+"""A hyper-parameter in every group of an optimizer's parameters: scaled where groups differ, never flattened.
+
+How a group's rate follows from the study's is read off `make_optimizer` itself, by calling it with two values. It must
+not be read off the values in force: those differ between a trial and its continuation, and may be 0 in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+Make = Callable[[dict[str, Any]], Optimizer]
+RATES = ("lr", "weight_decay")
+"""What groups usually differ in, as a multiple of the study's value."""
+
+
+class Rates:
+    """What each group of an optimizer makes of a value. Every method raises ValueError where that cannot be told."""
+
+    def __init__(self, optimizer: Optimizer, make: Make) -> None:
+        self._optimizer, self._make = optimizer, make
+        self._scales: dict[str, list[float | None]] = {}
+
+    def apply(self, name: str, hp: dict[str, Any]) -> None:
+        """Bring the value of `name` in `hp` into force. `momentum` is the first beta of an optimizer of Adam's kind."""
+        groups, value = self._optimizer.param_groups, hp[name]
+        if name not in self._scales:
+            self._scales[name] = _scales(name, groups, self._make, hp)
+        for group, scale in zip(groups, self._scales[name], strict=True):
+            if scale is not None:
+                _set(group, name, value if scale == 1.0 else value * scale)
+
+
+def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, Any]) -> list[float | None]:
+    """By what each group multiplies the study's value; None where a group has a value of its own."""
+    if len(groups) == 1 or any(f"{name}_scale" in group for group in groups):
+        return [float(group.get(f"{name}_scale", 1.0)) for group in groups]
+    if name not in RATES or not _is_number(hp[name]):
+        return _alike(name, [_plain(group.get(name)) for group in groups])
+    one, two = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
+    if one == two:
+        return _alike(name, one)
+    if any(b not in (a, 2 * a) for a, b in zip(one, two, strict=True)):
+        raise ValueError(f"{name} of a group is no multiple of hp[{name!r}] in make_optimizer: override `apply` for it")
+    return [a if a == 0 or b != a else None for a, b in zip(one, two, strict=True)]
+
+
+def _alike(name: str, values: list[Any]) -> list[float | None]:
+    """Of values that do not follow the study's: all get it, but for those that are 0 where others are not."""
+    if all(value == values[0] for value in values):
+        return [1.0] * len(values)
+    if len({value for value in values if value != 0}) == 1:
+        return [0.0 if value == 0 else 1.0 for value in values]
+    raise ValueError(
+        f"the study sets {name}, and the optimizer's groups have values of their own for it ({values}): make them "
+        f"multiples of hp[{name!r}] in make_optimizer, write {name}_scale into each group, or override `apply` for it"
+    )
+
+
+def _values(name: str, make: Make, hp: dict[str, Any]) -> list[float]:
+    kept = torch.get_rng_state()
+    try:
+        return [float(group[name]) for group in make(hp).param_groups]
+    finally:
+        torch.set_rng_state(kept)
+
+
+def _set(group: dict[str, Any], name: str, value: Any) -> None:
+    if name == "momentum" and "betas" in group:
+        group["betas"] = (value, group["betas"][1])
+    elif name not in group or name == "params":
+        known = ", ".join(key for key in group if key != "params")
+        raise ValueError(f"hyper-parameter {name!r} is none of the optimizer's ({known}); override `apply` for it")
+    elif isinstance(group[name], torch.Tensor):  # as compiled and capturable optimizers want it
+        group[name].fill_(value)
+    else:
+        group[name] = value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,55 @@
+"""The weights of the best trial leave the store, and are those that were measured; and a trainer can be checked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import yaml
+from resuming import load
+from safetensors.torch import load_file
+from stacks import ROOT
+
+EXAMPLE = ROOT / "examples/digits/trainer.py"
+STUDY = {
+    "name": "weights",
+    "trainer": "digits",
+    "trainer_args": {"width": 4},
+    "metric": "val_accuracy",
+    "mode": "max",
+    "space": {"lr": [0.1, 0.001]},
+    "tuner": {"kind": "grid", "max_steps": 2},
+}
+
+
+def stagetree(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli", *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
+    study, store = tmp_path / "study.yaml", str(tmp_path / "store")
+    study.write_text(yaml.safe_dump(STUDY))
+    done = stagetree("run", str(study), "--slots", "1", "--dir", store, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    written = stagetree("weights", result["study"], "--dir", store, "-o", str(tmp_path / "best"))
+    assert written.returncode == 0, written.stderr
+    [file] = (tmp_path / "best").iterdir()
+    trainer = load(str(EXAMPLE), "Digits")(seed=0, device="cpu", width=4)
+    trainer.model.load_state_dict(load_file(file))
+    torch.set_num_threads(1)
+    assert trainer.evaluate()["val_accuracy"] == result["best"]["value"]
+    missing = stagetree("weights", result["study"], "--step", "9", "--dir", store)
+    assert missing.returncode == 3 and "after step 9 is not kept; the steps that are: " in missing.stderr
+
+
+def test_an_example_is_checked(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump(STUDY))
+    done = stagetree("check", str(study), "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the same, to the bit") == 3 and "a checkpoint" in done.stdout

@@ -1,0 +1,104 @@
+"""Trainers that are exact, and ones that are not in the ways that people's are not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from stagetree import Trainer
+
+
+class Noisy(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(2) + index
+
+
+class Exact(Trainer):
+    """Learns the mean of noise, which workers may draw."""
+
+    name = "exact"
+    persistent = False
+
+    def __init__(self, *, seed: int, device: str, workers: int = 0) -> None:
+        super().__init__(seed=seed, device=device)
+        self.net = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+        keep = self.persistent and workers > 0
+        self.loader = DataLoader(Noisy(), 4, shuffle=True, num_workers=workers, persistent_workers=keep)
+        self.lr = 0.0
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        self.lr = hp.get("lr", self.lr)
+
+    def train(self) -> None:
+        for batch in self.loader:
+            self.net.zero_grad()
+            self.net(batch).square().mean().backward()
+            with torch.no_grad():
+                for parameter in self.net.parameters():
+                    parameter -= self.lr * parameter.grad
+
+    def evaluate(self) -> dict[str, float]:
+        self.net.eval()
+        with torch.no_grad():
+            value = float(self.net(torch.ones(1, 2)))
+        self.net.train()
+        return {"value": value}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"net": self.net.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+
+
+class Persistent(Exact):
+    name = "persistent"
+    persistent = True
+
+
+class ForgotTrain(Exact):
+    name = "forgot-train"
+
+    def evaluate(self) -> dict[str, float]:
+        found = super().evaluate()
+        self.net.eval()
+        return found
+
+
+class Counting(Exact):
+    """Its own generator, and a count, are not in the state."""
+
+    name = "counting"
+
+    def __init__(self, *, seed: int, device: str) -> None:
+        super().__init__(seed=seed, device=device)
+        self.chance = np.random.default_rng(seed)
+
+    def train(self) -> None:
+        super().train()
+        with torch.no_grad():
+            self.net[0].bias += float(self.chance.normal())
+
+
+class Clock(Exact):
+    name = "clock"
+
+    def train(self) -> None:
+        super().train()
+        with torch.no_grad():
+            self.net[0].bias += time.perf_counter_ns() % 1_000_003 / 1e6
+
+
+class Broken(Exact):
+    name = "broken"
+
+    def train(self) -> None:
+        raise ValueError("no luck")

@@ -1,0 +1,52 @@
+"""`check` says of an exact trainer that it is, and of each other where it differs first and why."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).with_name("inexact.py")
+
+
+def checked(tmp_path: Path, name: str, **args: Any) -> dict[str, Any]:
+    job = {"file": str(FILE), "name": name, "args": args, "seed": 0, "hp": {"lr": 0.001}}
+    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(tmp_path / "report")]
+    done = subprocess.run(command, input=json.dumps(job), text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads((tmp_path / "report").read_text())
+    return report
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
+    report = checked(tmp_path, "exact", workers=workers)
+    assert report["failed"] == "" and report["differences"] == {}
+    assert report["metrics"].keys() == {"value"}
+    assert report["checkpoint_bytes"] > 1000 and report["step_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "ways", "words"),
+    [
+        ("persistent", {"workers": 2}, {"split", "used"}, "persistent loader workers (Noisy)"),
+        ("forgot-train", {}, {"used", "watched"}, "evaluate() leaves self.net in evaluation mode"),
+        ("counting", {}, {"split", "used"}, "self.chance not in the state"),
+        ("clock", {}, {"again", "split", "used", "watched"}, "not repeatable even without a break"),
+    ],
+)
+def test_what_is_not_exact_is_named_with_its_cause(
+    tmp_path: Path, name: str, args: dict[str, Any], ways: set[str], words: str
+) -> None:
+    differences = checked(tmp_path, name, **args)["differences"]
+    assert differences.keys() == ways
+    for text in differences.values():
+        assert words in text and "the first is trainer.net." in text
+
+
+def test_what_the_trainer_raises_is_told(tmp_path: Path) -> None:
+    assert "ValueError: no luck" in checked(tmp_path, "broken")["failed"]

@@ -1,0 +1,66 @@
+"""Determinism is a choice that goes with the plan: an error, a warning that is told, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from moods import Start
+
+from app.domain.ids import plan_id
+from app.workers.deadline import Deadline
+from stagetree import StudySpec, Trainer
+from stagetree.runtime.failures import TrainerFailed
+
+STUDY = {"name": "x", "trainer": "x", "metric": "x", "mode": "max", "tuner": {"kind": "grid", "max_steps": 1}}
+STUDY |= {"space": {"lr": [0.1]}}
+
+
+class Scattering(Trainer):
+    """`put_` without accumulation has no deterministic form."""
+
+    name = "scattering"
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        pass
+
+    def train(self) -> None:
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
+
+    def evaluate(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_the_operation_is_an_error_or_told_or_allowed(start: Start, deadline: Deadline) -> None:
+    process = start()
+
+    def build(determinism: str) -> None:
+        process.build(__file__, "scattering", {}, 0, deadline=deadline, determinism=determinism)
+
+    build("off")
+    process.train({}, 1, deadline=deadline)
+    assert process.not_exact == ()
+    build("warn")
+    process.train({}, 1, deadline=deadline)
+    assert process.not_exact == ("put_",)
+    build("strict")
+    with pytest.raises(TrainerFailed, match="put_ does not have a deterministic implementation"):
+        process.train({}, 1, deadline=deadline)
+
+
+def test_it_is_part_of_the_plans_name_unless_it_is_strict() -> None:
+    args = ("digits", "1", {"width": 32}, 0)
+    assert plan_id(*args) == plan_id(*args, "strict") != plan_id(*args, "warn") != plan_id(*args, "off")
+
+
+def test_a_study_says_it_only_if_it_is_not_strict() -> None:
+    assert "determinism" not in StudySpec.from_dict(STUDY).to_json()
+    spec = StudySpec.from_dict({**STUDY, "determinism": "warn"})
+    assert spec.to_json()["determinism"] == "warn" and StudySpec.from_dict(spec.to_json()) == spec

@@ -1,0 +1,64 @@
+"""A rate in every group of parameters: scaled where groups differ, never flattened, refused where it is not clear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_reading import Reading
+from torch.optim import AdamW, Optimizer
+
+
+class Grouped(Reading):
+    """`groups`: what make_optimizer says of two groups."""
+
+    groups: Any
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        one, two = self.groups(hp)
+        groups = [{"params": [*self.model[0].parameters()], **one}, {"params": [*self.model[2].parameters()], **two}]
+        return AdamW(groups, lr=hp["lr"])
+
+
+def grouped(groups: Any, *, changes: tuple[dict[str, Any], ...] = ()) -> list[tuple[float, float]]:
+    trainer = Grouped()
+    trainer.groups = groups
+    for hp in ({"lr": 0.0, "weight_decay": 0.0}, {"lr": 0.01, "weight_decay": 0.1}, *changes):
+        trainer.setup(hp)
+    return [(group["lr"], group["weight_decay"]) for group in trainer.optimizer.param_groups]
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [
+        (lambda hp: ({"lr": hp["lr"] * 0.1, "weight_decay": 0.0}, {}), [(0.001, 0.0), (0.01, 0.1)]),
+        (lambda hp: ({"lr": hp["lr"] / 4}, {"weight_decay": hp["weight_decay"]}), [(0.0025, 0.01), (0.01, 0.1)]),
+        (lambda hp: ({"lr": 0.5}, {}), [(0.5, 0.1), (0.01, 0.1)]),
+        (lambda hp: ({"lr_scale": 0.5}, {"weight_decay_scale": 2.0}), [(0.005, 0.1), (0.01, 0.2)]),
+        (lambda hp: ({}, {}), [(0.01, 0.1), (0.01, 0.1)]),
+    ],
+)
+def test_rates_that_differ_by_group_are_scaled(groups: Any, wanted: list[tuple[float, float]]) -> None:
+    assert grouped(groups) == [pytest.approx(each) for each in wanted]
+    again = ({"lr": 0.3}, {"lr": 0.01})
+    assert grouped(groups, changes=again) == grouped(groups)  # the same to the bit, whatever came between
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (lambda hp: ({"lr": 0.1}, {"lr": 0.2}), "groups have values of their own"),
+        (lambda hp: ({"lr": hp["lr"] ** 2}, {}), "no multiple of hp"),
+    ],
+)
+def test_rates_that_cannot_be_told_are_refused(groups: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        grouped(groups)
+
+
+def test_a_rate_in_a_tensor_stays_one() -> None:
+    trainer = Reading()
+    trainer.make_optimizer = lambda hp: AdamW(trainer.model.parameters(), lr=torch.tensor(0.5))  # type: ignore[method-assign]
+    trainer.setup({"lr": 0.25})
+    assert torch.equal(trainer.optimizer.param_groups[0]["lr"], torch.tensor(0.25))

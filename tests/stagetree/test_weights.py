@@ -1,0 +1,89 @@
+"""The weights of a checkpoint load with plain safetensors into a plain module, and are what was measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, load_file
+from test_torch_trainer import Tiny
+from torch import nn
+
+from app.workers.state import State
+from stagetree import export_weights, load_state
+from stagetree.runtime import state_format
+
+
+def checkpoint_of(trainer_state: Any) -> bytes:
+    written = State(*state_format.write({"trainer": trainer_state, "generators": {"torch": torch.get_rng_state()}}))
+    try:
+        return bytes(written.view())
+    finally:
+        written.close()
+
+
+def trained(**args: Any) -> Tiny:
+    torch.manual_seed(0)
+    trainer = Tiny(seed=0, device="cpu", **args)
+    trainer.setup({"lr": 0.1, "bs": 4})
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("args", [{}, {"average_decay": 0.9}])
+def test_a_plain_module_measures_the_value_on_record(tmp_path: Path, args: dict[str, Any]) -> None:
+    trainer = trained(**args)
+    (tmp_path / "best.safetensors").write_bytes(export_weights(checkpoint_of(trainer.state_dict())))
+    plain = nn.Sequential(nn.Linear(1, 8), nn.LayerNorm(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)).eval()
+    plain.load_state_dict(load_file(tmp_path / "best.safetensors"))
+    numbers = torch.arange(23.0).unsqueeze(1)
+    with torch.no_grad():
+        error = (plain(numbers) - numbers / 10).square().mean()
+    assert error.item() == trainer.evaluate()["val_loss"]
+
+
+def test_averages_are_not_the_parameters() -> None:
+    trainer = trained(average_decay=0.9)
+    weight = load(export_weights(checkpoint_of(trainer.state_dict())))["0.weight"]
+    assert torch.equal(weight, trainer.state_dict()["average"]["0.weight"])
+    assert not torch.equal(weight, trainer.model[0].weight)
+
+
+def test_a_trainer_without_a_model_gives_all_its_tensors() -> None:
+    image = export_weights(checkpoint_of({"net": [torch.ones(2), {"b": np.zeros(3)}], "count": 3}))
+    assert {name: tensor.shape for name, tensor in load(image).items()} == {"net.0": (2,), "net.1.b": (3,)}
+
+
+def test_every_dtype_stays_aligned() -> None:
+    model = {name: torch.ones(3).to(dtype) for name, dtype in state_format.DTYPES.items() if name != "U64"}
+    assert {name: each.dtype for name, each in load(export_weights(checkpoint_of({"model": model}))).items()} == {
+        name: each.dtype for name, each in model.items()
+    }
+
+
+@pytest.mark.parametrize("image", [b"", b"\x00" * 20, b"\x02" + bytes(7) + b"[]", export_weights])
+def test_what_is_no_checkpoint_is_refused(image: Any) -> None:
+    if callable(image):
+        image = image(checkpoint_of({"model": {"w": torch.ones(1)}}))  # weights are none
+    with pytest.raises(ValueError, match="that is no"):
+        export_weights(image)
+    with pytest.raises(ValueError, match="no tensors"):
+        export_weights(checkpoint_of({"model": {}}))
+
+
+def test_a_state_can_be_loaded_from_its_file(tmp_path: Path) -> None:
+    image = checkpoint_of({"model": {"w": torch.arange(3.0)}, "epoch": 2})
+    (tmp_path / "state").write_bytes(image)
+    (tmp_path / "weights").write_bytes(export_weights(image))
+    assert load_state(tmp_path / "state")["epoch"] == 2
+    assert load_state(tmp_path / "weights")["w"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_exporting_imports_no_torch() -> None:
+    check = "import sys, stagetree.weights; from stagetree import export_weights; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
