@@ -109,3 +109,9 @@ class Trainer(ABC):
         Raises:
             KeyError, ValueError, RuntimeError: if the state is of another model.
         """
+
+    def close(self) -> None:  # noqa: B027 - most trainers hold nothing that outlives them
+        """End what would outlive the object, such as processes that read. Another model may take its place then.
+
+        Not called when the process ends as a whole.
+        """

@@ -175,6 +175,10 @@ class Child:
     def _drop(self) -> None:
         """Free the memory of the model; in a cycle of references it would wait for the collector."""
         if self._model is not None:
+            try:
+                self._model.trainer.close()
+            except Exception:  # the next model, which may be another trial's, is not to blame
+                traceback.print_exc()
             self._model = None
             gc.collect()
             if self._device != "cpu":

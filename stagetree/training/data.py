@@ -56,6 +56,11 @@ class DataTrainer(Trainer):
         self._train_reader = reader(train_data, self._fetch_train, device, loading)
         self._valid_reader = reader(valid_data, self._fetch_valid, device, loading)
 
+    def close(self) -> None:
+        """End the processes that read."""
+        self._train_reader.restart()
+        self._valid_reader.restart()
+
     # What a subclass says -------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -15,6 +16,16 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
+
+MADE: list[TorchTrainer] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No trainer is left to the collector, which would wait for its workers."""
+    yield
+    while MADE:
+        MADE.pop().close()
 
 
 class Drawn(Dataset[Any]):
@@ -35,6 +46,7 @@ class Reading(TorchTrainer):
         model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2), nn.Linear(3, 1))
         super().__init__(seed=seed, device=device, model=model, train_data=data, valid_data=Drawn(), **how)
         self.strength, self.seen = 0.0, list[Tensor]()
+        MADE.append(self)
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         return SGD(self.model.parameters(), lr=hp["lr"])
