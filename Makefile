@@ -28,8 +28,9 @@ demo: .venv/.installed  ## run the main job: a grid on the digits data, shared b
 up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
 	@$(BIN)/stagetree up
 
-test: .venv/.installed-dev  ## all tests
-	@$(BIN)/python -m pytest
+test: .venv/.installed-dev  ## all tests: first those of processes and clusters, one by one, then the others side by side
+	@$(BIN)/python -m pytest tests/e2e tests/examples tests/runtime tests/workers tests/processes
+	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/runtime --ignore tests/workers --ignore tests/processes
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu

@@ -12,6 +12,7 @@ What is wrong with a study file is one `SpecError`, with a `Problem` for each fi
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -121,6 +122,17 @@ def _where(value: Any) -> Any:
     raise WhereError(f"must be an expression over the space's hyper-parameters, in a string, got {shown(value)}")
 
 
+def _target(value: Any) -> Any:
+    """A finite number, or some of them."""
+    if value is None:
+        return None
+    for number in value if isinstance(value, list) and value else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise SequenceError("", f"must be a number, or a list of at least one number, got {shown(value)}")
+    return value
+
+
+_TARGET = float | list[float]
 Json = Annotated[Any, AfterValidator(_json)]
 Entries = Annotated[dict[str, Annotated[Any, AfterValidator(_entry)]], BeforeValidator(_named)]
 Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(_sequence)]], BeforeValidator(_named)]
@@ -142,6 +154,8 @@ _OTHER_NAMES = {
     "interval": ("evaluation_interval",),
     "epsilon": ("slack_factor",),
     "min_trials": ("min_samples_required",),
+    "boundary": ("interval", "evaluation_interval"),
+    "max_time": ("time_budget_s",),
 }
 
 
@@ -412,6 +426,67 @@ MOST_DRAWS = 10
 """After so many times its size, a population begins with what was drawn, whatever chance would do."""
 
 
+class CurveTuner(SamplingTuner):
+    """What tuners have in common that predict learning curves, and decide when a trial comes to a boundary."""
+
+    num_trials: Count = _num_trials()
+    max_steps: Count = _max_steps()
+    bounds: Annotated[list[float | None], Field(min_length=2, max_length=2)] = Field(
+        default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
+    )
+
+    def check_study(self, spec: StudySpec) -> None:
+        least, greatest = self.bounds
+        if least is not None and greatest is not None and not least < greatest:
+            raise FieldError("tuner.bounds", f"must begin with the lesser one, got {least:g} and {greatest:g}")
+
+
+class EarlyTermTuner(CurveTuner):
+    """Predictive termination: a trial ends if it will hardly come to the best value seen so far."""
+
+    kind: Literal["early_term"] = "early_term"
+    boundary: Count = common("boundary", "the number of steps between decisions, at least 1", default=30)
+    delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
+
+
+class PopTuner(CurveTuner):
+    """POP: trials that will reach the target have slots of their own, the others take turns, hopeless ones end."""
+
+    kind: Literal["pop"] = "pop"
+    target: Annotated[float | list[float] | None, PlainValidator(_target, json_schema_input_type=_TARGET)] = Field(
+        default=None,
+        description="a number, or a list of numbers that are targets in turn; without it, the best value so far",
+    )
+    max_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = common(
+        "max_time", "a number of seconds above 0: when the study ends, however far it is", default=None
+    )
+    boundary: Count | None = common(
+        "boundary", "the number of steps between decisions, at least 1; without it, a tenth of max_steps", default=None
+    )
+    kill_threshold: float | None = Field(
+        default=None, allow_inf_nan=False, description="a number: a trial with a worse value ends"
+    )
+    min_steps: Count = common(
+        "min_steps", "the number of steps before which kill_threshold ends no trial, at least 1", default=1
+    )
+    lower_bound: float = Field(
+        default=0.05, ge=0, le=1, description="a number from 0 to 1: a trial that is less likely to get there ends"
+    )
+
+    def targets(self) -> list[float]:
+        """The targets in turn; none where it is the best value so far."""
+        if self.target is None:
+            return []
+        return self.target if isinstance(self.target, list) else [self.target]
+
+    def check_study(self, spec: StudySpec) -> None:
+        super().check_study(spec)
+        targets = self.targets()
+        for one, following in itertools.pairwise(targets):
+            if not (one < following if spec.mode == "max" else one > following):
+                raise FieldError("tuner.target", f"must be harder one after the other, got {one:g}, {following:g}")
+
+
 class PbtTuner(SamplingTuner):
     """Population based training: every `ready_steps`, the worst go on from copies of the best with other values."""
 
@@ -488,14 +563,13 @@ Tuner = Annotated[
     | AsyncHyperbandTuner
     | MedianTuner
     | BanditTuner
+    | EarlyTermTuner
+    | PopTuner
     | PbtTuner
     | CustomTuner
     | ExternalTuner,
     Field(discriminator="kind"),
 ]
-
-_LATER = {"early_term": "the learning-curve model", "pop": "the learning-curve model"}
-"""Kinds that are known and not built, and what they wait for."""
 
 KINDS: dict[str, type[TunerSpec]] = {cls.model_fields["kind"].default: cls for cls in get_args(get_args(Tuner)[0])}
 
@@ -708,8 +782,6 @@ def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
             return f"is missing: one of {', '.join(KINDS)}"
         case "union_tag_invalid":
             kind = detail["ctx"]["tag"]
-            if kind in _LATER:
-                return f"must be one of {', '.join(KINDS)}: {kind} is not built yet, it waits for {_LATER[kind]}"
             return f"must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
         case "model_type":
             return f"must be an object with {' and '.join(TrialSpec.model_fields)}, got {got}"

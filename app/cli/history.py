@@ -117,14 +117,22 @@ def replay(
     raise typer.Exit(DONE if found["identical"] else FAILED)
 
 
-def export(id: StudyId, server: Server = None, dir: Store = None) -> None:
+def export(
+    id: StudyId,
+    curves: Annotated[bool, typer.Option("--curves", help="Print the study's curves instead, a trial a line.")] = False,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
     """Print the whole log of a study's plan, one event a line; `replay --log` reads it.
 
     \b
     Example:  stagetree export last > log.jsonl
     """
     from app.cli import stacks
+    from app.cli.curves import curves as curves_of
     from app.cli.finding import study_id
 
     with stacks.reading(server, dir) as service:
-        sys.stdout.write(service.client.log(study_id(service.client, id)))
+        study = study_id(service.client, id)
+        log = service.client.log(study)
+    sys.stdout.writelines(curves_of(log, study) if curves else [log])

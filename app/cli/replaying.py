@@ -78,12 +78,12 @@ def print_what_if(found: Json) -> None:
 
 
 def print_replay(found: Json) -> None:
-    """The promotions in order with their reasons, and whether all could be derived."""
+    """The decisions about trials in order with their reasons, and whether all could be derived."""
     for line in found["history"]:
-        if line["kind"] in ("promote", "stop"):
+        if line["kind"] in ("promote", "prioritize", "stop"):
             standing = "  ".join(f"{name} {line[name]}" for name in STANDING if name in line)
             print(
-                f"{line['event']:>7}  {line['kind']:<8} trial {line['trial']:<5} {standing}  {_reason(line['reason'])}"
+                f"{line['event']:>7}  {line['kind']:<10} trial {line['trial']:<5} {standing}  {_reason(line['reason'])}"
             )
     if found["identical"]:
         print(f"identical: {found['decisions']} decisions derived again from {found['events']} events")

@@ -95,7 +95,7 @@ def _tune(study: Study, actions: tuple[c.TunerAction, ...], trials: Trials) -> I
                 yield trials.extend(action.trial, action.steps, action.reason)
             case c.Stop() if _trial(study, action.trial).state in EXTENDABLE:
                 yield e.TrialStopped(study=study.id, trial=action.trial, reason=action.reason)
-            case c.Prioritize() if _may_prioritize(_trial(study, action.trial), action.priority):
+            case c.Prioritize() if _may_prioritize(_trial(study, action.trial), action):
                 yield e.TrialPrioritized(
                     study=study.id, trial=action.trial, priority=action.priority, reason=action.reason
                 )
@@ -105,10 +105,12 @@ def _may_extend(trial: Trial, steps: int) -> bool:
     return trial.state in EXTENDABLE and steps > trial.steps
 
 
-def _may_prioritize(trial: Trial, priority: float) -> bool:
-    if not isfinite(priority):
-        raise Refused(f"priority: must be a finite number, got {priority} for trial {trial.number}")
-    return trial.state in EXTENDABLE and trial.priority != priority
+def _may_prioritize(trial: Trial, action: c.Prioritize) -> bool:
+    """Whether that is news: a priority that stays what it is may have another reason."""
+    if not isfinite(action.priority):
+        raise Refused(f"priority: must be a finite number, got {action.priority} for trial {trial.number}")
+    before = (trial.priority, dict(trial.standing))
+    return trial.state in EXTENDABLE and before != (action.priority, dict(action.reason))
 
 
 def _ask(study: Study, actions: tuple[c.Start | c.Extend, ...], trials: Trials) -> Iterator[e.Event]:

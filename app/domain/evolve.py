@@ -142,7 +142,7 @@ def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] 
 
 def _prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
     trial = plan.trial((event.study, event.trial))
-    trial.priority = event.priority
+    trial.priority, trial.standing = event.priority, event.reason
     line = TrialEvent(
         TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
     )

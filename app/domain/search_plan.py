@@ -136,8 +136,8 @@ class Trial:
     """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
 
     unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
-    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority: how urgent it is
-    among the trials of its study.
+    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority, standing: how urgent
+    its tuner says that it is among the trials of its study, and why, where it does.
     """
 
     study: StudyId
@@ -146,10 +146,11 @@ class Trial:
     reason: dict[str, Any]
     path: list[NodeId] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
-    priority: float = 0.0
     unevaluated: set[int] = field(default_factory=set)
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
+    priority: float = 0.0
+    standing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> TrialKey:

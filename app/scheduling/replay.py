@@ -20,7 +20,7 @@ from app.domain.search_plan import SearchPlan, Study, TrialEvent
 from app.domain.standing import Rung, standing
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners import sampler_of
-from app.scheduling.tuners.base import NewTrial
+from app.scheduling.tuners.base import Context, NewTrial
 from app.scheduling.tuners.driver import TunerDriver
 from app.scheduling.tuners.samplers.base import NonAdaptive, Sampler
 from stagetree.spec import StudySpec
@@ -109,9 +109,9 @@ class _Judge:
         self._driver = TunerDriver(spec)
         self._sampler: Sampler | None = sampler if isinstance(sampler, NonAdaptive) else None
 
-    def decision(self, study: Study) -> Json | None:
+    def decision(self, study: Study, context: Context) -> Json | None:
         """What comes next; None where nothing does."""
-        self._driver.observe(study)
+        self._driver.observe(study, context)
         action = self._driver.expected()
         match action:
             case NewTrial() | Start():
@@ -227,9 +227,7 @@ def _is_decision(event: e.Event, study: StudyId) -> bool:
         return event.study == study
     if isinstance(event, e.TrialAdded):
         return event.study == study and event.reason.get("by") == "tuner"
-    if isinstance(event, e.TrialExtended):
-        return event.study == study and event.reason.get("by") != "user"
-    return isinstance(event, e.TrialStopped | e.TrialPrioritized) and event.study == study
+    return isinstance(event, e.TrialExtended | e.TrialPrioritized | e.TrialStopped) and event.study == study
 
 
 def _compare(found: Replay, judge: _Judge, number: int, event: e.Event) -> None:
@@ -238,7 +236,7 @@ def _compare(found: Replay, judge: _Judge, number: int, event: e.Event) -> None:
     found.decisions += 1
     if found.difference is not None:
         return
-    derived = judge.decision(study)
+    derived = judge.decision(study, _context(study, event))
     recorded = _recorded(event, with_hp=derived is not None and "hp" in derived)
     if canonical_json(recorded) != canonical_json(derived):
         problem = f"event {number} was recorded as {_named(recorded)}, and the tuner's decision is {_named(derived)}"
@@ -262,6 +260,13 @@ def _recorded(event: e.Event, with_hp: bool) -> Json:
 
 def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
     return {"kind": "prioritize", "trial": what.trial, "priority": what.priority, "reason": dict(what.reason)}
+
+
+def _context(study: Study, event: e.Event) -> Context:
+    """What the tuner looked at beside the history when it decided so."""
+    if isinstance(event, e.StudyCompleted):
+        return Context(elapsed=event.at - study.submitted_at)
+    return Context.recorded(getattr(event, "reason", {}))
 
 
 def _named(decision: Json | None) -> str:

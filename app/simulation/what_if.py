@@ -22,7 +22,7 @@ from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, TrialEventKind
 from app.scheduling.costs import Costs
 from app.scheduling.tuners import TunerDriver, sampler_of
-from app.scheduling.tuners.base import NewTrial, Next
+from app.scheduling.tuners.base import Context, NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.simulator import Simulator
 from stagetree.spec import KINDS, Problem, SpecError, StudySpec
@@ -135,7 +135,7 @@ class _Follower:
     def _agrees(self, event: e.Event) -> bool:
         assert self._driver is not None
         study = self._simulator.plan.studies[self._study.id]
-        self._driver.observe(study)
+        self._driver.observe(study, Context.recorded(getattr(event, "reason", {})))
         return _is_same(event, self._driver.expected(), study)
 
 

@@ -6,6 +6,7 @@ augmentation draws from them is the sample's own, whichever process reads it, an
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator
@@ -115,7 +116,10 @@ class Ahead:
 
     def restart(self) -> None:
         """End the workers: each has a copy of this process as it was when the worker began."""
-        self._loader = self._batches = None
+        loader, self._loader, self._batches = self._loader, None, None
+        iterator = loader and loader._iterator
+        if iterator is not None:  # not when the collector comes by: that may be in the middle of a fork
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
 
     def _from(self, following: Callable[[], Iterator[Span]]) -> Iterator[tuple[Span, Any]]:
         self._spans.following = following
@@ -125,6 +129,7 @@ class Ahead:
         return self._batches
 
     def _started(self) -> DataLoader[Any]:
+        gc.collect()  # workers of loaders that nobody holds any more end now, and not in the middle of a fork
         context = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
         return DataLoader(
             _Fetched(self._fetch),

@@ -196,3 +196,23 @@ def test_a_chain_that_is_over_cannot_be_lost(story: Story) -> None:
     assert story.give(lost) == (e.ChainEnded(chain=chain.id, outcome="lost", steps=4, seconds=2.0),)
     assert story.plan.studies[S].executed == 4
     assert decide(story.plan, lost) == ()
+
+
+def test_a_tuner_says_how_urgent_a_trial_is_and_why(story: Story) -> None:
+    """The same again is no news; another reason for the same priority is."""
+
+    def prioritize(priority: float, trial: int = 0, **reason: Any) -> tuple[e.Event, ...]:
+        action = c.Prioritize(trial=trial, priority=priority, reason=reason)
+        return story.give(c.ApplyTunerActions(study=S, actions=(action,)))
+
+    assert prioritize(0.0, p=0.1) == (e.TrialPrioritized(study=S, trial=0, priority=0.0, reason={"p": 0.1}),)
+    assert prioritize(0.0, p=0.1) == ()
+    assert prioritize(0.7, p=0.7)[0].priority == 0.7
+    trial = story.plan.studies[S].trials[0]
+    assert (trial.priority, trial.standing) == (0.7, {"p": 0.7})
+    last = story.plan.studies[S].history[-1]
+    assert (last.kind, last.trial, last.priority, last.reason) == ("prioritize", 0, 0.7, {"p": 0.7})
+    story.give(c.CancelTrial(study=S, trial=0))
+    assert prioritize(0.9) == ()
+    unsaid = c.ApplyTunerActions(study=S, actions=(c.Prioritize(trial=1, priority=float("nan")),))
+    assert "priority: must be a finite number" in refused(story, unsaid)

@@ -31,6 +31,10 @@ def trials(*listed: Any) -> dict[str, Any]:
     return study
 
 
+def curve_study(kind: str, **fields: Any) -> dict[str, Any]:
+    return GRID | {"tuner": {"kind": kind, "num_trials": 9, "max_steps": 40, **fields}}
+
+
 def without(name: str) -> dict[str, Any]:
     return {field: value for field, value in GRID.items() if field != name}
 
@@ -165,7 +169,15 @@ LR = {"lr": 0.1}
             "tuner.kind",
             "got 'unheard-of'",
         ),
-        (GRID | {"tuner": {"kind": "early_term"}}, "tuner.kind", "early_term is not built yet, it waits for the learn"),
+        (curve_study("pop", target="0.7"), "tuner.target", "must be a number, or a list of at least one num"),
+        (curve_study("pop", target=[0.8, 0.7]), "tuner.target", "must be harder one after the other, got 0.8, 0.7"),
+        (curve_study("pop", max_time=0), "tuner.max_time", "must be a number of seconds above 0"),
+        (curve_study("early_term", bounds=[1, 0]), "tuner.bounds", "must begin with the lesser one, got 1 and 0"),
+        (
+            curve_study("early_term", delta=2),
+            "tuner.delta",
+            "must be a number from 0 to 1: less likely trials end",
+        ),
         (GRID | {"tuner": {"kind": "median", "num_trials": 9, "max_t": 9}}, "tuner.interval", "or give eval_every"),
         (
             GRID | {"tuner": PBT | {"ready_steps": 41}},

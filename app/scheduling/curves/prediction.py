@@ -87,7 +87,7 @@ class Batch:
 
     def alone(self, step: int) -> Mixtures:
         """What each curve says itself. What a bend on the way will do it does not know."""
-        own = self._fits.at((step - self._begin) / self._length)
+        own = self._fits.at(np.maximum(step - self._begin, 0) / self._length)
         factor = self._factor[own.row]
         unknown = np.where(self.bend_before(step), UNKNOWN, 0.0)[own.row]
         return replace(own, mean=self._learnt.middle + factor * own.mean, spread=np.hypot(factor * own.spread, unknown))

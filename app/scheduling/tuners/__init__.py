@@ -15,10 +15,12 @@ from app.scheduling.tuners.asha import Asha
 from app.scheduling.tuners.base import NewTrial, Tuner
 from app.scheduling.tuners.custom import custom
 from app.scheduling.tuners.driver import TunerDriver
+from app.scheduling.tuners.early_term import EarlyTerm
 from app.scheduling.tuners.external import External
 from app.scheduling.tuners.fixed import Fixed
 from app.scheduling.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.scheduling.tuners.pbt import Pbt
+from app.scheduling.tuners.pop import Pop
 from app.scheduling.tuners.samplers import SAMPLERS, Enqueued, Sampler
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
@@ -34,6 +36,8 @@ TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
     "async_hyperband": AsyncHyperband,
     "median": Median,
     "bandit": Bandit,
+    "early_term": EarlyTerm,
+    "pop": Pop,
     "pbt": Pbt,
     "custom": custom,
     "external": External,

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,9 +51,39 @@ class NewTrial:
 Next = NewTrial | Start | Extend | Stop | Prioritize
 
 
+def _unknown(trial: int) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a tuner may look at beside the history: how it stands in the world now.
+
+    A tuner whose action depends on it writes what it used into the action's reason (`elapsed`, `slots` and
+    `seconds_per_step`, of the trial that the action is about), from where it is read again for replay.
+
+    elapsed: seconds since the study was submitted. seconds_per_step: of a trial, 0 while nothing is known.
+    """
+
+    elapsed: float = 0.0
+    slots: int = 1
+    seconds_per_step: Callable[[int], float] = _unknown
+
+    @classmethod
+    def recorded(cls, reason: Mapping[str, Any]) -> Context:
+        """The context of the action that was recorded with this reason."""
+        seconds = float(reason.get("seconds_per_step", 0.0))
+        return cls(float(reason.get("elapsed", 0.0)), int(reason.get("slots", 1)), lambda trial: seconds)
+
+
+NOWHERE = Context()
+"""Where nothing is known but the history."""
+
+
 class Tuner(ABC):
     """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
 
+    What may depend on time or slots is given to it as a `Context`.
     eager: its actions are taken at once, and which trials it starts next does not depend on what comes meanwhile; the
     others are asked for one more whenever a slot could train it.
     open_ended: others add trials too, so that wanting nothing does not end the study.
@@ -64,6 +94,9 @@ class Tuner(ABC):
 
     def __init__(self, spec: StudySpec) -> None:
         self.metric, self._sign = spec.metric, -1.0 if spec.mode == "max" else 1.0
+
+    def set_context(self, context: Context) -> None:  # noqa: B027 - few look at clocks and slots
+        """What `suggest` may look at beside the history, until this is called again."""
 
     def set_max_trials(self, trials: int) -> None:  # noqa: B027 - most tuners know how many trials they want
         """The study has no more than `trials` configurations. Said once, before anything is seen."""

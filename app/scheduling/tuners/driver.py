@@ -10,7 +10,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.base import NewTrial, Next, Tuner
+from app.scheduling.tuners.base import NOWHERE, Context, NewTrial, Next, Tuner
 from app.scheduling.tuners.samplers import Sampler
 from stagetree.spec import SpecError, StudySpec
 
@@ -40,6 +40,7 @@ class TunerDriver:
             self._tuner: Tuner = tuner_of(parsed)
             if self._sampler is not None and (size := self._sampler.size()) is not None:
                 self._tuner.set_max_trials(size)
+        self._context = NOWHERE
         self._unread: list[TrialEvent] = []
         self._position = self._proposed = self._active = 0
         self._own: set[int] = set()  # the trials that the tuner asked for, which are the only ones it knows of
@@ -49,8 +50,12 @@ class TunerDriver:
     def tuner(self) -> Tuner:
         return self._tuner
 
-    def observe(self, study: Study) -> bool:
-        """Note what is new in the history; whether anything is. It costs next to nothing: who calls holds the plan."""
+    def observe(self, study: Study, context: Context = NOWHERE) -> bool:
+        """Note what is new in the history, and in what context; whether there is anything new in the history.
+
+        It costs next to nothing: who calls holds the plan.
+        """
+        self._context = context
         news = study.history[self._position :]
         self._unread += news
         self._position += len(news)
@@ -77,7 +82,7 @@ class TunerDriver:
         return not self.suggest(room=1)
 
     def expected(self) -> Next | None:
-        """What the tuner wants, from the history alone: for replay. Raises `TunerFailed`."""
+        """What the tuner wants, from what was observed alone: for replay. Raises `TunerFailed`."""
         self._read()
         with _blaming("the tuner"):
             return self._tuner.suggest()
@@ -85,6 +90,7 @@ class TunerDriver:
     def _read(self) -> None:
         unread, self._unread = self._unread, []
         with _blaming("the tuner"):
+            self._tuner.set_context(self._context)
             for event in self._of_the_tuner(unread):
                 self._proposed += event.kind == TrialEventKind.START
                 self._tuner.observe(event)

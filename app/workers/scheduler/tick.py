@@ -58,7 +58,7 @@ class Scheduler:
         self._dispatch.send_again(seen.undelivered)
         self._outlook.update(seen.versions, seen.live)
         self._tuning.forget(seen.versions)
-        room = max(1, len(seen.slots))
+        self._tuning.slots = room = max(1, len(seen.slots))
         self._tune(room)
         slots = self._assignment.assign(candidates(seen))
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them

@@ -20,6 +20,7 @@ from app.events.log import Conflict
 from app.events.plans import PlanUnusable
 from app.events.transact import OPTIMISTIC, Moved
 from app.scheduling.tuners.driver import TunerDriver, TunerFailed
+from app.scheduling.tuners.surroundings import context_of
 from app.workers.scheduler.ports import Ports
 from stagetree.spec import SpecError
 
@@ -29,7 +30,12 @@ Ending = c.CloseStudy | c.FailStudy | c.CheckFailures
 
 
 class Tuning:
-    """The tuners of all running studies. `room`: fewer than so many trials of a study are to be active at once."""
+    """The tuners of all running studies. `room`: fewer than so many trials of a study are to be active at once.
+
+    slots: how many there are, for tuners that go by that.
+    """
+
+    slots = 1
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -88,10 +94,13 @@ class Tuning:
             if driver is None or driver.spec is not study.spec:
                 driver = self._made(study)
             if driver is not None:
-                driver.observe(study)
+                self._observe(plan, study, driver)
                 drivers[study.id] = driver
         self._drivers[stream] = drivers
         return dict(drivers)
+
+    def _observe(self, plan: SearchPlan, study: Study, driver: TunerDriver) -> bool:
+        return driver.observe(study, context_of(plan, study, self._ports.clock(), self.slots))
 
     def _made(self, study: Study) -> TunerDriver | None:
         """A new driver; None where this version does not read the study's file, which is said."""
@@ -129,7 +138,7 @@ class Tuning:
         if not self._ports.transact(stream, decided, prepare=lambda: self._think(stream, name, driver, room)):
             return False
         with self._ports.plans.holding(stream, fresh=False) as plan:
-            driver.observe(plan.studies[name])
+            self._observe(plan, plan.studies[name], driver)
             return plan.studies[name].is_running
 
     def _applying(self, name: StudyId, driver: TunerDriver, room: int) -> Callable[[SearchPlan], Sequence[Event]]:
@@ -142,7 +151,7 @@ class Tuning:
             study = plan.studies[name]
             if not _is_tuned_by(study, driver):
                 return ()
-            if driver.observe(study) and next(attempts) <= OPTIMISTIC:
+            if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
             return decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
 
@@ -150,7 +159,7 @@ class Tuning:
 
     def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:
-            driver.observe(plan.studies[name])
+            self._observe(plan, plan.studies[name], driver)
         driver.suggest(room)
 
     def _end(self, stream: str, command: Ending) -> None:

@@ -1,0 +1,45 @@
+"""EarlyTerm (Domhan et al. 2015, §4; HyperDrive, §5.3): a trial ends that will hardly come to the best value seen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from app.domain.search_plan import TrialEvent
+from app.scheduling.tuners.forecasts import Forecasts
+from app.scheduling.tuners.stopping import StoppingRule, Verdict
+from stagetree.spec import StudySpec
+
+
+def steps_asked(boundary: int, eval_every: int | None, most: int) -> list[int]:
+    """The steps that trials are asked for: every boundary, every evaluation between them, and the last."""
+    return sorted({*range(boundary, most, boundary), *range(eval_every or most, most, eval_every or most), most})
+
+
+class EarlyTerm(StoppingRule):
+    """The predictive termination criterion: with P(y_m >= best so far) < delta at step m = max_steps, a trial ends.
+
+    It is asked every `boundary` steps. Where the study evaluates more often, trials are asked for those steps too, as
+    points of their curves.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        tuner: Any = spec.tuner
+        super().__init__(spec, steps_asked(tuner.boundary, spec.eval_every, tuner.max_steps))
+        self._boundary, self._delta = tuner.boundary, tuner.delta
+        self._forecasts, self._best = Forecasts(spec), math.inf
+
+    def observe(self, event: TrialEvent) -> None:
+        self._forecasts.observe(event)
+        super().observe(event)
+
+    def judge(self, point: int, trial: int, loss: float) -> Verdict:
+        self._best = min(self._best, loss)
+        steps, best = self.points[point], self.value(self._best)
+        if steps % self._boundary or point + 1 == len(self.points) or best is None or not math.isfinite(loss):
+            return True, {}
+        if not self._forecasts.has_shape(trial):
+            return True, {}
+        posterior = self._forecasts.posterior([trial])
+        p = round(float(posterior.prob_reaches([self._forecasts.horizon], best)[0, 0]), 4)
+        return p >= self._delta, {"p": p, "delta": self._delta, "best_of_all": best}

@@ -1,0 +1,269 @@
+"""POP (Rasley et al. 2017, HyperDrive, §3 and §5.3): slots go to the trials that will reach the target.
+
+At each boundary a trial is judged: how likely it is to reach the target before time is up (p), and how soon. Promising
+trials go on in slots of their own, opportunistic ones take turns of one boundary each in the others, poor ones end. A
+trial that nothing is wanted of is suspended by that alone: its state is kept in the plan, and any slot can resume it.
+
+Each judgement is recorded with its numbers, as an action that makes the trial so urgent or ends it. What depends on the
+clock or on the number of slots is read from there, so that the history alone says how the study goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from app.domain.commands import Extend, Prioritize, Stop
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
+from app.scheduling.tuners.early_term import steps_asked
+from app.scheduling.tuners.forecasts import Forecasts
+from app.scheduling.tuners.pools import Pools, divide
+from stagetree.spec import StudySpec
+
+Reason = dict[str, Any]
+
+BOUNDARIES = 10
+"""Of a study that does not say how far apart they are: "5-10 % of the max epoch" (§9)."""
+
+MOST_LOOKED_AT = 12
+"""At so many steps ahead P(y_m >= target) is computed: what it costs grows with them, and they are much alike."""
+
+
+class Class(StrEnum):
+    """What a trial is taken for (§2)."""
+
+    PROMISING = "promising"
+    OPPORTUNISTIC = "opportunistic"
+    POOR = "poor"
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that has not ended: the steps it was asked for, whether it is training, and what was recorded of it."""
+
+    steps: int
+    training: bool = True
+    judged: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def p(self) -> float:
+        return float(self.judged.get("p", 0.0))
+
+    @property
+    def is_promising(self) -> bool:
+        return self.judged.get("class") == Class.PROMISING
+
+
+class Pop(Tuner):
+    """POP as a fold over the history of its study."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        tuner: Any = spec.tuner
+        self._tuner, self._limit, self._started = tuner, tuner.num_trials, 0
+        self._boundary = tuner.boundary or -(-tuner.max_steps // BOUNDARIES)
+        self._points = steps_asked(self._boundary, spec.eval_every, tuner.max_steps)
+        self._next_point = dict(zip(self._points, self._points[1:], strict=False))
+        self._targets: list[float] = list(tuner.targets())
+        self._is_given, self._best = bool(self._targets), math.inf
+        self._forecasts, self._context = Forecasts(spec), Context()
+        self._example: int | None = None  # the trial that goes to the end for the model to learn from
+        self._trials: dict[int, _Trial] = {}
+        self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
+        self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once
+        self._turns: dict[int, None] = {}  # judged and not training, in the order of their turns
+        self._pools: tuple[int, Pools] | None = None  # with the slots they are for; None: to be computed again
+
+    def set_max_trials(self, trials: int) -> None:
+        self._limit = min(self._limit, trials)
+
+    def set_context(self, context: Context) -> None:
+        self._context = context
+
+    # ------------------------------------------------------------------------------------------------ what happened
+
+    def observe(self, event: TrialEvent) -> None:
+        self._forecasts.observe(event)
+        match event.kind:
+            case TrialEventKind.START:
+                self._started += 1
+                self._trials[event.trial] = _Trial(event.steps)
+            case TrialEventKind.PROMOTE if event.trial in self._trials:
+                self._resume(event.trial, event.steps)
+                self._example = event.trial if event.reason.get("example") else self._example
+            case TrialEventKind.PRIORITIZE if event.trial in self._trials:
+                self._take_judgement(event)
+            case TrialEventKind.RESULT:
+                self._take_result(event)
+            case TrialEventKind.STOP | TrialEventKind.FAIL | TrialEventKind.CANCEL:
+                self._end(event.trial)
+
+    def _resume(self, number: int, steps: int) -> None:
+        self._trials[number].steps, self._trials[number].training = steps, True
+        for waiting in (self._turns, self._between, self._unjudged):
+            waiting.pop(number, None)
+
+    def _take_judgement(self, event: TrialEvent) -> None:
+        trial = self._trials[event.trial]
+        trial.judged, self._pools = event.reason, None
+        self._unjudged.pop(event.trial, None)
+        if not trial.training:
+            self._turns.setdefault(event.trial)
+
+    def _take_result(self, event: TrialEvent) -> None:
+        self._best = min(self._best, loss := self.loss(event))
+        trial = self._trials.get(event.trial)
+        if trial is not None and event.steps == trial.steps:
+            trial.training = False
+            if event.steps not in self._next_point:
+                self._end(event.trial)
+            elif event.steps % self._boundary:
+                self._between[event.trial] = None
+            else:
+                self._unjudged[event.trial] = None
+        while self._is_given and self._targets and loss <= self._sign * self._targets[0]:
+            self._aim_higher()
+        if self._is_given and not self._targets:
+            self._end(event.trial)
+
+    def _aim_higher(self) -> None:
+        """A target is reached: all trials are judged again by the next one."""
+        self._targets.pop(0)
+        self._unjudged |= {number: None for number, trial in self._trials.items() if trial.judged}
+        self._turns.clear()
+
+    def _end(self, number: int) -> None:
+        self._trials.pop(number, None)
+        self._pools, self._example = None, None if number == self._example else self._example
+        for waiting in (self._turns, self._between, self._unjudged):
+            waiting.pop(number, None)
+
+    # ------------------------------------------------------------------------------------------------ what is wanted
+
+    def suggest(self) -> Next | None:
+        if (why := self._is_over()) is not None:
+            return self._give_up(why)
+        if self._unjudged:
+            return self._judge(next(iter(self._unjudged)))
+        return self._reclassify() or self._go_on() or self._next_turn()
+
+    def _is_over(self) -> str | None:
+        """Why nothing more is wanted: the last target is reached, or time is up."""
+        if self._is_given and not self._targets:
+            return "target"
+        return "time" if self._seconds_left() <= 0 else None
+
+    def _seconds_left(self) -> float:
+        return math.inf if self._tuner.max_time is None else self._tuner.max_time - self._context.elapsed
+
+    def _give_up(self, why: str) -> Stop | None:
+        number = next(iter(self._trials), None)
+        return None if number is None else Stop(trial=number, reason=self._noted({"over": why}))
+
+    def _judge(self, number: int) -> Next:
+        """The class of a trial that came to a boundary: kill threshold, then lower bound, then pool (§5.3)."""
+        curve = self._forecasts.curve(number)
+        value, kill = curve.values[-1], self._tuner.kill_threshold
+        if kill is not None and curve.last_step >= self._tuner.min_steps and self._sign * (value - kill) > 0:
+            return Stop(trial=number, reason=self._noted({"class": Class.POOR, "value": value, "kill_threshold": kill}))
+        judged = self._forecast(number)
+        if judged["p"] < self._tuner.lower_bound and self._may_end(number, judged):
+            return Stop(trial=number, reason=self._noted({"class": Class.POOR, **judged}))
+        others = [trial.p for other, trial in self._trials.items() if trial.judged and other != number]
+        return self._prioritize(number, judged, divide([*others, judged["p"]], self._context.slots))
+
+    def _may_end(self, number: int, judged: Reason) -> bool:
+        """Whether p may end a trial: not before there are examples, and a curve, unless it has no time left."""
+        has_learnt = self._forecasts.has_learnt or self._context.slots == 1  # it has no slot to spare for examples
+        known = has_learnt and self._forecasts.has_shape(number)
+        return known or not self._ahead(number, judged["seconds_per_step"])
+
+    def _forecast(self, number: int) -> Reason:
+        """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
+        seconds, target = self._context.seconds_per_step(number), self._target()
+        steps = self._ahead(number, seconds)
+        judged = {"steps": self._forecasts.curve(number).last_step, "target": target, "seconds_per_step": seconds}
+        if not steps:
+            return {"p": 0.0, "expected_seconds": 0.0, **judged}
+        first = self._forecasts.posterior([number]).expected_first_step(target, steps)
+        remaining = max(0.0, float(first.expected[0]) - self._forecasts.curve(number).last_step) * seconds
+        return {"p": round(float(first.probability[0]), 4), "expected_seconds": round(remaining, 3), **judged}
+
+    def _ahead(self, number: int, seconds: float) -> list[int]:
+        """Steps at which a trial may be at the target before time is up: boundaries, or some of them, and the last."""
+        now = self._forecasts.curve(number).last_step
+        ends = [step for step in self._points if step % self._boundary == 0 or step not in self._next_point]
+        ahead = [step for step in ends if step > now and (step - now) * seconds <= self._seconds_left()]
+        return ahead[::-1][:: 1 + len(ahead) // (MOST_LOOKED_AT + 1)][::-1]
+
+    def _target(self) -> float:
+        return self._targets[0] if self._is_given else self._sign * self._best
+
+    def _prioritize(self, number: int, judged: Mapping[str, Any], pools: Pools) -> Prioritize:
+        is_promising = judged["p"] >= pools.threshold
+        reason: Reason = {"class": Class.PROMISING if is_promising else Class.OPPORTUNISTIC, **judged}
+        reason |= {"threshold": None if math.isinf(pools.threshold) else pools.threshold, "own_slots": pools.slots}
+        return Prioritize(trial=number, priority=judged["p"] if is_promising else 0.0, reason=self._noted(reason))
+
+    def _divided(self) -> Pools:
+        slots = self._context.slots
+        if self._pools is None or self._pools[0] != slots:
+            confidences = (trial.p for trial in self._trials.values() if trial.judged)
+            self._pools = (slots, divide(confidences, slots))
+        return self._pools[1]
+
+    def _reclassify(self) -> Prioritize | None:
+        """The first of the trials that are in another pool now, because of what became of others."""
+        pools = self._divided()
+        for number, trial in self._trials.items():
+            if trial.judged and trial.is_promising != (trial.p >= pools.threshold):
+                kept = ("p", "expected_seconds", "steps", "target", "seconds_per_step")
+                return self._prioritize(number, {name: trial.judged[name] for name in kept}, pools)
+        return None
+
+    def _go_on(self) -> Extend | None:
+        """One that is between two boundaries."""
+        number = next(iter(self._between), None)
+        return None if number is None else self._extend(number)
+
+    def _next_turn(self) -> Next | None:
+        """Promising trials as long as they have slots, then new ones, then opportunistic ones in turn, then any."""
+        promising = [number for number in self._turns if self._trials[number].is_promising]
+        best = min(promising, key=lambda number: (-self._trials[number].p, number), default=None)
+        training = sum(trial.training and trial.is_promising for trial in self._trials.values())
+        if best is not None and training < self._divided().slots:
+            return self._extend(best)
+        if (example := self._next_example()) is not None:
+            return example
+        if self._started < self._limit:
+            return NewTrial(steps=self._points[0], reason=self._noted({}))
+        turn = next((number for number in self._turns if not self._trials[number].is_promising), best)
+        return None if turn is None else self._extend(turn)
+
+    def _next_example(self) -> Extend | None:
+        """Where the model has no examples and takes nobody for promising, it may be wrong about all of them: then one
+        trial after the other goes to the end, each the best there is when its turn is.
+        """
+        if self._forecasts.has_learnt or self._divided().slots or self._context.slots == 1:
+            return None
+        number = self._example
+        if number is None:
+            number = min(self._turns, key=self._last_loss, default=None)
+        return self._extend(number, example=True) if number in self._turns else None
+
+    def _last_loss(self, number: int) -> tuple[float, int]:
+        return self._sign * self._forecasts.curve(number).values[-1], number
+
+    def _extend(self, number: int, **why: Any) -> Extend:
+        trial = self._trials[number]
+        kept = {name: trial.judged[name] for name in ("class", "p") if name in trial.judged}
+        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted({**kept, **why}))
+
+    def _noted(self, reason: Reason) -> Reason:
+        """A reason with what was looked at beside the history."""
+        return {**reason, "elapsed": self._context.elapsed, "slots": self._context.slots}

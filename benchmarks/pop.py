@@ -1,0 +1,150 @@
+"""How soon a target is reached, by POP and by others, on recorded curves that are played again.
+
+    python benchmarks/pop.py [--data FOLDER] [--orders 25] [--slots 1 5 10 25]
+
+Workloads: benchmarks/data/*.jsonl.gz, recorded with `stagetree export --curves`, and, in FOLDER, taskset_*.npz
+(TaskSet, Metz et al. 2020): 100 of 1,000 curves, the metric exp(-loss), a minute a step. A curve ends where it is not a
+number.
+
+As in HyperDrive (Rasley et al. 2017, §7): the target is what three in a hundred configurations reach at all, the
+configurations come in random orders, the same for every policy, and time runs until some trial was evaluated at the
+target, whether or not the policy saw it. The boundary is a twelfth of a trial, for `early_term` a quarter (10 and 30 of
+the paper's 120 epochs). There is no kill threshold and no time limit. For `pop` and `early_term` every step is
+evaluated. To leave a trial and take it up again later costs a tenth of a step (--switch).
+
+The first table is of 5 slots: the distribution over orders (Figures 7 and 12c), in minutes. `sooner`: the median of the
+policy, in medians of `pop`. `never`: in how many orders no trial reached the target; they count as the longest. The
+second is the median for other numbers of slots (Figure 12b), over a fifth of the orders.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: studies are small
+
+import argparse
+import gzip
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.simulation.trace_player import Player
+from app.simulation.traces import Trace, Workload, read
+
+DATA = Path(__file__).parent / "data"
+FIGURE_SLOTS = 5
+TRIALS = 100
+BOUNDS = {"max": [0, 1], "min": [0, None]}
+EVALUATED = ("pop", "early_term")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="a folder with taskset_*.npz")
+    parser.add_argument("--orders", type=int, default=25, help="random orders of the configurations")
+    parser.add_argument("--slots", type=int, nargs="*", default=[1, 10, 25], help="beside 5")
+    parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
+    parser.add_argument("--only", default="", help="workloads with this in their name")
+    arguments = parser.parse_args()
+    for workload in workloads(arguments.data):
+        if arguments.only not in workload.name:
+            continue
+        target = target_of(workload)
+        print(f"\n{workload.name}: {len(workload.traces)} trials of {workload.max_steps} steps, target {target:.4g}")
+        tables(workload, target, arguments)
+
+
+def workloads(folder: Path | None) -> Iterator[Workload]:
+    for path in sorted(DATA.glob("*.jsonl.gz")):
+        with gzip.open(path, "rt") as lines:
+            yield read(lines)
+    for path in sorted(folder.glob("taskset_*.npz") if folder else []):
+        yield taskset(path)
+
+
+def taskset(path: Path) -> Workload:
+    losses = np.load(path)["valid_loss"].astype(float)
+    chosen = np.random.default_rng(0).permutation(len(losses))[:TRIALS]
+    traces = tuple(trace(np.exp(-losses[number, 1:])) for number in chosen)
+    return Workload(path.stem.removeprefix("taskset_"), "exp(-loss)", "max", losses.shape[1] - 1, traces)
+
+
+def trace(values: np.ndarray) -> Trace:
+    broken = np.flatnonzero(~np.isfinite(values))
+    number = int(broken[0]) + 1 if len(broken) else len(values)
+    found = tuple(float(value) if isfinite(value) else None for value in values[:number])
+    return Trace({}, tuple(range(1, number + 1)), found, (60.0,) * number)
+
+
+def target_of(workload: Workload) -> float:
+    best = sorted((workload.best(trace) for trace in workload.traces), reverse=workload.mode == "max")
+    return best[max(1, round(0.03 * len(best))) - 1]
+
+
+def policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
+    most, number = workload.max_steps, len(workload.traces)
+    boundary = max(1, most // 12)
+    trials = {"num_trials": number, "max_steps": most}
+    curves = {**trials, "bounds": BOUNDS[workload.mode]}
+    return {
+        "pop": {"kind": "pop", **curves, "target": target, "boundary": boundary},
+        "early_term": {"kind": "early_term", **curves, "boundary": most // 4},
+        "bandit": {"kind": "bandit", **trials, "interval": boundary},
+        "random": {"kind": "random", **trials},
+        "asha": {"kind": "asha", **trials, "min_steps": boundary, "eta": 3},
+        "hyperband": {"kind": "hyperband", "min_steps": boundary, "max_steps": most, "eta": 3},
+    }
+
+
+def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> None:
+    every = policies(workload, target)
+    print(f"{'':12}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
+    reference = 0.0
+    for name in every:
+        times = play(workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
+        reference = reference or float(np.median(times))
+        print(row(name, times, reference), flush=True)
+    few = -(-arguments.orders // 5)
+    print(f"{'slots':12}" + "".join(f"{slots:>9}" for slots in arguments.slots))
+    for name, tuner in every.items():
+        medians = [np.median(play(workload, tuner, target, slots, few, arguments.switch)) for slots in arguments.slots]
+        print(f"{name:12}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
+
+
+def play(
+    workload: Workload, tuner: dict[str, Any], target: float, slots: int, orders: int, switch: float
+) -> list[float]:
+    """The seconds to the target in each order."""
+    times = []
+    for seed in range(orders):
+        order = np.random.default_rng(seed).permutation(len(workload.traces))
+        every = 1 if tuner["kind"] in EVALUATED else None
+        seconds = switch * float(np.mean([trace.seconds[0] for trace in workload.traces]))
+        player = Player(
+            workload.taken(map(int, order)), tuner, slots=slots, target=target, eval_every=every, switch=seconds
+        )
+        times.append(player.time_to_target())
+    return times
+
+
+def row(name: str, times: Sequence[float], reference: float) -> str:
+    shares = [float(np.quantile(times, share, method="lower")) for share in (0, 0.25, 0.5, 0.75, 1)]
+    never = sum(not isfinite(time) for time in times)
+    spread, sooner = shares[4] - shares[0], np.median(times) / reference
+    return f"{name:12}" + "".join(f"{minutes(each):>9}" for each in [*shares, spread]) + f"{shown(sooner):>9}{never:>7}"
+
+
+def minutes(seconds: float) -> str:
+    return shown(seconds / 60)
+
+
+def shown(number: float) -> str:
+    return f"{number:.2f}" if isfinite(number) else "never"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What a result costs the tuner of a `pop` study in which 1,000 trials are active: the judgement and the next turn.
+
+    python benchmarks/pop_tick.py [--trials 1000] [--results 200]
+
+Curves are made up. A hundred others have ended. What the ended ones teach is learnt anew when a tenth more of them have
+ended; that takes longer, and is said apart.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: one core is what is measured
+
+import argparse
+import math
+import time
+from random import Random
+
+from app.domain.commands import Extend, Prioritize, Stop
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.tuners.base import Context, NewTrial
+from app.scheduling.tuners.pop import Pop
+from stagetree.spec import StudySpec
+
+ENDED, STEPS, BOUNDARY = 100, 100, 5
+LEARNING = 0.1
+"""A result that takes longer than so many seconds is one after which the ended trials are learnt from again."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--results", type=int, default=200)
+    arguments = parser.parse_args()
+    study = Study(arguments.trials + ENDED)
+    for trial in range(arguments.trials + ENDED):
+        study.start(trial, until=STEPS if trial < ENDED else 3 * BOUNDARY)
+    study.settle()
+    seconds = sorted(study.step() for _ in range(arguments.results))
+    plain = [each for each in seconds if each < LEARNING]
+    print(f"{len(study.steps)} active trials; a result, its judgement and the next turn:")
+    print(f"  median {1e3 * plain[len(plain) // 2]:.1f} ms, 95 % within {1e3 * plain[len(plain) * 95 // 100]:.1f} ms")
+    print(f"  after which is learnt: {len(seconds) - len(plain)} of {len(seconds)}, at most {1e3 * seconds[-1]:.0f} ms")
+
+
+class Study:
+    """A history that is made up as it goes, and the tuner that reads it."""
+
+    def __init__(self, trials: int) -> None:
+        self._rng, self.steps, self._next = Random(0), dict[int, int](), list[int]()
+        self.tuner = Pop(spec(trials))
+        self.tuner.set_context(Context(elapsed=100.0, slots=32, seconds_per_step=lambda trial: 1.0))
+        self._ends = [0.9 * self._rng.betavariate(3, 3) for _ in range(trials)]
+
+    def start(self, trial: int, until: int) -> None:
+        self._tell(TrialEventKind.START, trial, BOUNDARY)
+        for steps in range(BOUNDARY, until + 1, BOUNDARY):
+            if steps > BOUNDARY:
+                self._tell(TrialEventKind.PROMOTE, trial, steps)
+            self._result(trial, steps)
+        if until < STEPS:
+            self.steps[trial] = until
+
+    def settle(self) -> None:
+        """Until every trial is judged."""
+        while isinstance(action := self.tuner.suggest(), Prioritize | Stop):
+            self._grant(action)
+
+    def step(self) -> float:
+        """Extend one, let its result come, and judge it; the seconds that the tuner took."""
+        begin = time.perf_counter()
+        action = self.tuner.suggest()
+        while not isinstance(action, Extend):
+            if action is None or isinstance(action, NewTrial):
+                raise SystemExit("there are too few trials for so many results")
+            self._grant(action)
+            action = self.tuner.suggest()
+        self._grant(action)
+        self._result(action.trial, action.steps)
+        self.tuner.suggest()
+        return time.perf_counter() - begin
+
+    def _grant(self, action: Extend | Prioritize | Stop) -> None:
+        kinds = {Extend: TrialEventKind.PROMOTE, Prioritize: TrialEventKind.PRIORITIZE, Stop: TrialEventKind.STOP}
+        self._tell(kinds[type(action)], action.trial, getattr(action, "steps", 0), action.reason)
+        if isinstance(action, Stop):
+            self.steps.pop(action.trial, None)
+
+    def _result(self, trial: int, steps: int) -> None:
+        value = self._ends[trial] * (1 - math.exp(-steps / 20)) + self._rng.gauss(0, 0.005)
+        event = TrialEvent(TrialEventKind.RESULT, trial, steps, metrics={"accuracy": value})
+        self.tuner.observe(event)
+
+    def _tell(self, kind: TrialEventKind, trial: int, steps: int, reason: object = None) -> None:
+        self.tuner.observe(TrialEvent(kind, trial, steps, reason=reason or {}, hp={}))  # type: ignore[arg-type]
+
+
+def spec(trials: int) -> StudySpec:
+    tuner = {"kind": "pop", "num_trials": trials, "max_steps": STEPS, "boundary": BOUNDARY}
+    tuner |= {"target": 0.95, "lower_bound": 0.0, "bounds": [0, 1]}
+    study = {"name": "pop", "trainer": "made-up", "metric": "accuracy", "mode": "max", "space": {"lr": 0.1}}
+    return StudySpec.from_dict(study | {"tuner": tuner})
+
+
+if __name__ == "__main__":
+    main()
