@@ -18,10 +18,12 @@ Data = dict[str, Any]
 TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in (*TYPES.values(), Stage)}
 
-VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1) | {"StageFailed": 2, "TrialAdded": 2, "TrialExtended": 2}
+VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
+VERSIONS |= dict.fromkeys(("PlanOpened", "StageFailed", "TrialAdded", "TrialExtended"), 2)
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
+    ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},

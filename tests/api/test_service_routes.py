@@ -113,7 +113,8 @@ def test_it_is_not_ready_on_a_database_that_cannot_be_written(
 
 def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
     url = "s3://bucket/x?endpoint_url=nowhere"
-    settings = Settings(database_url=sqlite_url, trainers=trainers, broker_url="memory://", checkpoints=url)
+    where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": url}
+    settings = Settings(trainers=trainers, hosts="testserver", **where)
     with pytest.MonkeyPatch.context() as patch, TestClient(create_app(settings)) as http:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
