@@ -227,7 +227,9 @@ def _is_decision(event: e.Event, study: StudyId) -> bool:
         return event.study == study
     if isinstance(event, e.TrialAdded):
         return event.study == study and event.reason.get("by") == "tuner"
-    return isinstance(event, e.TrialExtended | e.TrialPrioritized | e.TrialStopped) and event.study == study
+    if isinstance(event, e.TrialExtended):
+        return event.study == study and event.reason.get("by") != "user"
+    return isinstance(event, e.TrialStopped | e.TrialPrioritized) and event.study == study
 
 
 def _compare(found: Replay, judge: _Judge, number: int, event: e.Event) -> None:
