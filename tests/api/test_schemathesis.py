@@ -11,6 +11,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 from schemathesis.schemas import APIOperation
 
+from tests.api.world import Workers
 from tests.plans import MORE
 
 EXAMPLES = 6
@@ -20,7 +21,8 @@ NOT_ASKED = [positive_data_acceptance]
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_found(app: FastAPI, tuned: str) -> None:
+def test_nothing_is_found(app: FastAPI, tuned: str, workers: Workers) -> None:
+    workers.look()  # or nobody is at work, which is a 503
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
         probe(found.ok(), tuned)
 

@@ -114,7 +114,7 @@ def test_it_is_not_ready_on_a_database_that_cannot_be_written(
 def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
     url = "s3://bucket/x?endpoint_url=nowhere"
     where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": url}
-    settings = Settings(trainers=trainers, hosts="testserver", **where)
+    settings = Settings(trainers=trainers, hosts="test", **where)
     with pytest.MonkeyPatch.context() as patch, TestClient(create_app(settings)) as http:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
@@ -134,7 +134,7 @@ def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str)
 
 def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
     url = "redis://:hidden1@127.0.0.1:1/0"
-    with TestClient(create_app(Settings(database_url=sqlite_url, broker_url=url, hosts="testserver"))) as http:
+    with TestClient(create_app(Settings(database_url=sqlite_url, broker_url=url, hosts="test"))) as http:
         why = not_ready(http)["broker"]  # the client tries again for about as long as it is given
     assert any(word in why for word in ("refused", "did not answer", "Timeout"))
     assert "hidden" not in why

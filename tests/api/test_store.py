@@ -43,7 +43,7 @@ def answers(face: Client | Store) -> dict[str, Any]:
     found: dict[str, Any] = {"studies": list(face.studies()), "slots": face.slots()}
     for listed in found["studies"]:
         study = listed["study"]
-        document = face.study(study)
+        document = dict(face.study(study))
         if document["finished_at"] is None:
             document.pop("wall_seconds")  # time passes between the two
         found[study] = {

@@ -263,7 +263,7 @@ def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> 
 
 
 def test_an_id_that_is_taken_is_not_given_again(http: TestClient, use: Services, app: FastAPI) -> None:
-    ids = iter(["aaaaaa", "aaaaaa", "bbbbbb"])
+    ids = iter(["seed0", "aaaaaa", "seed1", "aaaaaa", "bbbbbb"])  # draws have an id of their own
     app.state.services = replace(use, new_id=lambda: next(ids))
     found = [http.post("/studies", json=changed(name="x", seed=n)).json()["study"] for n in range(2)]
     assert found == ["x-aaaaaa", "x-bbbbbb"]
