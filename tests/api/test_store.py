@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from app.cli.documents import Documents
 from app.cli.store import Store
 from app.domain.errors import Unknown
 from app.events.database import Database
 from stagetree.client import Client
 from tests.api.world import MakeApp, Workers, changed, serving
 
-Pair = tuple[Client, Store]
+Pair = tuple[Documents, Store]
 
 
 @pytest.fixture
@@ -35,15 +36,15 @@ def pair(make_app: MakeApp, tmp_path: Path) -> Iterator[Pair]:
         workers.close(done)
         workers.fail(broken, workers.assign(broken, 1), "Traceback ...\nValueError: \x1b[31mno")
         workers.beat(workers.assign(running, 0, "gpu1"), 0, 7)
-        yield client, store
+        yield Documents(client), store
 
 
-def answers(face: Client | Store) -> dict[str, Any]:
+def answers(face: Documents | Store) -> dict[str, Any]:
     """All that can be read."""
     found: dict[str, Any] = {"studies": list(face.studies()), "slots": face.slots()}
     for listed in found["studies"]:
         study = listed["study"]
-        document = dict(face.study(study))
+        document = face.study(study)
         if document["finished_at"] is None:
             document.pop("wall_seconds")  # time passes between the two
         found[study] = {
