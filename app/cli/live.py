@@ -11,8 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.progress import FINAL, trials_done
-from app.cli.text import duration, number, one_line, plural, short_hp
+from app.cli.text import FINAL, duration, number, one_line, plural, short_hp, trials_done
 
 Json = dict[str, Any]
 FEW_LINES = 8

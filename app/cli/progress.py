@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from app.cli.text import duration, number, one_line, plural
+from app.cli.text import FINAL, duration, number, one_line, trials_done
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents
@@ -28,7 +28,6 @@ FIRST_LINES, LAST_LINES = 5.0, 300.0
 AWAY_SECONDS = 60.0
 """How long whoever follows a study waits for a server that is away."""
 
-FINAL = ("completed", "failed", "cancelled")
 DUMB = ("dumb", "unknown", "")
 
 
@@ -122,14 +121,6 @@ def headline(study: Json) -> str:
     if (left := progress["seconds_left"]) is not None:
         parts.append(f"about {duration(left)} left")
     return separator(sys.stderr).join(parts)
-
-
-def trials_done(progress: Json) -> str:
-    """23/40 trials."""
-    trials = progress["trials"]
-    if trials["expected"] is None:
-        return plural(trials["done"], "trial")
-    return f"{trials['done']}/{plural(trials['expected'], 'trial')}"
 
 
 def best(study: Json) -> str:

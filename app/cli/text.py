@@ -6,6 +6,9 @@ import re
 from typing import Any
 
 Json = dict[str, Any]
+FINAL = ("completed", "failed", "cancelled")
+"""The states of a study that is over."""
+
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
 around; and halves of characters, which cannot be written."""
@@ -96,3 +99,11 @@ def memory(size: float) -> str:
 def plural(count: int, noun: str) -> str:
     """1 trial, 2 trials."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def trials_done(progress: Json) -> str:
+    """23/40 trials."""
+    trials = progress["trials"]
+    if trials["expected"] is None:
+        return plural(trials["done"], "trial")
+    return f"{trials['done']}/{plural(trials['expected'], 'trial')}"
