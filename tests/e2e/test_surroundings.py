@@ -73,4 +73,4 @@ def test_a_study_runs_beside_modules_called_as_ours(folder: Path, home: Path) ->
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "completed · 8/8 steps" in done.stderr
+    assert "completed · 2/2 trials · 8/8 steps" in done.stderr
