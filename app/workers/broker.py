@@ -6,7 +6,7 @@ import logging
 import socket
 from typing import Any
 
-from kombu.transport import TRANSPORT_ALIASES
+from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 
 logger = logging.getLogger(__name__)
@@ -31,9 +31,10 @@ class Transport(kombu_redis.Transport):
 
 
 def install() -> None:
-    """Let every URL of Redis mean this transport."""
+    """Let every URL of Redis mean this transport, also where one was connected to before."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
+        _transport_cache.pop(scheme, None)
 
 
 def transport_options(patience: float) -> dict[str, Any]:
