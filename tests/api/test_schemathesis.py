@@ -15,6 +15,13 @@ from tests.api.world import Workers
 from tests.plans import MORE
 
 EXAMPLES = 6
+SAME_EACH_TIME = settings(
+    max_examples=EXAMPLES * MORE,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 NOT_ASKED = [positive_data_acceptance]
 """A schema cannot say that a cursor is one of ours, that an idempotency key is new, or what fields mean together."""
@@ -31,24 +38,12 @@ def probe(operation: APIOperation, study: str) -> None:
     """Ask for one operation, also of a study that there is."""
     right, wrong = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
 
-    @settings(
-        max_examples=EXAMPLES * MORE,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @SAME_EACH_TIME
     @given(right, st.booleans())
     def ask_right(case: schemathesis.Case, is_there: bool) -> None:
         _ask(case, study if is_there else None)
 
-    @settings(
-        max_examples=EXAMPLES * MORE,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @SAME_EACH_TIME
     @given(wrong, st.booleans())
     def ask_wrong(case: schemathesis.Case, is_there: bool) -> None:
         _ask(case, study if is_there else None)
