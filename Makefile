@@ -28,15 +28,15 @@ demo: .venv/.installed  ## run the main job: a grid on the digits data, shared b
 up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
 	@$(BIN)/stagetree up
 
-test: .venv/.installed-dev  ## all tests: first those of processes and clusters, one by one, then the others side by side
-	@$(BIN)/python -m pytest tests/e2e tests/examples tests/runtime tests/workers tests/processes
+test: .venv/.installed-dev  ## all tests: first those of processes and clusters, which mostly wait, then the others
+	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/runtime tests/workers tests/processes
 	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/runtime --ignore tests/workers --ignore tests/processes
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
 
 night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
-	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners/test_sharing.py tests/scheduling
+	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling
 
 docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site

@@ -249,6 +249,7 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
         "STAGETREE_ALLOW_CPU": "1",
         "STAGETREE_STOP_SECONDS": "8",
+        "STAGETREE_STRIKE_AFTER_SECONDS": "5",
         "STAGETREE_LOCKS": str(folder / "locks"),
         "PYTHONPATH": str(ROOT),
     }

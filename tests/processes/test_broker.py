@@ -21,7 +21,7 @@ from app.workers.broker import install, transport_options
 
 NUDGES = """
 from app.workers.celery_app import nudge
-for _ in range(20):
+for _ in range(4):
     nudge()
 """
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
@@ -20,6 +20,7 @@ from app.scheduling.tuners import TUNERS, TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
+from tests.plans import tried
 from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers, submit
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -49,8 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
 EVERY = pytest.mark.parametrize("tuner", KINDS.values(), ids=KINDS)
 SPACES = {"apart": SPACE | {"lr": [0.1, 0.01], "wd": [0, 0.1]}, "shared": SHARING}
 SEEDS = st.integers(0, 10**6)
-settings.register_profile("tuners", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-FEW = settings(settings.get_profile("tuners"))
+FEW = tried(6)
 
 
 def study_of(tuner: dict[str, Any], space: str, **fields: Any) -> StudySpec:
