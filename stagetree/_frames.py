@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from stagetree._record import StudyRecord
 from stagetree.errors import StagetreeError
 from stagetree.sequences import Constant, parse
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from stagetree.results import Results
 
 Json = dict[str, Any]
 
@@ -36,8 +36,8 @@ def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
 # ---------------------------------------------------------------------------------------------------------- data frames
 
 
-def frame(results: Results, *, by_step: bool = True) -> DataFrame:
-    """A row for each trial: see `Results.dataframe`."""
+def frame(results: StudyRecord, *, by_step: bool = True) -> DataFrame:
+    """A row for each trial: see `stagetree.Results.dataframe`."""
     try:
         import pandas
     except ImportError:
@@ -58,7 +58,7 @@ def frame(results: Results, *, by_step: bool = True) -> DataFrame:
     return pandas.DataFrame(table)
 
 
-def _row(results: Results, number: int) -> dict[str, Json]:
+def _row(results: StudyRecord, number: int) -> dict[str, Json]:
     trial, history = results.trial(number), results.history(number)
     added, ended = history.added, history.ended
     last: Json = {"rung": history.rung, "reason": words(history.reason), "added": added, "ended": ended}

@@ -44,7 +44,7 @@ def from_wandb(sweep: str | Path | Mapping[str, Any]) -> Json:
 
 
 def _read(path: Path) -> Json:
-    from stagetree.study_file import read
+    from stagetree.spec.file import read
 
     values = read(path)
     if not isinstance(values, dict):

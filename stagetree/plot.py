@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stagetree import _frames
+from stagetree._record import StudyRecord
 from stagetree.errors import StagetreeError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from stagetree.models import Node, TrialDetail
-    from stagetree.results import Results
 
 __all__ = ["Plots"]
 
@@ -33,7 +33,7 @@ _BINS = 4
 class Plots:
     """Pictures of the results of a study. Each returns the axes it drew on."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: StudyRecord) -> None:
         self._results = results
 
     def history(self, axes: Axes | None = None) -> Axes:
@@ -183,7 +183,7 @@ class _Column:
 class _Tree:
     """Where each node of the plan is drawn: children side by side, parents in their middle."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: StudyRecord) -> None:
         passed = [node for trial in results.trials for node in trial.path]
         self.trials = {node: passed.count(node) for node in dict.fromkeys(passed)}
         self._nodes: dict[str, Node] = {node.id: node for node in results.nodes if node.id in self.trials}

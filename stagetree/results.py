@@ -9,13 +9,11 @@ results.plot.history()
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stagetree import _frames
-from stagetree.models import Event, Node, StudyAnswer, TrialDetail
+from stagetree._record import History, StudyRecord
+from stagetree.models import TrialDetail
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,24 +27,8 @@ _AT_ONCE = 16
 """How many trials are asked about at the same time."""
 
 
-@dataclass(slots=True)
-class History:
-    """When a trial was added, and had its last result or was ended, in seconds since 1970; where it stands, and why."""
-
-    added: float | None = None
-    ended: float | None = None
-    rung: int | None = None
-    reason: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Results:
+class Results(StudyRecord):
     """A study with all its trials, their curves, what happened to them, and the nodes of the plan they pass."""
-
-    study: StudyAnswer
-    trials: list[TrialDetail]
-    events: list[Event]
-    nodes: list[Node]
 
     @classmethod
     async def of(cls, client: AsyncClient, study: str) -> Results:
@@ -61,19 +43,6 @@ class Results:
         details = await asyncio.gather(*(one(trial.trial) for trial in whole.trials))
         events = [event async for event in client.events(study)]
         return cls(whole, details, events, (await client.plan(study)).nodes)
-
-    def trial(self, number: int) -> TrialDetail:
-        """One of the trials, by its number."""
-        return self.trials[number]
-
-    def curve(self, number: int, metric: str | None = None) -> dict[int, float | None]:
-        """The values of a metric, by step; of the study's metric, where none is named."""
-        name = metric or self.study.metric
-        return {point.step: point.metrics.get(name) for point in self.trials[number].curve}
-
-    def history(self, number: int) -> History:
-        """What happened to a trial."""
-        return self._histories[number]
 
     def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """A row for each trial.
@@ -91,42 +60,3 @@ class Results:
         from stagetree.plot import Plots
 
         return Plots(self)
-
-    @cached_property
-    def _histories(self) -> dict[int, History]:
-        histories = {trial.trial: History() for trial in self.trials}
-        for event in self.events:
-            if event.data.get("trial") in histories:
-                _take(histories[event.data["trial"]], event)
-        for number, history in histories.items():
-            measured = [self._measured[place] for place in self._places(number) if place in self._measured]
-            history.ended = max([*measured, *([history.ended] if history.ended else [])], default=None)
-        return histories
-
-    @cached_property
-    def _measured(self) -> dict[tuple[str, int], float]:
-        """When a node was measured at a step."""
-        measured = (event for event in self.events if event.type == "Evaluated")
-        return {(event.data["node"], event.data["step"]): event.at for event in measured}
-
-    def _places(self, number: int) -> list[tuple[str, int]]:
-        trial = self.trials[number]
-        return [(node, point.step) for node in trial.path for point in trial.curve]
-
-
-def _take(history: History, event: Event) -> None:
-    reason = event.data.get("reason") or {}
-    if event.type == "TrialAdded":
-        history.added = event.at
-    if event.type in ("TrialStopped", "TrialCancelled"):
-        history.ended = event.at
-    if event.type in ("TrialAdded", "TrialExtended", "TrialStopped"):
-        history.reason = reason
-        history.rung = _rung(event.type, reason, history.rung)
-
-
-def _rung(type: str, reason: Mapping[str, Any], before: int | None) -> int | None:
-    """The rung that a trial trains for, or was stopped at; None for tuners without any."""
-    if "rung" not in reason:
-        return before
-    return int(reason["rung"])

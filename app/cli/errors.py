@@ -44,14 +44,14 @@ def _sentence(error: Exception) -> str:
 
 
 CODES = {
-    "stagetree.spec.SpecError": USAGE,
+    "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
     "app.events.export.NotALog": USAGE,
     "app.api.errors.Invalid": USAGE,
     "app.api.health.NotReady": FAILED,
     "app.domain.errors.Unknown": NOT_FOUND,
     "app.domain.errors.Refused": USAGE,
-    "app.embedded.StackFailed": FAILED,
+    "app.embedded.errors.StackFailed": FAILED,
     "app.events.database.DatabaseUnavailable": FAILED,
     "stagetree.errors.NotFound": NOT_FOUND,
     "stagetree.errors.Conflict": CONFLICT,

@@ -24,7 +24,7 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
     """
     from app.simulation.what_if import changed
     from stagetree.spec import SpecError, StudySpec
-    from stagetree.study_file import read
+    from stagetree.spec.file import read
 
     place = STDIN if str(path) == "-" else path
     if not changes:

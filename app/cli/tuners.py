@@ -28,7 +28,7 @@ def _check(file: Path, study: Path | None) -> bool:
     """Try each tuner of a file and print what it passed; whether that was all of it."""
     from app import tuner_suite
     from app.tuner_files import TunerFileError, load
-    from stagetree.study_file import read
+    from stagetree.spec.file import read
 
     try:
         tuners = load(str(file))

@@ -3,40 +3,30 @@
 `app.domain.stage_tree` defines the stage tree; rebuilding it for each decision would cost more with every trial. Here
 only the nodes that an event touched, and their ancestors as long as their answer changes, are looked at again.
 
-A *need* is a step that must be reached in a node: a request, or the beginning of a child with needs of its own. Each
-need resumes at a *cut*: the latest checkpoint before it, or the node's beginning. The *demand* of a cut is, for each
-study that has needs there, the urgency of its most urgent path that begins there: the trial of the highest priority
-first, then the longest time (TreeML §4.3, critical path). A cut with demand whose state is at hand is a *head*.
+`app.scheduling.demands` says what a demand is; where there is one whose state is at hand is a *head*.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from app.domain.ids import ChainId, NodeId, PlanId, StudyId
 from app.domain.search_plan import Chain, Node, Progress, SearchPlan
 from app.domain.stage_tree import Place
-from app.scheduling.branch import Branch
 from app.scheduling.costs import Costs
+from app.scheduling.demands import Demands
 from app.scheduling.evaluations import evaluations
-from app.scheduling.ranking import Ranking, Urgency
-from app.scheduling.reach import Need, Reach, Urgencies, raise_to
-
-NOTHING = NodeId("")
-"""Where roots begin: the state of this node at step 0 is always at hand."""
+from app.scheduling.ranking import Urgency
+from app.scheduling.reach import Urgencies
 
 UNNAMED = PlanId("")
 
 MOST_ESTIMATES = 100
 """How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
-
-State = tuple[int, NodeId]
-"""The state of a node at a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +49,7 @@ class Frontier:
         self.plan, self.id = plan, id
         self.progress: dict[ChainId, Progress] = {}
         self._costs = costs or Costs()
-        self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # of each cut inside a node, or at its beginning
-        self._branches: dict[NodeId, dict[int, Branch]] = defaultdict(dict)  # children with demand, by start
-        self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
-        self._ready: dict[StudyId, Ranking[State]] = {}  # the states at hand from which a study wants something done
-        self._wanted_from: dict[State, frozenset[StudyId]] = {}  # the same the other way round
+        self.demands = Demands(plan, self._costs, self.progress)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
         self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before
@@ -82,7 +68,7 @@ class Frontier:
         before, node = self.progress.get(chain), self.plan.node(known.stages[known.index].node)
         self.progress[chain] = progress
         since = before.step if before and before.saving == progress.saving else node.start
-        if any(since < step <= progress.step for step in (*node.waiting, *self._branches[node.id])):
+        if any(since < step <= progress.step for step in (*node.waiting, *self.demands.branches[node.id])):
             self._pending.add(node.id)
 
     def refresh(self) -> None:
@@ -96,7 +82,7 @@ class Frontier:
         self._take_in_events()
         for _ in range(min(self._outdated, MOST_ESTIMATES)):
             self._outdated -= 1  # children first: only urgencies change, and the parent's turn will come
-            self._update(self.plan.nodes[self._nodes[self._outdated]])
+            self.demands.update(self.plan.nodes[self._nodes[self._outdated]])
 
     def _take_in_events(self) -> None:
         touched = self._pending | self.plan.touched
@@ -107,7 +93,7 @@ class Frontier:
         while queue:
             name = heapq.heappop(queue)[1]
             node = self.plan.nodes[name]
-            parent = self._update(node)
+            parent = self.demands.update(node)
             self.affected.update(chain for chain, _ in node.running)
             self._pending.discard(name)
             if parent is not None and parent not in self._pending:
@@ -118,30 +104,30 @@ class Frontier:
 
     def heads(self, study: StudyId | None = None) -> Iterator[Place]:
         """Where a slot may begin, for one study or for any, in no particular order."""
-        states = self._wanted_from if study is None else self._ready.get(study, ())
+        states = self.demands.wanted_from if study is None else self.demands.ready.get(study, ())
         for step, name in states:
-            if name and _wants(self._demand[name].get(step), study):
+            if name and _wants(self.demands.at((name, step)), study):
                 yield (name, step)
-            if branch := self._branches[name].get(step):
+            if branch := self.demands.branches[name].get(step):
                 yield from ((child, step) for child in branch.children(study))
 
     def studies(self) -> Iterator[StudyId]:
         """The studies for which a slot may begin something."""
-        return (study for study, ready in self._ready.items() if ready)
+        return (study for study, ready in self.demands.ready.items() if ready)
 
     def urgency(self, head: Place) -> Urgency:
         """(priority, seconds) of the most important study's most urgent path from a head."""
-        return max(self._ranked(study, urgency) for study, urgency in self._demand[head[0]][head[1]].items())
+        return max(self._ranked(study, urgency) for study, urgency in self.demands.at(head).items())
 
     def longest(self, passed_over: Container[Place] = (), study: StudyId | None = None) -> Place | None:
         """The head with the most urgent path that is not passed over, of one study or of the most important."""
         if study is not None:
             return self._longest_of(study, passed_over)
         best: tuple[Urgency, Place] | None = None
-        for each in self._ready:
+        for each in self.demands.ready:
             head = self._longest_of(each, passed_over)
             if head is not None:
-                urgency = self._ranked(each, self._demand[head[0]][head[1]][each])
+                urgency = self._ranked(each, self.demands.at(head)[each])
                 if best is None or urgency > best[0]:
                     best = urgency, head
         return best and best[1]
@@ -152,27 +138,29 @@ class Frontier:
         Of equal ones, that which stays in the node for longest: whoever branches on the way can begin the sooner.
         """
         if study is None:
-            study = self._most_important(self._demand[head[0]][head[1]])
+            study = self._most_important(self.demands.at(head))
         spans: list[Span] = []
         place: Place | None = head
         while place is not None:
             name, start = place
-            needs = [need for need in self._needs(self.plan.nodes[name]) if need.cut == start]
+            needs = [need for need in self.demands.needs(self.plan.nodes[name]) if need.cut == start]
             own = [need for need in needs if study in need.urgencies]
             target = max(own, key=lambda need: (need.urgencies[study], need.step)).step
             for need in needs:
                 if need.step <= target:
                     spans.append(Span(name, start, need.step, study))
                     start = need.step
-            branch = self._branches[name].get(target)
+            branch = self.demands.branches[name].get(target)
             onward = branch and branch.top(study)
             place = (onward[1], target) if onward else None
         return spans
 
     def children(self, span: Span) -> int:
         """How many stages could begin where this one ends."""
-        beyond = any(need.step > span.end and need.cut <= span.end for need in self._needs(self.plan.nodes[span.node]))
-        branch = self._branches[span.node].get(span.end)
+        beyond = any(
+            need.step > span.end and need.cut <= span.end for need in self.demands.needs(self.plan.nodes[span.node])
+        )
+        branch = self.demands.branches[span.node].get(span.end)
         return (sum(1 for _ in branch.children()) if branch else 0) + beyond
 
     def marks(self, chain: Chain) -> list[int]:
@@ -193,7 +181,7 @@ class Frontier:
         return sorted(found)
 
     def _unkept(self, node: Node) -> list[int]:
-        return sorted(self._wanted(node, lambda step: step not in node.checkpoints))
+        return sorted(self.demands.wanted(node, lambda step: step not in node.checkpoints))
 
     def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
         """What is urgent within a study, compared with what is in others: by its priority and the time alone."""
@@ -203,104 +191,14 @@ class Frontier:
         return max(urgencies, key=lambda study: (self._ranked(study, urgencies[study]), study))
 
     def _longest_of(self, study: StudyId, passed_over: Container[Place]) -> Place | None:
-        ready = self._ready.get(study)
+        ready = self.demands.ready.get(study)
         top = ready.top() if ready else None
-        first = top and self._first(study, top[1])
+        first = top and self.demands.first(study, top[1])
         if first is None or first not in passed_over:
             return first
         others = [head for head in self.heads(study) if head not in passed_over]
-        return max(others, key=lambda head: (self._demand[head[0]][head[1]][study], -head[1], head[0]), default=None)
-
-    # ------------------------------------------------------------------------------------ one node looked at again
-
-    def _update(self, node: Node) -> NodeId | None:
-        """Look at a node again; its parent if that must be looked at too."""
-        before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
-        for need in self._needs(node):
-            raise_to(demand.setdefault(need.cut, {}), need.urgencies)
-        kept = frozenset(node.checkpoints)
-        changed = set(self._kept.get(node.id, frozenset()) ^ kept)
-        changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
-        self._demand[node.id], self._kept[node.id] = demand, kept
-        for step in changed:
-            self._renew(node.id, step)
-        first, last = demand.get(node.start, {}), before.get(node.start, {})
-        return None if first == last else self._tell_parent(node, first)
-
-    def _tell_parent(self, node: Node, demand: Urgencies) -> NodeId | None:
-        """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
-        parent = node.parent or NOTHING
-        branch = self._branches[parent].setdefault(node.start, Branch())
-        if not branch.put(node.id, demand):
-            return None
-        if not branch:
-            del self._branches[parent][node.start]
-        if self._is_at_hand(parent, node.start):
-            self._renew(parent, node.start)
-            return None
-        return node.parent
-
-    def _renew(self, name: NodeId, step: int) -> None:
-        """What is to be done from a state has changed, or whether it is at hand."""
-        state, urgencies = (step, name), Urgencies()
-        if self._is_at_hand(name, step):
-            raise_to(urgencies, self._own(name, step))
-            if branch := self._branches[name].get(step):
-                raise_to(urgencies, branch.tops())
-        for study in self._wanted_from.pop(state, frozenset()) | urgencies.keys():
-            ready = self._ready.setdefault(study, Ranking())
-            ready.put(state, urgencies.get(study))
-            if not ready:
-                del self._ready[study]
-        if urgencies:
-            self._wanted_from[state] = frozenset(urgencies)
-
-    def _own(self, name: NodeId, step: int) -> Urgencies:
-        """What is to be done in the node itself from its state at a step."""
-        if not name or step <= self.plan.nodes[name].start:
-            return {}
-        return self._demand.get(name, {}).get(step, {})
-
-    def _first(self, study: StudyId, state: State) -> Place | None:
-        """A study's most urgent of the places that begin with this state: the node's own cut there, or a child."""
-        step, name = state
-        own, branch = self._own(name, step).get(study), self._branches[name].get(step)
-        top = branch.top(study) if branch else None
-        if top is None or (own is not None and own >= top[0]):
-            return None if own is None else (name, step)
-        return (top[1], step)
-
-    def _is_at_hand(self, name: NodeId, step: int) -> bool:
-        return name == NOTHING or step in self.plan.nodes[name].checkpoints
-
-    # ------------------------------------------------------------------------------------------------------- needs
-
-    def _needs(self, node: Node) -> list[Need]:
-        """What must be reached in the node and by no stage under way, in order of steps."""
-        if not node.waiting and not self._branches[node.id]:
-            return []
-        reach = Reach(node, self.progress)
-        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
-        cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
-        for step in sorted(wanted):
-            cut = reach.latest(step)
-            takes = (step - cut) * cost
-            onward = {study: (priority, takes + seconds) for study, (priority, seconds) in wanted[step].items()}
-            needs.append(Need(step, cut, onward))
-        return needs
-
-    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
-        """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
-        wanted: dict[int, Urgencies] = defaultdict(dict)
-        for step in filter(counts, node.waiting):
-            for key in node.waiting[step]:
-                if self.plan.studies[key[0]].is_running:
-                    raise_to(wanted[step], {key[0]: (self.plan.trial(key).priority, 0.0)})
-        for step, branch in self._branches[node.id].items():
-            if step not in node.checkpoints and counts(step):
-                raise_to(wanted[step], branch.tops())
-        return {step: urgencies for step, urgencies in wanted.items() if urgencies}
+        return max(others, key=lambda head: (self.demands.at(head)[study], -head[1], head[0]), default=None)
 
 
-def _wants(urgencies: Urgencies | None, study: StudyId | None) -> bool:
-    return bool(urgencies) if study is None else study in (urgencies or ())
+def _wants(urgencies: Urgencies, study: StudyId | None) -> bool:
+    return bool(urgencies) if study is None else study in urgencies

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.runtime import generators, state_format
+from stagetree.runtime import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.timeline import Timeline
 from stagetree.trainer import Trainer
+from stagetree.training import generators
 
 
 class Model:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
-from stagetree.runtime import generators
+from stagetree.training import generators
 from stagetree.training.order import Span, seed_of
 from stagetree.training.tensors import map_tensors
 

@@ -23,7 +23,7 @@ from app.cli.commands import app as cli
 from app.settings import Settings
 from app.simulation.preview import preview
 from stagetree.sequences import FAMILIES, parse
-from stagetree.spec import _OTHER_NAMES, KINDS, StudySpec, TunerSpec
+from stagetree.spec import KINDS, OTHER_NAMES, StudySpec, TunerSpec
 
 COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-defined]
 DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
@@ -138,7 +138,7 @@ def test_every_tuner_is_described() -> None:
 def test_other_names_of_fields_are_described() -> None:
     text = prose(DOCS / "spaces-and-studies.md")
     used = {field for tuner in KINDS.values() for field in tuner.model_fields}
-    for field, others in _OTHER_NAMES.items():
+    for field, others in OTHER_NAMES.items():
         assert field not in used or all(f"`{other}`" in text for other in others), field
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain import evolve, schedule
-from app.domain.evolve import fold
+from app.domain import schedule
+from app.domain.evolve import fold, folding
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
 from app.events.codec import decode, encode
@@ -156,6 +156,6 @@ def told_with(seed: str) -> str:
 
 def test_a_plan_is_folded_without_looking_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(evolve, "evolve", lambda plan, event: seen.append(evolve.gc.isenabled()))
+    monkeypatch.setattr(folding, "evolve", lambda plan, event: seen.append(folding.gc.isenabled()))
     fold([e.StudyPaused(study=StudyId("s"))])
-    assert seen == [False] and evolve.gc.isenabled()
+    assert seen == [False] and folding.gc.isenabled()

@@ -248,13 +248,13 @@ def test_choosing_looks_at_no_more_for_more_trials(story: Story, monkeypatch: py
             story.submit(*(({"h": f"{number}/{trial}"}, 10) for trial in range(trials)))
         frontier, seen = Frontier(story.plan), list[str]()
         frontier.refresh()
-        needs = frontier._needs
+        needs = frontier.demands.needs
 
         def look(node: Node) -> list[Need]:
             seen.append(node.id)
             return needs(node)
 
-        monkeypatch.setattr(frontier, "_needs", look)
+        monkeypatch.setattr(frontier.demands, "needs", look)
         for _ in range(5):
             choice = fair_share([frontier])
             assert choice is not None

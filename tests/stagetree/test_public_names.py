@@ -51,7 +51,7 @@ def test_a_type_checker_knows_what_answers_hold(tmp_path_factory: pytest.TempPat
     )
     command = [sys.executable, "-m", "mypy", "--no-incremental", str(program)]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    assert '"stagetree.models.Best | None"' in said
+    assert '"stagetree.models.studies.Best | None"' in said
     assert '"stagetree.study.Study"' in said
     assert '"float"' in said
     assert 'incompatible type "int"; expected "str"' in said

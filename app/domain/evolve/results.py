@@ -1,0 +1,79 @@
+"""What training leaves behind: metrics and checkpoints."""
+
+from __future__ import annotations
+
+from app.domain import awaiting
+from app.domain import events as e
+from app.domain.search_plan import Checkpoint, Node, SearchPlan, Study
+from app.domain.states import FailureKind, TrialState
+
+
+def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
+    """A node was evaluated: whoever waited for that has a result."""
+    node = plan.node(event.node)
+    node.metrics[event.step] = event.metrics
+    for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
+        if event.step in trial.unevaluated:
+            trial.unevaluated.discard(event.step)
+            awaiting.settle(plan, trial)
+        else:
+            awaiting.answer(plan, trial, event.step)
+    for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].deepest]:
+        _listen(plan, node, study, event)
+    plan.touched.add(node.id)
+
+
+def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
+    """The first evaluation on a study's way tells whether its metric is reported at all."""
+    if study.spec.get("metric", "") in event.metrics:
+        del plan.unheard[study.id]
+        return
+    problem = awaiting.problem_with(study, event.metrics, event.step)
+    for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
+        if key[0] == study.id:
+            awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
+
+
+def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
+    """A state is kept from here on."""
+    node = plan.node(event.node)
+    _remove_checkpoint(plan, node, event.step)
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.spare)
+    plan.intermediate_bytes += event.size * event.spare
+    node.saving.pop(event.step, None)
+    awaiting.await_evaluation(plan, node, event.step)
+    plan.touched.add(node.id)
+
+
+def drop_checkpoint(plan: SearchPlan, event: e.CheckpointDropped) -> None:
+    """A state is kept no longer, or could not be."""
+    node = plan.node(event.node)
+    checkpoint = node.checkpoints.get(event.step)
+    if checkpoint is not None and checkpoint.key == event.key:
+        _remove_checkpoint(plan, node, event.step)
+        awaiting.leave_unevaluated(plan, node, event.step)
+    if not event.key:
+        _unsaved(plan, node, event)
+    plan.touched.add(node.id)
+
+
+def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
+    checkpoint = node.checkpoints.pop(step, None)
+    if checkpoint is not None:
+        plan.intermediate_bytes -= checkpoint.size * checkpoint.intermediate
+
+
+MAX_UNSAVED = 3
+"""A checkpoint that could not be written this often fails the trials that branch there: others need no state there."""
+
+
+def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
+    """A checkpoint could not be written. Workers wait for their storage now: only logs of older versions say so."""
+    node.saving.pop(event.step, None)  # the report may be here before the stage's own: then the chain's end clears it
+    awaiting.leave_unevaluated(plan, node, event.step)
+    node.unsaved[event.step] = node.unsaved.get(event.step, 0) + 1
+    if node.unsaved[event.step] >= MAX_UNSAVED:
+        error = {"kind": FailureKind.STORAGE, "step": event.step, "error": event.reason}
+        branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
+        for key, step in [each for branch in branches for each in plan.waits_beyond(branch, event.step)]:
+            awaiting.fail_trial(plan, plan.trial(key), step, error)

@@ -1,0 +1,80 @@
+"""Trials are asked for: their paths grow, and with them the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.domain import awaiting, schedule
+from app.domain import events as e
+from app.domain.ids import NodeId
+from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
+from app.domain.states import TrialEventKind, TrialState
+
+
+def add(plan: SearchPlan, event: e.TrialAdded) -> None:
+    """A study has one trial more."""
+    study = plan.studies[event.study]
+    trial = Trial(event.study, event.trial, event.hp, event.reason)
+    study.trials.append(trial)
+    study.active += 1
+    study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
+    ask(plan, trial, event.steps, event.path)
+
+
+def ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+    """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
+    study, before = plan.studies[trial.study], trial.asked[-1] if trial.asked else 0
+    study.requested += steps - before
+    trial.asked.append(steps)
+    if trial.state != TrialState.ACTIVE:
+        trial.state, study.active = TrialState.ACTIVE, study.active + 1
+    _lengthen(plan, study, trial, steps, path)
+    _count_unique(plan, study, trial)
+    awaiting.await_evaluations(plan, study, trial, before)
+    node = plan.nodes[trial.path[-1]]
+    if steps in node.metrics:
+        awaiting.answer(plan, trial, steps)
+    else:
+        awaiting.wait(plan, node, steps, trial)
+
+
+def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
+    """A tuner says how urgent a trial is."""
+    trial = plan.trial((event.study, event.trial))
+    trial.priority, trial.standing = event.priority, event.reason
+    line = TrialEvent(
+        TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
+    )
+    plan.studies[event.study].history.append(line)
+    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.asked, *trial.unevaluated})
+
+
+def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+    if path is None:  # older than recorded paths: the whole way, by the names of then
+        trial.path, path = [], schedule.path(trial.hp, steps, study.root_of(trial.number), joined=False)
+    parent = trial.path[-1] if trial.path else None
+    for name, start in path.items():
+        if name not in plan.nodes:
+            _grow(plan, name, parent, start, trial.hp)
+        trial.path.append(name)
+        parent = name
+
+
+def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp: Mapping[str, Any]) -> None:
+    node = plan.aside.pop(name, None) or Node(name, parent, start, hp)
+    node.parent, node.start, node.hp = parent, start, hp
+    plan.nodes[name] = node
+    siblings = plan.roots if parent is None else plan.nodes[parent].children
+    siblings.append(name)
+    plan.touched.add(name)
+    if node.steps_run:
+        plan.measured.append(name)
+
+
+def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
+    for name, end in plan.ends(trial):
+        before = study.deepest.get(name, plan.nodes[name].start)
+        if end > before:
+            study.deepest[name] = end
+            study.unique += end - before

@@ -1,0 +1,26 @@
+"""The search plan: an append-only tree of all that its studies ever asked for.
+
+TreeML §4.2 describes the structure: nodes with hyper-parameter functions, checkpoints, metrics and requests, and edges
+that are only ever added. `app.domain.evolve` makes it from events, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from app.domain.search_plan.chain import Chain
+from app.domain.search_plan.node import NO_PROGRESS, Checkpoint, Node, Progress, Progresses
+from app.domain.search_plan.plan import SearchPlan
+from app.domain.search_plan.study import MAX_RESTARTS, Study, Trial, TrialEvent
+
+__all__ = [
+    "MAX_RESTARTS",
+    "NO_PROGRESS",
+    "Chain",
+    "Checkpoint",
+    "Node",
+    "Progress",
+    "Progresses",
+    "SearchPlan",
+    "Study",
+    "Trial",
+    "TrialEvent",
+]

@@ -1,0 +1,104 @@
+"""A node of the plan: what is wanted there, what is under way, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.domain import events as e
+from app.domain.ids import ChainId, NodeId, TrialKey
+from app.domain.schedule import Segment, segment_at
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked."""
+
+    key: str
+    sha256: str
+    size: int
+    intermediate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
+
+    saving: steps that it passed and evaluates or keeps, of which the log does not know yet.
+    """
+
+    step: int
+    saving: frozenset[int] = frozenset()
+
+
+Progresses = Mapping[ChainId, Progress]
+NO_PROGRESS: Progresses = {}
+
+
+@dataclass(slots=True)
+class Node:
+    """One set of sequences from step `start` on, under a parent; it has no end of its own.
+
+    hp: of the first trial that came here; from `start` on, all who do have the same.
+    waiting: at each step, the trials that asked for a result there and have none yet, or are to be evaluated there.
+    running: for each stage of a chain under way, the steps (start, end] it trains here.
+    saving: steps that were trained and whose checkpoint is still being written, each with the chain that does it.
+    lost: at each step, how often a stage that began there lost its worker.
+    unsaved: at each step, how often its checkpoint could not be written.
+    trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
+    failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
+    """
+
+    id: NodeId
+    parent: NodeId | None
+    start: int
+    hp: Mapping[str, Any]
+    children: list[NodeId] = field(default_factory=list)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
+    metrics: dict[int, e.Metrics] = field(default_factory=dict)
+    waiting: dict[int, set[TrialKey]] = field(default_factory=dict)
+    running: dict[tuple[ChainId, int], tuple[int, int]] = field(default_factory=dict)
+    saving: dict[int, ChainId] = field(default_factory=dict)
+    lost: dict[int, int] = field(default_factory=dict)
+    unsaved: dict[int, int] = field(default_factory=dict)
+    failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    steps_run: int = 0
+    seconds: float = 0.0
+    trained: int = 0
+    _segment: Segment | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.trained = max(self.trained, self.start)
+
+    @property
+    def segment(self) -> Segment:
+        """What is in force from its start on. Raises `stagetree.sequences.SequenceError`."""
+        if self._segment is None:
+            self._segment = segment_at(self.hp, self.start)
+        return self._segment
+
+    def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
+        """True when a stage under way will pass `step` here, or evaluates what is kept there.
+
+        What it has passed, it will not pass again; but its end is kept in any case.
+        """
+        return any(
+            _is_covered(step, start, end, progress.get(chain)) for (chain, _), (start, end) in self.running.items()
+        )
+
+    def coming(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
+        """The steps at which its state will be kept, once the stages under way are over and everything is saved."""
+        yield from self.saving
+        for (chain, _), (start, end) in self.running.items():
+            yield end
+            if chain in progress:
+                yield from (step for step in progress[chain].saving if start < step < end)
+
+
+def _is_covered(step: int, start: int, end: int, progress: Progress | None) -> bool:
+    if step == end:
+        return True
+    if progress is not None and step in progress.saving:
+        return start < step < end
+    return max(start, progress.step if progress else start) < step < end

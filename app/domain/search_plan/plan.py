@@ -1,0 +1,102 @@
+"""The plan as a whole, and how its parts are found."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from app.domain import events as e
+from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
+from app.domain.search_plan.chain import Chain
+from app.domain.search_plan.node import Node
+from app.domain.search_plan.study import Study, Trial
+
+
+@dataclass(slots=True)
+class SearchPlan:
+    """All trials of all studies on one trainer, version, arguments and seed.
+
+    measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
+    folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
+    studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
+    studies of which no evaluation has reported the metric yet.
+    """
+
+    opened: e.PlanOpened | None = None
+    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    roots: list[NodeId] = field(default_factory=list)
+    studies: dict[StudyId, Study] = field(default_factory=dict)
+    chains: dict[ChainId, Chain] = field(default_factory=dict)
+    stages_run: int = 0
+    measured: list[NodeId] = field(default_factory=list)
+    intermediate_bytes: int = 0
+    version: int = 0
+    touched: set[NodeId] = field(default_factory=set)
+    struck: frozenset[StudyId] = frozenset()
+    aside: dict[NodeId, Node] = field(default_factory=dict)
+    unheard: dict[StudyId, None] = field(default_factory=dict)
+
+    def node(self, name: NodeId) -> Node:
+        """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
+        if name in self.nodes or not self.struck:
+            return self.nodes[name]
+        return self.aside.setdefault(name, Node(name, None, 0, {}))
+
+    def trial(self, key: TrialKey) -> Trial:
+        return self.studies[key[0]].trials[key[1]]
+
+    def wanted(self, node: Node, step: int) -> Iterator[Study]:
+        """The running studies of the trials that wait for a result at this step."""
+        for study, _ in node.waiting.get(step, ()):
+            if self.studies[study].is_running:
+                yield self.studies[study]
+
+    def node_of(self, trial: Trial, step: int) -> Node:
+        """The node in which the trial takes the last of its first `step` steps."""
+        starts = [self.nodes[node].start for node in trial.path]
+        return self.nodes[trial.path[bisect_right(starts, step - 1) - 1]]
+
+    def ends(self, trial: Trial) -> Iterator[tuple[NodeId, int]]:
+        """The nodes on the trial's path, each with the last step that the trial takes there."""
+        ends = [*(self.nodes[name].start for name in trial.path[1:]), trial.steps]
+        return zip(trial.path, ends, strict=True)
+
+    def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
+        """What is known of the trial after `step` steps."""
+        return self.node_of(trial, step).metrics.get(step)
+
+    def curve(self, trial: Trial) -> Iterator[tuple[int, Mapping[str, float | None]]]:
+        """Every evaluation on the trial's path up to the steps it was asked for, in order of steps."""
+        for name, end in self.ends(trial):
+            found = self.nodes[name].metrics
+            yield from ((step, found[step]) for step in sorted(found) if step <= end)
+
+    def ancestry(self, name: NodeId) -> list[Node]:
+        """The node and its ancestors, root first."""
+        path = [self.nodes[name]]
+        while path[-1].parent is not None:
+            path.append(self.nodes[path[-1].parent])
+        return path[::-1]
+
+    def waiting_beyond(self, node: Node, step: int) -> Iterator[TrialKey]:
+        """The trials that wait for a result which takes training `node` past `step`."""
+        return (key for key, _ in self.waits_beyond(node, step))
+
+    def waits_beyond(self, node: Node, step: int) -> Iterator[tuple[TrialKey, int]]:
+        """As `waiting_beyond`, each with the step that it waits for."""
+        for below in self.beyond(node, step):
+            for at, keys in below.waiting.items():
+                if at > step:
+                    yield from ((key, at) for key in sorted(keys))
+
+    def beyond(self, node: Node, step: int) -> Iterator[Node]:
+        """The node and, each before its own children, all nodes below it that begin after `step`, however deep."""
+        ways = [iter([node])]
+        while ways:
+            found = next(ways[-1], None)
+            if found is None:
+                ways.pop()
+            else:
+                yield found
+                ways.append(self.nodes[name] for name in found.children if self.nodes[name].start > step)

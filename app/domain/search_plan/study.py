@@ -1,0 +1,117 @@
+"""Studies, their trials, and what happened to these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.domain.ids import NodeId, StudyId, TrialKey
+from app.domain.states import FINAL_STATES, StudyState, TrialEventKind, TrialState
+
+MAX_RESTARTS = 2
+"""Of a study that does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEvent:
+    """One line of a study's history, which is all that a tuner is told.
+
+    kind: `START` (a trial was asked to train for `steps`), `PROMOTE` (the same trial is asked for more), `STOP` (no
+    more of it is wanted), `PRIORITIZE` (it has this `priority` now), `RESULT` (its `metrics` after `steps`), `FAIL` or
+    `CANCEL` (no result will come). `hp`: of a start, the configuration.
+    """
+
+    kind: TrialEventKind
+    trial: int
+    steps: int
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    reason: Mapping[str, Any] = field(default_factory=dict)
+    hp: Mapping[str, Any] = field(default_factory=dict)
+    priority: float = 0.0
+
+
+@dataclass(slots=True)
+class Trial:
+    """A configuration asked to train: its path through the plan, the steps it was asked for, and how it stands.
+
+    unevaluated: steps that were trained before it came, whose state is kept and is to be evaluated for its study's
+    `eval_every`. They are no results: nothing depends on them but the end of the trial. priority, standing: how urgent
+    its tuner says that it is among the trials of its study, and why, where it does.
+    """
+
+    study: StudyId
+    number: int
+    hp: dict[str, Any]
+    reason: dict[str, Any]
+    path: list[NodeId] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    unevaluated: set[int] = field(default_factory=set)
+    state: TrialState = TrialState.ACTIVE
+    error: dict[str, Any] | None = None
+    priority: float = 0.0
+    standing: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> TrialKey:
+        return (self.study, self.number)
+
+    @property
+    def steps(self) -> int:
+        """The most steps it was asked for."""
+        return self.asked[-1]
+
+
+@dataclass(slots=True)
+class Study:
+    """One search by one tuner.
+
+    deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
+    history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
+    executed: the steps that were run for it; fresh: those of them that nobody had trained before.
+    """
+
+    id: StudyId
+    spec: dict[str, Any]
+    submitted_at: float
+    state: StudyState = StudyState.RUNNING
+    finished_at: float | None = None
+    error: str | None = None
+    trials: list[Trial] = field(default_factory=list)
+    history: list[TrialEvent] = field(default_factory=list)
+    deepest: dict[NodeId, int] = field(default_factory=dict)
+    failed: list[int] = field(default_factory=list)
+    active: int = 0
+    answered: int = 0
+    requested: int = 0
+    unique: int = 0
+    executed: int = 0
+    fresh: int = 0
+    gpu_seconds: float = 0.0
+
+    @property
+    def merges(self) -> bool:
+        return bool(self.spec.get("merge", True))
+
+    def root_of(self, trial: int) -> str:
+        """What its first node is named after: nothing, or the trial itself where the study does not merge."""
+        return "" if self.merges else f"{self.id}/{trial}"
+
+    @property
+    def max_restarts(self) -> int:
+        """How often an error at one step is tried again in a fresh process before it fails a trial."""
+        return int(self.spec.get("max_restarts", MAX_RESTARTS))
+
+    @property
+    def max_failures(self) -> int | None:
+        """How many of its trials may fail before the study does; None for any number."""
+        most = self.spec.get("max_failures")
+        return None if most is None else int(most)
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == StudyState.RUNNING
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_STATES

@@ -1,0 +1,15 @@
+"""The whole service on one machine: Redis, the API, the scheduler and one worker a slot, as children of this process.
+
+Nothing is faked: these are the processes of a cluster with a private Redis socket, SQLite and a folder. They end with
+this process, however it ends. What they write is for this user alone, and what lies in the working folder is not
+imported, whatever its name.
+"""
+
+from __future__ import annotations
+
+from app.embedded.commands import redis_server
+from app.embedded.errors import StackFailed
+from app.embedded.machine import default_slots, slot_names
+from app.embedded.stack import Embedded, embedded
+
+__all__ = ["Embedded", "StackFailed", "default_slots", "embedded", "redis_server", "slot_names"]

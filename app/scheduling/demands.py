@@ -1,0 +1,132 @@
+"""The demand at every place of a plan: what is to be done from there, for whom, and how urgent that is.
+
+A *need* is a step that must be reached in a node: a request, or the beginning of a child with needs of its own. Each
+need resumes at a *cut*: the latest checkpoint before it, or the node's beginning. The *demand* of a cut is, for each
+study that has needs there, the urgency of its most urgent path that begins there: the trial of the highest priority
+first, then the longest time (TreeML §4.3, critical path). A cut with demand whose state is at hand is a *head*.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from app.domain.ids import NodeId, StudyId
+from app.domain.search_plan import Node, Progresses, SearchPlan
+from app.domain.stage_tree import Place
+from app.scheduling.branch import Branch
+from app.scheduling.costs import Costs
+from app.scheduling.ranking import Ranking
+from app.scheduling.reach import Need, Reach, Urgencies, raise_to
+
+NOTHING = NodeId("")
+"""Where roots begin: the state of this node at step 0 is always at hand."""
+
+State = tuple[int, NodeId]
+"""The state of a node at a step."""
+
+
+class Demands:
+    """The demands of a plan, as of the last time that each of its nodes was looked at.
+
+    branches: of each node, where children with demand begin. ready: the states at hand from which a study wants
+    something done; wanted_from: the same the other way round.
+    """
+
+    def __init__(self, plan: SearchPlan, costs: Costs, progress: Progresses) -> None:
+        self.branches: dict[NodeId, dict[int, Branch]] = defaultdict(dict)
+        self.ready: dict[StudyId, Ranking[State]] = {}
+        self.wanted_from: dict[State, frozenset[StudyId]] = {}
+        self._plan, self._costs, self._progress = plan, costs, progress
+        self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # of each cut inside a node, or at its beginning
+        self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
+
+    def at(self, place: Place) -> Urgencies:
+        """The demand of a cut; nothing where there is none."""
+        return self._demand.get(place[0], {}).get(place[1], {})
+
+    def update(self, node: Node) -> NodeId | None:
+        """Look at a node again; its parent if that must be looked at too."""
+        before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
+        for need in self.needs(node):
+            raise_to(demand.setdefault(need.cut, {}), need.urgencies)
+        kept = frozenset(node.checkpoints)
+        changed = set(self._kept.get(node.id, frozenset()) ^ kept)
+        changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
+        self._demand[node.id], self._kept[node.id] = demand, kept
+        for step in changed:
+            self._renew(node.id, step)
+        first, last = demand.get(node.start, {}), before.get(node.start, {})
+        return None if first == last else self._tell_parent(node, first)
+
+    def _tell_parent(self, node: Node, demand: Urgencies) -> NodeId | None:
+        """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
+        parent = node.parent or NOTHING
+        branch = self.branches[parent].setdefault(node.start, Branch())
+        if not branch.put(node.id, demand):
+            return None
+        if not branch:
+            del self.branches[parent][node.start]
+        if self._is_at_hand(parent, node.start):
+            self._renew(parent, node.start)
+            return None
+        return node.parent
+
+    def _renew(self, name: NodeId, step: int) -> None:
+        """What is to be done from a state has changed, or whether it is at hand."""
+        state, urgencies = (step, name), Urgencies()
+        if self._is_at_hand(name, step):
+            raise_to(urgencies, self._own(name, step))
+            if branch := self.branches[name].get(step):
+                raise_to(urgencies, branch.tops())
+        for study in self.wanted_from.pop(state, frozenset()) | urgencies.keys():
+            ready = self.ready.setdefault(study, Ranking())
+            ready.put(state, urgencies.get(study))
+            if not ready:
+                del self.ready[study]
+        if urgencies:
+            self.wanted_from[state] = frozenset(urgencies)
+
+    def _own(self, name: NodeId, step: int) -> Urgencies:
+        """What is to be done in the node itself from its state at a step."""
+        if not name or step <= self._plan.nodes[name].start:
+            return {}
+        return self.at((name, step))
+
+    def first(self, study: StudyId, state: State) -> Place | None:
+        """A study's most urgent of the places that begin with this state: the node's own cut there, or a child."""
+        step, name = state
+        own, branch = self._own(name, step).get(study), self.branches[name].get(step)
+        top = branch.top(study) if branch else None
+        if top is None or (own is not None and own >= top[0]):
+            return None if own is None else (name, step)
+        return (top[1], step)
+
+    def _is_at_hand(self, name: NodeId, step: int) -> bool:
+        return name == NOTHING or step in self._plan.nodes[name].checkpoints
+
+    def needs(self, node: Node) -> list[Need]:
+        """What must be reached in the node and by no stage under way, in order of steps."""
+        if not node.waiting and not self.branches[node.id]:
+            return []
+        reach = Reach(node, self._progress)
+        wanted = self.wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
+        cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
+        for step in sorted(wanted):
+            cut = reach.latest(step)
+            takes = (step - cut) * cost
+            onward = {study: (priority, takes + seconds) for study, (priority, seconds) in wanted[step].items()}
+            needs.append(Need(step, cut, onward))
+        return needs
+
+    def wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
+        """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
+        wanted: dict[int, Urgencies] = defaultdict(dict)
+        for step in filter(counts, node.waiting):
+            for key in node.waiting[step]:
+                if self._plan.studies[key[0]].is_running:
+                    raise_to(wanted[step], {key[0]: (self._plan.trial(key).priority, 0.0)})
+        for step, branch in self.branches[node.id].items():
+            if step not in node.checkpoints and counts(step):
+                raise_to(wanted[step], branch.tops())
+        return {step: urgencies for step, urgencies in wanted.items() if urgencies}

@@ -1,0 +1,107 @@
+"""Decisions of a tuner: as they were recorded, and as it would take them again."""
+
+from __future__ import annotations
+
+from app.domain import events as e
+from app.domain.commands import Extend, Prioritize, Start, Stop
+from app.domain.ids import StudyId
+from app.domain.search_plan import Study
+from app.scheduling.replay.report import Json
+from app.scheduling.tuners import sampler_of
+from app.scheduling.tuners.base import Context, NewTrial
+from app.scheduling.tuners.driver import TunerDriver
+from app.scheduling.tuners.samplers.base import NonAdaptive, Sampler
+from stagetree.spec import StudySpec
+
+NOT_DERIVED = ("by", "sample", "asked")
+"""What the reason of a trial holds beside the tuner's: who wanted it, and how its configuration came about."""
+
+
+def is_decision(event: e.Event, study: StudyId) -> bool:
+    if isinstance(event, e.StudyCompleted):
+        return event.study == study
+    if isinstance(event, e.TrialAdded):
+        return event.study == study and event.reason.get("by") == "tuner"
+    if isinstance(event, e.TrialExtended):
+        return event.study == study and event.reason.get("by") != "user"
+    return isinstance(event, e.TrialStopped | e.TrialPrioritized) and event.study == study
+
+
+def as_recorded(event: e.Event, with_hp: bool) -> Json:
+    match event:
+        case e.TrialAdded():
+            reason = {name: value for name, value in event.reason.items() if name not in NOT_DERIVED}
+            start = {"kind": "start", "steps": event.steps, "reason": reason}
+            return {**start, "hp": event.hp} if with_hp else start
+        case e.TrialExtended():
+            return {"kind": "promote", "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}
+        case e.TrialStopped():
+            return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
+        case e.TrialPrioritized():
+            return _prioritized(event)
+    return {"kind": "complete"}
+
+
+def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
+    return {"kind": "prioritize", "trial": what.trial, "priority": what.priority, "reason": dict(what.reason)}
+
+
+def context_of(study: Study, event: e.Event) -> Context:
+    """What the tuner looked at beside the history when it decided so."""
+    if isinstance(event, e.StudyCompleted):
+        return Context(elapsed=event.at - study.submitted_at)
+    return Context.recorded(getattr(event, "reason", {}))
+
+
+def named(decision: Json | None) -> str:
+    """A decision in a few words."""
+    match decision:
+        case None:
+            return "to wait"
+        case {"kind": "start", "steps": steps}:
+            return f"a new trial for {steps} steps" + (f" with {decision['hp']}" if "hp" in decision else "")
+        case {"kind": "promote", "trial": trial, "steps": steps}:
+            return f"the promotion of trial {trial} to {steps} steps"
+        case {"kind": "stop", "trial": trial}:
+            return f"the end of trial {trial}"
+        case {"kind": "prioritize", "trial": trial, "priority": priority}:
+            return f"priority {priority:g} for trial {trial}"
+    return "the end of the study"
+
+
+class Judge:
+    """Says what the study's tuner would have decided. Raises what tuners and study files raise."""
+
+    def __init__(self, spec: Json) -> None:
+        parsed = StudySpec.from_dict(dict(spec))
+        sampler = sampler_of(parsed)
+        self._driver = TunerDriver(spec)
+        self._sampler: Sampler | None = sampler if isinstance(sampler, NonAdaptive) else None
+
+    def decision(self, study: Study, context: Context) -> Json | None:
+        """What comes next; None where nothing does."""
+        self._driver.observe(study, context)
+        action = self._driver.expected()
+        match action:
+            case NewTrial() | Start():
+                hp = action.hp if isinstance(action, Start) else self._drawn(study)
+                start = {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}
+                return start if hp is None else {**start, "hp": hp}
+            case Extend():
+                return {
+                    "kind": "promote",
+                    "trial": action.trial,
+                    "steps": action.steps,
+                    "reason": dict(action.reason),
+                }
+            case Stop():
+                return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
+            case Prioritize():
+                return _prioritized(action)
+        return {"kind": "complete"} if study.active == 0 else None
+
+    def _drawn(self, study: Study) -> Json | None:
+        """The next configuration; None where it depends on results."""
+        number = sum(trial.reason.get("by") == "tuner" for trial in study.trials)
+        proposal = self._sampler.propose(number) if self._sampler else None
+        return None if proposal is None else proposal.hp

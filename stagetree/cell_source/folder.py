@@ -1,0 +1,52 @@
+"""The folder that a trainer's source is written to, named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagetree.cell_source.definitions import UNNAMED
+from stagetree.cell_source.gathering import Gathered
+from stagetree.errors import StagetreeError
+from stagetree.functions import FunctionTrainer
+from stagetree.trainer import Trainer
+
+_FILE = "trainer.py"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFolder:
+    """`name` is what a study calls the trainer, `folder` what the folder is called; `files` by their paths in it."""
+
+    name: str
+    folder: str
+    files: Mapping[str, str]
+
+    def write(self, under: Path) -> None:
+        """Put the folder there, the trainer's file last; if it is there, it is the same."""
+        for path, text in sorted(self.files.items(), key=lambda file: file[0] == _FILE):
+            target = under / self.folder / path
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                new = target.with_suffix(".new")
+                new.write_text(text, encoding="utf-8")
+                new.replace(target)
+
+
+def source_of(cls: type[Trainer]) -> SourceFolder:
+    """The source of a trainer's class. Raises `StagetreeError` where it cannot be had, with what to do about it."""
+    if not (isinstance(cls, type) and issubclass(cls, Trainer)):
+        raise StagetreeError(f"a trainer must be a class that is a Trainer, got {cls!r}")
+    name = str(cls.__dict__.get("name", cls.__name__))
+    gathered = Gathered()
+    if issubclass(cls, FunctionTrainer) and cls.__module__ == FunctionTrainer.__module__:
+        last = gathered.functions(cls)
+    else:
+        last = gathered.trainer(cls)
+    text = "\n\n\n".join(["from __future__ import annotations", *gathered.texts.values(), last])
+    files = {_FILE: text, **gathered.modules}
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
+    full = f"{name}@{digest}"
+    return SourceFolder(full, f"{cls.__name__}-{digest}", {**files, _FILE: text.replace(UNNAMED, full) + "\n"})

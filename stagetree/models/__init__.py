@@ -1,0 +1,57 @@
+"""What the server answers, typed: an editor completes `client.study(id).best.value`.
+
+A field that a newer server adds is there too, by its name; one that an older server leaves out has its default. Answers
+can be read like the JSON they come from, too: `study["best"]["value"]`.
+"""
+
+from __future__ import annotations
+
+from stagetree.models.answer import Answer
+from stagetree.models.events import Event, Replay
+from stagetree.models.plans import Node, Plan, Stage, StageTree
+from stagetree.models.service import Slot, SlotStage, TrainerListed
+from stagetree.models.studies import (
+    Best,
+    Cost,
+    Decision,
+    Preview,
+    Progress,
+    RungStanding,
+    Steps,
+    StepsDone,
+    StudyAnswer,
+    StudyListed,
+    TrialsDone,
+    UnderWay,
+)
+from stagetree.models.trials import Failure, Outcome, Point, Trial, TrialDetail
+
+__all__ = [
+    "Answer",
+    "Best",
+    "Cost",
+    "Decision",
+    "Event",
+    "Failure",
+    "Node",
+    "Outcome",
+    "Plan",
+    "Point",
+    "Preview",
+    "Progress",
+    "Replay",
+    "RungStanding",
+    "Slot",
+    "SlotStage",
+    "Stage",
+    "StageTree",
+    "Steps",
+    "StepsDone",
+    "StudyAnswer",
+    "StudyListed",
+    "TrainerListed",
+    "Trial",
+    "TrialDetail",
+    "TrialsDone",
+    "UnderWay",
+]

@@ -1,0 +1,151 @@
+"""Studies: how they stand, what they cost, and what one would cost."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from stagetree.models.answer import Answer, Json
+from stagetree.models.trials import Outcome, Trial
+
+StudyState = Literal["running", "paused", "completed", "failed", "cancelled"] | str
+
+
+class Best(Answer):
+    """The best trial so far, by the study's mode, ties to the lower number."""
+
+    trial: int
+    value: float
+    steps: int
+    hp: Json = {}
+    last: Outcome | None = None
+    best: Outcome | None = None
+
+
+class Steps(Answer):
+    """Steps asked for, each trial counted alone; different ones among them; and those that workers really ran."""
+
+    requested: int = 0
+    unique: int = 0
+    executed: int = 0
+
+
+class Cost(Answer):
+    """A waterfall, in steps: alone - stopped_early - unfinished - shared - known + repeated = run."""
+
+    alone: int = 0
+    stopped_early: int = 0
+    unfinished: int = 0
+    shared: int = 0
+    known: int = 0
+    repeated: int = 0
+    run: int = 0
+    saved: int = 0
+    saved_share: float | None = None
+
+
+class UnderWay(Answer):
+    """A stage that a slot is training now: the steps (start, end] of a node, `step` of them done."""
+
+    slot: str
+    study: str = ""
+    node: str
+    start: int
+    end: int
+    step: int
+    trials: list[int] = []
+    trial_count: int = 0
+    forms: dict[str, str] = {}
+
+
+class TrialsDone(Answer):
+    """Trials that wait for no result, and how many there will be; None where others say so."""
+
+    done: int
+    expected: int | None = None
+
+
+class StepsDone(Answer):
+    """Different steps that are trained, and how many there will be."""
+
+    done: int
+    expected: int
+
+
+class RungStanding(Answer):
+    """Where a tuner compares trials: how many were sent there, have a result there, failed, and went on."""
+
+    bracket: int
+    rung: int
+    steps: int
+    entered: int
+    arrived: int
+    failed: int
+    promoted: int
+
+
+class Decision(Answer):
+    """What the tuner decided about a trial, and why."""
+
+    kind: str
+    trial: int
+    steps: int
+    reason: Json = {}
+
+
+class Progress(Answer):
+    """How far a study is, and what slots do for it."""
+
+    trials: TrialsDone | None = None
+    steps: StepsDone | None = None
+    seconds_left: float | None = None
+    rungs: list[RungStanding] = []
+    last: Decision | None = None
+    running: list[UnderWay] = []
+
+
+class StudyAnswer(Answer):
+    """A study with its results so far; `spec` and `trials` only where they were asked for."""
+
+    study: str
+    name: str = ""
+    state: StudyState
+    error: str | None = None
+    metric: str = ""
+    mode: str = ""
+    value: str = "last"
+    tuner: str = ""
+    best: Best | None = None
+    counts: dict[str, int] = {}
+    steps: Steps = Steps()
+    cost: Cost = Cost()
+    merge_rate: float | None = None
+    gpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    submitted_at: float = 0.0
+    finished_at: float | None = None
+    progress: Progress = Progress()
+    spec: Json = {}
+    trials: list[Trial] = []
+
+
+class StudyListed(Answer):
+    """A study in the list."""
+
+    study: str
+    name: str = ""
+    state: StudyState
+    submitted_at: float = 0.0
+    plan: str = ""
+
+
+class Preview(Answer):
+    """What a study would cost, counted in steps; `advice` says what would make it cost less."""
+
+    trials: int
+    requested: int
+    unique: int
+    merge_rate: float
+    critical_path_steps: int
+    makespan_steps: int
+    slots: int = 1
+    advice: list[str] = []

@@ -1,0 +1,61 @@
+"""Trials, their results and how they failed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from stagetree.models.answer import Answer, Json
+
+TrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"] | str
+
+
+class Outcome(Answer):
+    """The study's metric after a step."""
+
+    step: int
+    value: float
+
+
+class Trial(Answer):
+    """A configuration that is asked to train for a number of steps.
+
+    `value` is its `last` result or its `best` one, as the study says; `standing` says what its state means.
+    """
+
+    trial: int
+    state: TrialState
+    standing: str = ""
+    steps: int
+    trained: int = 0
+    value: float | None = None
+    last: Outcome | None = None
+    best: Outcome | None = None
+    rung: int | None = None
+    rank: int | None = None
+    hp: Json = {}
+    error: str = ""
+
+
+class Point(Answer):
+    """Metrics after a step; null for one that was not a finite number."""
+
+    step: int
+    metrics: dict[str, float | None]
+
+
+class Failure(Answer):
+    """What went wrong after a step: the traceback, or a sentence."""
+
+    kind: str
+    step: int
+    error: str
+
+
+class TrialDetail(Trial):
+    """A trial with its curve, and its nodes in the search plan, root first."""
+
+    asked: list[int] = []
+    reason: Json = {}
+    path: list[str] = []
+    curve: list[Point] = []
+    failure: Failure | None = None

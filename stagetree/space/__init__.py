@@ -1,0 +1,38 @@
+"""Spaces: which configurations a study may try.
+
+A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
+its fields, or a list of such entries to choose from. Some may exist only if others have certain values: see
+`stagetree.conditions`.
+
+>>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
+>>> space = Space({"lr": [decays, 0.1], "bs": [64, 128]})
+>>> space.size()
+6
+>>> {name: sequence.at(0) for name, sequence in next(space.grid()).items()}
+{'lr': 0.1, 'bs': 64}
+>>> lr = Space({"lr": {"loguniform": [1e-4, 1e-1]}}).sample(seed=0, number=7)["lr"]
+>>> 1e-4 <= lr.at(0) <= 1e-1
+True
+"""
+
+from __future__ import annotations
+
+from stagetree.distributions import Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, plain
+from stagetree.space.entries import read_entry
+from stagetree.space.patterns import DISTRIBUTIONS, Choose, drawing
+from stagetree.space.space import Space
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "Choice",
+    "Choose",
+    "Distribution",
+    "LogUniform",
+    "RandInt",
+    "Space",
+    "SpaceError",
+    "Uniform",
+    "drawing",
+    "plain",
+    "read_entry",
+]

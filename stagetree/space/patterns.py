@@ -1,0 +1,161 @@
+"""Patterns: JSON in which a distribution may stand for a value. One is read once, then unfolded or drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from random import Random
+from typing import Any
+
+from stagetree.distributions import READERS, Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, is_number
+from stagetree.sequences import did_you_mean
+
+_END = object()
+
+Choose = Callable[[str, Distribution], Any]
+"""Gives the value of a distribution, named by its place in the space."""
+
+
+def drawing(rng: Random) -> Choose:
+    """Choose at random. Only `Random.random` is used: the one method whose numbers Python promises not to change."""
+    return lambda path, distribution: distribution.at(rng.random())
+
+
+def _read_choice(value: Any, path: str) -> Choice:
+    if not isinstance(value, list | tuple) or not value:
+        raise SpaceError(path, f"must be a list of at least one option, got {value!r}")
+    return Choice(tuple(_read(option, f"{path}[{number}]") for number, option in enumerate(value)), path)
+
+
+DISTRIBUTIONS: dict[str, Callable[[Any, str], Any]] = {**READERS, "choice": _read_choice}
+
+
+def read_pattern(value: Any, path: str) -> Any:
+    """The pattern of a hyper-parameter: at the top, and only there, a list is a choice."""
+    return _read_choice(value, path) if isinstance(value, list | tuple) else _read(value, path)
+
+
+def _read(value: Any, path: str) -> Any:
+    if isinstance(value, list | tuple):
+        return [_read(item, f"{path}[{number}]") for number, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    if len(value) == 1:
+        [(name, argument)] = value.items()
+        if name in DISTRIBUTIONS:
+            return DISTRIBUTIONS[name](argument, f"{path}.{name}")
+        if hint := did_you_mean(name, DISTRIBUTIONS):
+            raise SpaceError(path, f"must be a value or one of {', '.join(DISTRIBUTIONS)}, got {name!r}{hint}")
+    return {name: _read(item, f"{path}.{name}") for name, item in value.items()}
+
+
+def _unfold(pattern: Any) -> Iterator[Any]:
+    """Every way to choose inside a pattern, what is written last varying fastest. Other distributions stay."""
+    match pattern:
+        case Choice(options=options):
+            yield from chain.from_iterable(map(_unfold, options))
+        case dict():
+            for items in _crossed(list(pattern.values())):
+                yield dict(zip(pattern, items, strict=True))
+        case list():
+            yield from _crossed(pattern)
+        case _:
+            yield pattern
+
+
+def _crossed(patterns: list[Any]) -> Iterator[list[Any]]:
+    """Every way to choose in all of them, made one by one: there may be more than could be kept."""
+    ways = [_unfold(pattern) for pattern in patterns]
+    chosen = [next(way) for way in ways]
+    while True:
+        yield list(chosen)
+        for place in reversed(range(len(ways))):
+            following = next(ways[place], _END)
+            if following is not _END:
+                chosen[place] = following
+                break
+            ways[place] = _unfold(patterns[place])
+            chosen[place] = next(ways[place])
+        else:
+            return
+
+
+def count(pattern: Any) -> int:
+    """How many ways `_unfold` gives."""
+    match pattern:
+        case Choice(options=options):
+            return sum(map(count, options))
+        case dict():
+            return math.prod(map(count, pattern.values()))
+        case list():
+            return math.prod(map(count, pattern))
+        case _:
+            return 1
+
+
+def unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """As `_unfold`, each with the path of the option it comes from."""
+    if isinstance(pattern, Choice):
+        for number, option in enumerate(pattern.options):
+            yield from unfold_entry(option, f"{pattern.path}[{number}]")
+    else:
+        for unfolded in _unfold(pattern):
+            yield path, unfolded
+
+
+def fill(pattern: Any, path: str, choose: Choose) -> Any:
+    """The pattern with a value for each distribution, chosen in the order written."""
+    match pattern:
+        case Choice():
+            number = choose(path, pattern)
+            return fill(pattern.options[number], f"{path}[{number}]", choose)
+        case Uniform() | LogUniform() | RandInt():
+            return choose(path, pattern)
+        case dict():
+            return {name: fill(item, f"{path}.{name}", choose) for name, item in pattern.items()}
+        case list():
+            return [fill(item, f"{path}[{number}]", choose) for number, item in enumerate(pattern)]
+        case _:
+            return pattern
+
+
+def parameters_of(pattern: Any, path: str) -> Iterator[tuple[str, Distribution]]:
+    """The distributions of a pattern that leave a choice, by the names that `fill` gives them."""
+    match pattern:
+        case Uniform() | LogUniform() | RandInt() | Choice() if pattern.low < pattern.high:
+            yield path, pattern
+    match pattern:
+        case Choice(options=items) | [*items]:
+            for number, item in enumerate(items):
+                yield from parameters_of(item, f"{path}[{number}]")
+        case dict():
+            for name, item in pattern.items():
+                yield from parameters_of(item, f"{path}.{name}")
+
+
+def holds(distribution: Distribution, value: Any) -> bool:
+    kind = int if isinstance(distribution, RandInt | Choice) else int | float
+    return isinstance(value, kind) and is_number(value) and bool(distribution.low <= value <= distribution.high)
+
+
+def label(name: str) -> str:
+    """How the places inside a hyper-parameter's entry begin: quoted, where the name could be taken for such a place."""
+    return f"[{name!r}]" if set(name) & set(".[") else name
+
+
+def random_parts(pattern: Any) -> Iterator[str]:
+    """The names of the distributions in a pattern that have no list of values."""
+    match pattern:
+        case Choice(options=options):
+            yield from chain.from_iterable(map(random_parts, options))
+        case Uniform() | LogUniform() | RandInt():
+            yield type(pattern).__name__.lower()
+        case dict():
+            yield from chain.from_iterable(map(random_parts, pattern.values()))
+        case list():
+            yield from chain.from_iterable(map(random_parts, pattern))
+
+
+def is_random(unfolded: Any) -> bool:
+    return any(True for _ in random_parts(unfolded))

@@ -1,0 +1,50 @@
+"""What is wrong with a study: a path to the field, and a sentence that says what would be right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from reprlib import Repr
+from typing import Any
+
+from stagetree.sequences import SequenceError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong at `field`, a path such as `space.lr[1].gamma`, in a sentence that says what would be right."""
+
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}" if self.field else self.problem
+
+
+class SpecError(ValueError):
+    """A study that cannot be, with all its problems; `source` is the file they are in."""
+
+    def __init__(self, problems: list[Problem], source: str = "") -> None:
+        super().__init__("\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems))
+        self.problems, self.source = problems, source
+
+
+class FieldError(SequenceError):
+    """A field outside the space, named in full."""
+
+
+def shown(value: Any) -> str:
+    """A value in an error message, cut to a length that can be read."""
+    short = Repr()
+    short.maxstring = short.maxother = 80
+    return short.repr(value)
+
+
+def joined(*parts: int | str) -> str:
+    """The parts as one path: `space.lr[1].gamma`."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part:
+            path += part if not path or part.startswith(("[", ".")) else f".{part}"
+    return path

@@ -1,0 +1,84 @@
+"""The types of a study's fields, and the fields that tuners share.
+
+Every field's description completes the sentences "must be ..." and "is missing: ...".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from stagetree.space import plain
+from stagetree.spec.values import as_entry, as_json, as_named, as_sequence
+
+Json = Annotated[Any, AfterValidator(as_json)]
+Entries = Annotated[dict[str, Annotated[Any, AfterValidator(as_entry)]], BeforeValidator(as_named)]
+Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(as_sequence)]], BeforeValidator(as_named)]
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=1)]
+Restarts = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Factor = Annotated[int, Field(ge=2)]
+Rate = Annotated[int, Field(ge=0, le=64)]
+
+OTHER_NAMES = {
+    "max_steps": ("max_t", "max_resource"),
+    "min_steps": ("grace_period", "min_resource"),
+    "reduction_factor": ("eta",),
+    "num_trials": ("num_samples",),
+    "sampling_seed": ("seed",),
+    "first": ("points_to_evaluate",),
+    "population_size": ("num_trials", "num_samples"),
+    "ready_steps": ("perturbation_interval",),
+    "quantile": ("quantile_fraction",),
+    "interval": ("evaluation_interval",),
+    "epsilon": ("slack_factor",),
+    "min_trials": ("min_samples_required",),
+    "boundary": ("interval", "evaluation_interval"),
+    "max_time": ("time_budget_s",),
+}
+
+
+def common(name: str, description: str, **options: Any) -> Any:
+    """A field that tuners share, under the names that people know it by from elsewhere."""
+    return Field(description=description, validation_alias=AliasChoices(name, *OTHER_NAMES[name]), **options)
+
+
+def max_steps_field() -> Any:
+    return common("max_steps", "the number of steps to train each trial for, at least 1")
+
+
+def min_steps_field(**options: Any) -> Any:
+    return common("min_steps", "the number of steps at the lowest rung, at least 1", **options)
+
+
+def num_trials_field() -> Any:
+    return common("num_trials", "the number of configurations to try, at least 1")
+
+
+def reduction_factor_field() -> Any:
+    return common("reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=4)
+
+
+def sampling_seed_field() -> Any:
+    return common(
+        "sampling_seed",
+        "a whole number from 0 to 4294967295, from which configurations are drawn; by default another for each study",
+        default=None,
+    )
+
+
+def first_field() -> Any:
+    return common("first", "a list of configurations to try before any are drawn", default=None)
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_of_numpy(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: plain(value) if hasattr(value, "tolist") else value for name, value in values.items()}

@@ -1,0 +1,69 @@
+"""What pydantic found wrong with a study, said as our own problems."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from stagetree.sequences import SequenceError, did_you_mean
+from stagetree.spec.errors import Problem, joined, shown
+from stagetree.spec.fields import OTHER_NAMES
+from stagetree.spec.trial import TrialSpec
+from stagetree.spec.tuners import KINDS
+from stagetree.where import WhereError
+
+
+def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:
+    """What pydantic found in the fields of a study, as a path and a sentence."""
+    owner, names = _owner(detail["loc"], study)
+    path = joined(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))
+    error = detail.get("ctx", {}).get("error")
+    if isinstance(error, SequenceError):
+        return Problem("where" if isinstance(error, WhereError) else joined(path, error.field), error.problem)
+    if detail["type"].startswith("union_tag"):
+        path = f"{path}.kind"
+    return Problem(path, _sentence(detail, owner, str(names[0]) if names else ""))
+
+
+def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
+    got = shown(detail["input"])
+    known = [field for field in owner.model_fields if field != "kind"]
+    match detail["type"]:
+        case "extra_forbidden" if field := next((field for field in known if name in OTHER_NAMES.get(field, ())), ""):
+            return f"is another name for {field}, which is there already"
+        case "extra_forbidden":
+            return f"is not a field here: there are {', '.join(known)}{did_you_mean(name, known)}"
+        case "missing":
+            return f"is missing: {_description(owner, name)}"
+        case "union_tag_not_found":
+            return f"is missing: one of {', '.join(KINDS)}"
+        case "union_tag_invalid":
+            kind = detail["ctx"]["tag"]
+            return f"must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
+        case "model_type":
+            return f"must be an object with {' and '.join(TrialSpec.model_fields)}, got {got}"
+        case _ if detail["loc"][-1] == "[key]":
+            return f"must be a string, as all keys, got {got}"
+        case _:
+            return f"must be {_description(owner, name)}, got {got}"
+
+
+def _description(owner: type[BaseModel], name: str) -> str:
+    for field, info in owner.model_fields.items():
+        if name in (field, *OTHER_NAMES.get(field, ())):
+            return str(info.description)
+    raise AssertionError(f"{owner.__name__} has no field {name}")
+
+
+def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
+    """The model that a place belongs to, and the rest of the path in it."""
+    if loc[:1] != ("tuner",) or len(loc) == 1:
+        return study, loc
+    if loc[1:3] == ("trials", "trials") and len(loc) > 4:
+        return TrialSpec, loc[4:]
+    return KINDS[str(loc[1])], loc[2:]
+
+
+def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:
+    """Whether a part of a place is not in the user's object, but pydantic's own: the kind of the tuner."""
+    return (number == 1 and loc[0] == "tuner") or loc[number] == "[key]"

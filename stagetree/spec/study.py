@@ -1,0 +1,188 @@
+"""`StudySpec`: all fields of a study, checked with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator, ValidationError, model_validator
+
+from stagetree.limits import LIMITS, Limits, check_size
+from stagetree.sequences import Sequence, SequenceError, parse
+from stagetree.space import Space
+from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
+from stagetree.spec.fields import Count, Entries, Json, Model, Restarts, Seed, Text
+from stagetree.spec.limits import check_limits
+from stagetree.spec.problems import problem_in
+from stagetree.spec.tuners import KINDS, GridTuner, RandomTuner, Tuner
+from stagetree.spec.values import as_where
+from stagetree.where import Where, WhereError
+
+
+class StudySpec(Model):
+    """One search by one tuner, as its user writes it. Raises `SpecError` with every problem there is.
+
+    In Python, `where` may also be a function of the configuration (a dict of sequences); `to_json` then lists the
+    trials that it lets through, since a function cannot be sent.
+    """
+
+    name: Text = Field(description="a name for the study, of at most 200 characters")
+    trainer: Text = Field(description="the name of a trainer that is registered on the server")
+    trainer_args: dict[str, Json] = Field(default={}, description="an object of JSON values, the trainer's arguments")
+    runtime_args: dict[str, Json] = Field(
+        default={},
+        description="an object of JSON values, arguments of the trainer that change no result: paths, loader workers",
+    )
+    determinism: Literal["strict", "warn", "off"] = Field(
+        default="strict",
+        description="strict, where an operation without a deterministic form is an error; warn, where it makes the "
+        "results not exact; or off, the fastest",
+    )
+    seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
+    metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
+    mode: Literal["max", "min"] = Field(description="max or min: whether more or less of the metric is better")
+    value: Literal["last", "best"] = Field(
+        default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
+    )
+    eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
+    priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    max_restarts: Restarts = Field(
+        default=2, description="how often an error at one step is tried again before it fails a trial, 0 or more"
+    )
+    max_failures: Restarts | None = Field(
+        default=None, description="how many trials may fail before the study does, 0 or more"
+    )
+    weight: float = Field(
+        default=1,
+        gt=0,
+        allow_inf_nan=False,
+        description="a number above 0: its share of the slots beside other studies",
+    )
+    max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
+    merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
+    space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
+    where: Annotated[str | Where | None, PlainValidator(as_where, json_schema_input_type=str | None)] = Field(
+        default=None, description="an expression over the space's hyper-parameters"
+    )
+    tuner: Tuner = Field(description=f"an object with a kind, which is one of {', '.join(KINDS)}")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SpecError([problem_in(detail, type(self)) for detail in error.errors()]) from None
+        except RecursionError:
+            raise SpecError([Problem("", "must not be nested this deeply")]) from None
+
+    @model_validator(mode="after")
+    def _check_arguments(self) -> StudySpec:
+        for field in ("trainer_args", "runtime_args"):
+            for name in ("seed", "device"):
+                if name in getattr(self, field):
+                    raise FieldError(f"{field}.{name}", "must be left out: the trainer is given it by the worker")
+        for name in self.runtime_args:
+            if name in self.trainer_args:
+                raise FieldError(f"runtime_args.{name}", "must be in one of trainer_args and runtime_args, not in both")
+        return self
+
+    @model_validator(mode="after")
+    def _check_space(self) -> StudySpec:
+        if self.tuner.needs_space and self.space is None:
+            raise SequenceError("space", "is missing: an object from hyper-parameter to values")
+        for field in ("space", "where"):
+            if not self.tuner.needs_space and getattr(self, field) is not None:
+                raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
+        self._check_first()
+        try:
+            self.tuner.check(self)
+        except (WhereError, FieldError):
+            raise
+        except SequenceError as error:
+            raise SequenceError(joined("space", error.field), error.problem) from None
+        return self
+
+    def _check_first(self) -> None:
+        for number, configuration in enumerate(self.first):
+            here = [name for name in self.space or {} if self.search_space.exists(name, configuration)]
+            if set(here) != set(configuration):
+                got = ", ".join(configuration)
+                raise FieldError(f"tuner.first[{number}]", f"must hold exactly {', '.join(here)}, got {got}")
+
+    @classmethod
+    def from_dict(cls, values: Any, limits: Limits | None = LIMITS) -> StudySpec:
+        """The study that a JSON object writes. Without `limits`, it may ask for any amount: it was checked before."""
+        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+            raise SpecError([Problem("", f"must be an object with the fields of a study, got {shown(values)}")])
+        if limits is None:
+            return cls(**values)
+        try:
+            check_size(values, limits)
+        except SequenceError as error:
+            raise SpecError([Problem(error.field, error.problem)]) from None
+        spec = cls(**values)
+        check_limits(spec, limits)
+        return spec
+
+    @classmethod
+    def from_file(cls, path: str | Path, limits: Limits | None = LIMITS) -> StudySpec:
+        """The study in a YAML file, or in a JSON file if its name ends in `.json`."""
+        from stagetree.spec.file import read
+
+        values = read(Path(path))
+        try:
+            return cls.from_dict(values, limits)
+        except SpecError as error:
+            raise SpecError(error.problems, str(path)) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
+        spec = self._listed() if callable(self.where) else self
+        values = spec.model_dump(mode="json", exclude_none=True)
+        as_ever = {"runtime_args": {}, "determinism": "strict"}  # left out, as in studies of before there was a choice
+        return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
+
+    @cached_property
+    def search_space(self) -> Space:
+        """The space with its `where`."""
+        return Space(self.space or {}, self.where)
+
+    @property
+    def sampling_seed(self) -> int:
+        """What configurations are drawn from: the tuner's own seed, or the study's where it has none yet."""
+        own: int | None = getattr(self.tuner, "sampling_seed", None)
+        return self.seed if own is None else own
+
+    @cached_property
+    def first(self) -> list[dict[str, Sequence]]:
+        """The configurations that are tried before any are drawn."""
+        given: list[dict[str, Any]] | None = getattr(self.tuner, "first", None)
+        return [{name: parse(value) for name, value in configuration.items()} for configuration in given or ()]
+
+    def with_sampling_seed(self, seed: int) -> StudySpec:
+        """The same study, drawing from a seed if its tuner draws and its user has given none."""
+        if getattr(self.tuner, "sampling_seed", self) is not None:
+            return self
+        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
+
+    def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether a study on record is this one, but for the seed that it was given when it was submitted."""
+        given = getattr(self.tuner, "sampling_seed", None)
+        tuner = {**recorded.get("tuner", {})}
+        if given is None:
+            tuner.pop("sampling_seed", None)
+        return {**recorded, "tuner": tuner} == self.to_json()
+
+    def configurations(self) -> Iterator[dict[str, Sequence]]:
+        """The configurations the tuner begins with, in the order of their trials."""
+        return self.tuner.configurations(self)
+
+    def _listed(self) -> StudySpec:
+        """The same trials, listed one by one."""
+        if not isinstance(self.tuner, GridTuner | RandomTuner):
+            raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
+        steps = self.tuner.max_steps
+        tuner = {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp in self.configurations()]}
+        fields = {name: getattr(self, name) for name in StudySpec.model_fields}
+        return StudySpec(**{**fields, "space": None, "where": None, "tuner": tuner})

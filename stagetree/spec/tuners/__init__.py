@@ -1,0 +1,58 @@
+"""The tuners that a study file can name, each with its fields; what they do is decided in `app.scheduling.tuners`.
+
+A new kind is a subclass of `TunerSpec` with its own `kind`, added to `Tuner`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+from pydantic import Field
+
+from stagetree.spec.tuners.base import TunerSpec
+from stagetree.spec.tuners.curves import EarlyTermTuner, PopTuner
+from stagetree.spec.tuners.custom import CustomTuner
+from stagetree.spec.tuners.fixed import ExternalTuner, GridTuner, RandomTuner, TrialsTuner
+from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
+from stagetree.spec.tuners.pbt import PbtTuner
+from stagetree.spec.tuners.stopping import BanditTuner, MedianTuner
+
+__all__ = [
+    "KINDS",
+    "AshaTuner",
+    "AsyncHyperbandTuner",
+    "BanditTuner",
+    "CustomTuner",
+    "EarlyTermTuner",
+    "ExternalTuner",
+    "GridTuner",
+    "HyperbandTuner",
+    "MedianTuner",
+    "PbtTuner",
+    "PopTuner",
+    "RandomTuner",
+    "ShaTuner",
+    "TrialsTuner",
+    "Tuner",
+    "TunerSpec",
+]
+
+Tuner = Annotated[
+    GridTuner
+    | RandomTuner
+    | TrialsTuner
+    | ShaTuner
+    | AshaTuner
+    | HyperbandTuner
+    | AsyncHyperbandTuner
+    | MedianTuner
+    | BanditTuner
+    | EarlyTermTuner
+    | PopTuner
+    | PbtTuner
+    | CustomTuner
+    | ExternalTuner,
+    Field(discriminator="kind"),
+]
+
+KINDS: dict[str, type[TunerSpec]] = {cls.model_fields["kind"].default: cls for cls in get_args(get_args(Tuner)[0])}

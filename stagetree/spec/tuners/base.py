@@ -1,0 +1,79 @@
+"""What tuners have in common: all of them, and those that take configurations from a sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import ConfigDict, Field
+
+from stagetree.sequences import Sequence
+from stagetree.space import Space
+from stagetree.spec.errors import FieldError
+from stagetree.spec.fields import Model, Seed, Sequences, first_field, sampling_seed_field
+from stagetree.where import WhereError
+
+
+class TunedStudy(Protocol):
+    """What a tuner looks at of its study."""
+
+    @property
+    def mode(self) -> Literal["max", "min"]: ...
+    @property
+    def eval_every(self) -> int | None: ...
+    @property
+    def space(self) -> dict[str, Any] | None: ...
+    @property
+    def search_space(self) -> Space: ...
+    @property
+    def sampling_seed(self) -> int: ...
+    @property
+    def first(self) -> list[dict[str, Sequence]]: ...
+
+
+def _kind_is_required(schema: dict[str, Any]) -> None:
+    """In Python a tuner knows its own kind; a study file must say it."""
+    schema["required"] = ["kind", *schema.get("required", ())]
+
+
+class TunerSpec(Model):
+    """What all tuners have in common."""
+
+    model_config = ConfigDict(json_schema_extra=_kind_is_required)
+    needs_space: ClassVar[bool] = True
+
+    def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        """The configurations this tuner begins with, in order."""
+        raise NotImplementedError
+
+    def check(self, spec: TunedStudy) -> None:
+        """Raise `SequenceError` if the tuner cannot work with the study's space."""
+        next(self.configurations(spec))
+
+
+class SamplingTuner(TunerSpec):
+    """What tuners have in common that take configurations one by one from a sampler."""
+
+    sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp"] = Field(
+        default="random",
+        description="random, grid, sobol, halton, tpe, cmaes or gp: where configurations come from",
+    )
+    sampling_seed: Seed | None = sampling_seed_field()
+    first: list[Sequences] | None = first_field()
+
+    def check(self, spec: TunedStudy) -> None:
+        if self.sampler != "grid":
+            spec.search_space.sample(spec.sampling_seed, 0)
+        elif next(spec.search_space.grid(), None) is None:
+            raise WhereError("must let at least one combination of the space through, got none")
+        self.check_steps()
+        self.check_study(spec)
+
+    def check_study(self, spec: TunedStudy) -> None:
+        """Raise `SequenceError` if the tuner cannot work with the rest of the study."""
+
+    def check_steps(self) -> None:
+        """Raise `SequenceError` if the rungs make no sense."""
+        least, most = getattr(self, "min_steps", None), getattr(self, "max_steps", None)
+        if least is not None and most is not None and least > most:
+            raise FieldError("tuner.min_steps", f"must not be more than max_steps, {most}, got {least}")

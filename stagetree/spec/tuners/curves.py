@@ -1,0 +1,77 @@
+"""Tuners that predict learning curves."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Literal
+
+from pydantic import Field, PlainValidator
+
+from stagetree.spec.errors import FieldError
+from stagetree.spec.fields import Count, common, max_steps_field, num_trials_field
+from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.values import as_target
+
+
+class CurveTuner(SamplingTuner):
+    """What tuners have in common that predict learning curves, and decide when a trial comes to a boundary."""
+
+    num_trials: Count = num_trials_field()
+    max_steps: Count = max_steps_field()
+    bounds: Annotated[list[float | None], Field(min_length=2, max_length=2)] = Field(
+        default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
+    )
+
+    def check_study(self, spec: TunedStudy) -> None:
+        least, greatest = self.bounds
+        if least is not None and greatest is not None and not least < greatest:
+            raise FieldError("tuner.bounds", f"must begin with the lesser one, got {least:g} and {greatest:g}")
+
+
+class EarlyTermTuner(CurveTuner):
+    """Predictive termination: a trial ends if it will hardly come to the best value seen so far."""
+
+    kind: Literal["early_term"] = "early_term"
+    boundary: Count = common("boundary", "the number of steps between decisions, at least 1", default=30)
+    delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
+
+
+_TARGET = float | list[float]
+
+
+class PopTuner(CurveTuner):
+    """POP: trials that will reach the target have slots of their own, the others take turns, hopeless ones end."""
+
+    kind: Literal["pop"] = "pop"
+    target: Annotated[float | list[float] | None, PlainValidator(as_target, json_schema_input_type=_TARGET)] = Field(
+        default=None,
+        description="a number, or a list of numbers that are targets in turn; without it, the best value so far",
+    )
+    max_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = common(
+        "max_time", "a number of seconds above 0: when the study ends, however far it is", default=None
+    )
+    boundary: Count | None = common(
+        "boundary", "the number of steps between decisions, at least 1; without it, a tenth of max_steps", default=None
+    )
+    kill_threshold: float | None = Field(
+        default=None, allow_inf_nan=False, description="a number: a trial with a worse value ends"
+    )
+    min_steps: Count = common(
+        "min_steps", "the number of steps before which kill_threshold ends no trial, at least 1", default=1
+    )
+    lower_bound: float = Field(
+        default=0.05, ge=0, le=1, description="a number from 0 to 1: a trial that is less likely to get there ends"
+    )
+
+    def targets(self) -> list[float]:
+        """The targets in turn; none where it is the best value so far."""
+        if self.target is None:
+            return []
+        return self.target if isinstance(self.target, list) else [self.target]
+
+    def check_study(self, spec: TunedStudy) -> None:
+        super().check_study(spec)
+        targets = self.targets()
+        for one, following in itertools.pairwise(targets):
+            if not (one < following if spec.mode == "max" else one > following):
+                raise FieldError("tuner.target", f"must be harder one after the other, got {one:g}, {following:g}")

@@ -1,0 +1,67 @@
+"""Tuners that judge no result: each trial is trained for as long as was said at the start, or its user says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, count, islice
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from stagetree.sequences import Sequence
+from stagetree.spec.fields import Count, Seed, Sequences, common, first_field, max_steps_field, sampling_seed_field
+from stagetree.spec.trial import TrialSpec
+from stagetree.spec.tuners.base import TunedStudy, TunerSpec
+from stagetree.where import WhereError
+
+
+class GridTuner(TunerSpec):
+    """Trains every combination in the space for `max_steps`."""
+
+    kind: Literal["grid"] = "grid"
+    max_steps: Count = max_steps_field()
+
+    def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        return spec.search_space.grid()
+
+    def check(self, spec: TunedStudy) -> None:
+        if next(self.configurations(spec), None) is None:
+            raise WhereError("must let at least one combination of the space through, got none")
+
+
+class RandomTuner(TunerSpec):
+    """Draws `num_trials` configurations and trains each for `max_steps`."""
+
+    kind: Literal["random"] = "random"
+    num_trials: Count = common("num_trials", "the number of configurations to draw, at least 1")
+    max_steps: Count = max_steps_field()
+    sampling_seed: Seed | None = sampling_seed_field()
+    first: list[Sequences] | None = first_field()
+
+    def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in count())
+        return islice(chain(spec.first, drawn), self.num_trials)
+
+
+class TrialsTuner(TunerSpec):
+    """Trains the trials it is given; the study has no space."""
+
+    needs_space: ClassVar[bool] = False
+    kind: Literal["trials"] = "trials"
+    trials: list[TrialSpec] = Field(description="a list of at least one {hp: {...}, steps: n}", min_length=1)
+
+    def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        return (trial.configuration() for trial in self.trials)
+
+
+class ExternalTuner(TunerSpec):
+    """Wants nothing itself: trials come over the API, and the study ends when it is told to."""
+
+    needs_space: ClassVar[bool] = False
+    kind: Literal["external"] = "external"
+
+    def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
+        return iter(())
+
+    def check(self, spec: TunedStudy) -> None:
+        """It works with any study."""

@@ -1,0 +1,101 @@
+"""Tuners by successive halving: the best of each rung go on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from stagetree.spec.errors import FieldError
+from stagetree.spec.fields import (
+    Count,
+    Factor,
+    Rate,
+    common,
+    max_steps_field,
+    min_steps_field,
+    num_trials_field,
+    reduction_factor_field,
+)
+from stagetree.spec.tuners.base import SamplingTuner
+
+
+class ShaTuner(SamplingTuner):
+    """Synchronous successive halving: `num_trials` configurations, of which the best 1/eta go on from each rung."""
+
+    kind: Literal["sha"] = "sha"
+    num_trials: Count = num_trials_field()
+    min_steps: Count = min_steps_field()
+    max_steps: Count = max_steps_field()
+    reduction_factor: Factor = reduction_factor_field()
+    early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
+
+    def check_steps(self) -> None:
+        """As the ASHA paper asserts, Algorithm 1: at least one configuration must be allocated `max_steps`."""
+        super().check_steps()
+        least, steps = 1, self.min_steps * self.reduction_factor ** (self.early_stopping_rate + 1)
+        while steps <= self.max_steps:
+            least, steps = least * self.reduction_factor, steps * self.reduction_factor
+        if self.num_trials < least:
+            raise FieldError(
+                "tuner.num_trials",
+                f"must be at least {least}, so that one is trained for max_steps, got {self.num_trials}",
+            )
+
+
+class AshaTuner(SamplingTuner):
+    """Asynchronous successive halving. Without `max_steps`, trials may climb for ever (infinite horizon)."""
+
+    kind: Literal["asha"] = "asha"
+    type: Literal["promotion", "stopping"] = Field(
+        default="promotion", description="promotion (trials wait at their rung) or stopping (they go on or end)"
+    )
+    num_trials: Count = num_trials_field()
+    min_steps: Count = min_steps_field()
+    max_steps: Count | None = common("max_steps", "the number of steps at the top rung, at least 1", default=None)
+    reduction_factor: Factor = reduction_factor_field()
+    early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
+    brackets: Count = Field(
+        default=1, description="how many brackets, at least 1: with more than one it is asynchronous Hyperband"
+    )
+
+    def check_steps(self) -> None:
+        super().check_steps()
+        if self.type == "stopping" and self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: stopping needs the number of steps at the top rung")
+        if self.brackets > 1 and self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: brackets need the number of steps at the top rung")
+        if self.brackets > 1 and self.type == "stopping":
+            raise FieldError("tuner.brackets", f"must be 1 for the type stopping, got {self.brackets}")
+
+
+class HyperbandTuner(SamplingTuner):
+    """Every bracket of successive halving; how many configurations that is follows from the steps."""
+
+    kind: Literal["hyperband"] = "hyperband"
+    min_steps: Count = min_steps_field(default=1)
+    max_steps: Count = max_steps_field()
+    reduction_factor: Factor = common(
+        "reduction_factor", "a whole number of at least 2: one of so many goes on from a rung", default=3
+    )
+    brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
+    loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
+
+    def widths(self) -> list[int]:
+        """How many configurations each bracket begins with, the most aggressive first (Hyperband, Algorithm 1)."""
+        s_max, eta = 0, self.reduction_factor
+        while self.min_steps * eta ** (s_max + 1) <= self.max_steps:
+            s_max += 1
+        brackets = range(min(self.brackets or s_max + 1, s_max + 1))
+        return [-(-(s_max + 1) * eta ** (s_max - s) // (s_max - s + 1)) for s in brackets]
+
+
+class AsyncHyperbandTuner(SamplingTuner):
+    """ASHA in several brackets. Without `min_steps` there are at most five rungs."""
+
+    kind: Literal["async_hyperband"] = "async_hyperband"
+    num_trials: Count = num_trials_field()
+    min_steps: Count | None = min_steps_field(default=None)
+    max_steps: Count = max_steps_field()
+    reduction_factor: Factor = reduction_factor_field()
+    brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")

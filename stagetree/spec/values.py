@@ -1,0 +1,74 @@
+"""What the values of fields are checked with: each returns the value as it is kept, or raises `SequenceError`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stagetree.sequences import SequenceError, parse
+from stagetree.space import plain, read_entry
+from stagetree.spec.errors import shown
+from stagetree.where import WhereError
+
+
+def as_json(value: Any) -> Any:
+    """The JSON of a value, with whole numbers and strings left as they are."""
+    value = plain(value)
+    _check_json(value, "")
+    return value
+
+
+def _check_json(value: Any, path: str) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise SequenceError(path, f"must have strings for keys, got {name!r}")
+            _check_json(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _check_json(item, f"{path}[{number}]")
+    elif not isinstance(value, bool | int | float | str | None) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise SequenceError(
+            path, f"must be a finite number, a string, true, false, null, a list or an object, got {value!r}"
+        )
+
+
+def as_sequence(value: Any) -> Any:
+    """The JSON of a sequence, after a look whether it is one."""
+    value = as_json(value)
+    parse(value)
+    return value
+
+
+def as_entry(value: Any) -> Any:
+    """The JSON of one entry of a space, after a look whether it is one."""
+    value = as_json(value)
+    read_entry(value)
+    return value
+
+
+def as_named(value: Any) -> Any:
+    """A mapping by hyper-parameter, which names at least one."""
+    if (isinstance(value, Mapping) and not all(value)) or value == {}:
+        raise SequenceError("", f"must name at least one hyper-parameter, by strings that are not empty, got {value!r}")
+    return value
+
+
+def as_where(value: Any) -> Any:
+    """An expression or, in Python, a function."""
+    if value is None or isinstance(value, str) or callable(value):
+        return value
+    raise WhereError(f"must be an expression over the space's hyper-parameters, in a string, got {shown(value)}")
+
+
+def as_target(value: Any) -> Any:
+    """A finite number, or some of them."""
+    if value is None:
+        return None
+    for number in value if isinstance(value, list) and value else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise SequenceError("", f"must be a number, or a list of at least one number, got {shown(value)}")
+    return value
