@@ -119,7 +119,7 @@ def _key_reused(request: Request, error: log.KeyReused) -> Response:
     return answer(request, 422, str(error))
 
 
-def _crowded(request: Request, _: log.Conflict) -> Response:
+def _crowded(request: Request, _: log.VersionConflict) -> Response:
     return answer(request, 503, "Too many others are writing to this plan; try again.", TRY_AGAIN)
 
 
@@ -143,7 +143,7 @@ HANDLERS: dict[type[Exception], Any] = {
     HTTPException: _http,
     domain.Refused: _refused,
     log.KeyReused: _key_reused,
-    log.Conflict: _crowded,
+    log.VersionConflict: _crowded,
     DatabaseUnavailable: _unavailable,
     PlanUnusable: _unusable,
     Exception: _unexpected,

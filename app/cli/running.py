@@ -5,22 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.following import code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import Changes, Output, Plain, Quiet, Server, Slots, Store, StudyFile, StudyId, Trainers
 from app.cli.output import Format, print_json
-from app.cli.text import memory, plural, without_secrets
+from app.cli.text import plural, without_secrets
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents
+    from app.cli.following import AnyService
     from app.cli.progress import Show
     from app.cli.stacks import Service
-    from app.cli.store import Store as LocalStore
-
-    Asked = Service[Documents | LocalStore]
 
 Json = dict[str, Any]
 Keep = Annotated[
@@ -70,7 +69,7 @@ def run(
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
-            _finish(service, _run(service, spec.to_json(), show), output)
+            finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], beside=study)
     stacks.check_trainer(spec.trainer, files)
     slots = slots or default_slots()
@@ -78,9 +77,9 @@ def run(
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     with stacks.own_stack(slots, stacks.folder(dir, discard), files) as service:
         result = _run(service, spec.to_json(), show)
-        code = _print(service, result, output)
+        code = print_study(service, result, output)
     if not quiet:
-        _say_what_is_kept(service)
+        say_what_is_kept(service)
     raise typer.Exit(code)
 
 
@@ -185,8 +184,8 @@ def watch(
     from app.cli.progress import how
 
     with stacks.reading(server, dir) as service:
-        found = _follow(service, study_id(service.client, id), how(plain, quiet))
-        _finish(service, found, output)
+        found = until_end(service, study_id(service.client, id), how(plain, quiet))
+        finish(service, found, output)
 
 
 def wait(
@@ -208,10 +207,10 @@ def wait(
 
     with stacks.reading(server, dir) as service:
         study, check = study_id(service.client, id), _until(timeout, service)
-        raise typer.Exit(_code(follow(service.client, study, Show.quiet, check)))
+        raise typer.Exit(code_of(follow(service.client, study, Show.quiet, check)))
 
 
-def _until(timeout: float | None, service: Asked) -> Any:
+def _until(timeout: float | None, service: AnyService) -> Any:
     """A check that ends the command when its time is over."""
     deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -224,7 +223,7 @@ def _until(timeout: float | None, service: Asked) -> Any:
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    return _follow(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
+    return until_end(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
 
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:
@@ -240,60 +239,3 @@ def _unfinished(service: Service[Documents], spec: Json) -> str | None:
                 service.client.resume(listed["study"])
                 return str(listed["study"])
     return None
-
-
-def _follow(service: Asked, study: str, show: Show) -> Json:
-    from app.cli.progress import follow
-
-    try:
-        return follow(service.client, study, show, service.check)
-    except KeyboardInterrupt:
-        _interrupted(service, study)
-
-
-def _interrupted(service: Asked, study: str) -> NoReturn:
-    if service.folder is None:
-        again = f"stagetree watch {study} {without_secrets(service.place)}"
-        print(f"\nStopped watching; study {study} goes on. Watch it again with: {again}", file=sys.stderr)
-    else:
-        print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED) from None
-
-
-def _finish(service: Asked, study: Json, output: Format) -> NoReturn:
-    """Print the result and end with the exit code that says how the study ended."""
-    raise typer.Exit(_print(service, study, output))
-
-
-def _print(service: Asked, study: Json, output: Format) -> int:
-    """Print the result; the exit code."""
-    from app.cli.result import print_failures, print_result
-
-    if output is Format.json:
-        print_json(study)
-    else:
-        print_result(study)
-        failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
-        print_failures(study, None if failed is None else service.client.trial(study["study"], failed))
-    return _code(study)
-
-
-def _code(study: Json) -> int:
-    """0 if the study was completed, with at least one trial that worked."""
-    return DONE if study["state"] == "completed" and study["best"] else FAILED
-
-
-def _say_what_is_kept(service: Service[Documents]) -> None:
-    from app.cli import store
-
-    folder = service.folder
-    if folder is None or not store.is_store(folder):
-        return
-    where = "" if folder == store.DEFAULT.resolve() else f" --dir {_typed(folder)}"
-    size = memory(store.size(folder))
-    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{where}", file=sys.stderr)
-
-
-def _typed(folder: Path) -> Path:
-    """The folder as one would type it here."""
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

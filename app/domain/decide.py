@@ -43,18 +43,13 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             study = _study(plan, command.study)
             return tuple(_cancel_trial(study, _trial(study, command.trial)))
         case c.PauseStudy():
-            study = _open_study(plan, command.study)
-            return (e.StudyPaused(study=study.id),) if study.state == StudyState.RUNNING else ()
+            return tuple(_pause(_open_study(plan, command.study)))
         case c.ResumeStudy():
-            study = _open_study(plan, command.study)
-            return (e.StudyResumed(study=study.id),) if study.state == StudyState.PAUSED else ()
+            return tuple(_resume(_open_study(plan, command.study)))
         case c.ReopenStudy():
             return (_reopen(_study(plan, command.study), command.trials, limits),)
         case c.CancelStudy():
-            study = _study(plan, command.study)
-            if study.state == StudyState.CANCELLED:
-                return ()
-            return (e.StudyCancelled(study=_open_study(plan, study.id).id, at=command.at),)
+            return tuple(_cancel(plan, _study(plan, command.study), command.at))
         case c.CompleteStudy():
             return tuple(_complete(_study(plan, command.study), command.at))
         case c.CloseStudy():
@@ -129,6 +124,21 @@ def _users_trial(study: Study, number: int) -> Trial:
     if trial.state not in EXTENDABLE:
         raise Conflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
     return trial
+
+
+def _pause(study: Study) -> Iterator[e.Event]:
+    if study.state == StudyState.RUNNING:
+        yield e.StudyPaused(study=study.id)
+
+
+def _resume(study: Study) -> Iterator[e.Event]:
+    if study.state == StudyState.PAUSED:
+        yield e.StudyResumed(study=study.id)
+
+
+def _cancel(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
+    if study.state != StudyState.CANCELLED:
+        yield e.StudyCancelled(study=_open_study(plan, study.id).id, at=at)
 
 
 def _complete(study: Study, at: float) -> Iterator[e.Event]:

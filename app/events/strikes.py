@@ -11,7 +11,7 @@ from app.domain import events as e
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.states import ChainOutcome
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.events.records import Records
 from app.events.rows import Fenced
 from app.events.rows.ports import RowsPort
@@ -21,14 +21,14 @@ from app.events.tables import StudyRow
 def strike(records: Records, study: str, reason: str, at: float, attempts: int = 10) -> bool:
     """Strike a study out, and end the chains that train for it; False if that was done before.
 
-    Raises `Unknown`, `DatabaseUnavailable`, and `Conflict` where others were faster each time.
+    Raises `Unknown`, `DatabaseUnavailable`, and `VersionConflict` where others were faster each time.
     """
     for attempt in range(1, attempts + 1):
         try:
             return _strike(records, study, reason, at)
-        except (Conflict, Fenced) as lost:  # a chain ended meanwhile
+        except (VersionConflict, Fenced) as lost:  # a chain ended meanwhile
             if attempt == attempts:
-                raise Conflict(str(lost)) from lost
+                raise VersionConflict(str(lost)) from lost
     raise ValueError("A strike needs at least one attempt.")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
-from app.events.log import Alongside, Append, Conflict, EventLog, Idempotency, Recorded
+from app.events.log import Alongside, Append, EventLog, Idempotency, Recorded, VersionConflict
 from app.events.plans import Plans
 
 Decide = Callable[[SearchPlan], Sequence[Event]]
@@ -28,7 +28,7 @@ LONGEST_PAUSE = 0.2
 """Seconds between attempts, doubling from the one to the other; chance spreads them."""
 
 
-class Moved(Conflict):
+class Moved(VersionConflict):
     """Raised by a `decide`: the plan is not what it was when the decision was prepared."""
 
 
@@ -64,7 +64,7 @@ def transact(
     """Write, and return what was recorded. What `decide` or `alongside` raises comes through: nothing was written then.
 
     With an idempotency key that was used before, `decide` is not asked, and what was recorded then is returned.
-    Raises `Conflict` after so many lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
+    Raises `VersionConflict` after so many lost races, `KeyReused`, `PlanUnusable`, `DatabaseUnavailable`.
     """
     for attempt in range(1, attempts + 1):
         once = write.idempotency
@@ -72,7 +72,7 @@ def transact(
             return recorded
         try:
             return _attempt(log, plans, write, locked=attempt > OPTIMISTIC)
-        except Conflict:
+        except VersionConflict:
             if attempt == attempts:
                 raise
             pause(attempt)
@@ -118,6 +118,6 @@ def _append(write: Write, **fields: Any) -> Append:
 def record(log: EventLog, stream: str, events: Sequence[Event], *, at: float, alongside: Alongside) -> list[Recorded]:
     """Append facts that need no decision: `alongside` proves the right to state them, with a fence, or raises.
 
-    Raises `Conflict` when the transaction lost against another (nothing was written), and `DatabaseUnavailable`.
+    Raises `VersionConflict` when the transaction lost against another (nothing was written), and `DatabaseUnavailable`.
     """
     return log.append(stream, events, expected=None, at=at, alongside=alongside)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.api.services import Services
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.registry import Catalogue
 from stagetree.limits import Limits
 from tests.api.world import API, STUDY, MakeApp, changed
@@ -260,7 +260,7 @@ def test_the_database_is_away_when_something_is_submitted(make_app: MakeApp) -> 
 
 def test_others_were_always_faster(http: TestClient, use: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(*_: Any, **__: Any) -> None:
-        raise Conflict("Stream p is not at version 3.")
+        raise VersionConflict("Stream p is not at version 3.")
 
     monkeypatch.setattr(use.log, "write", lose)
     answer = http.post("/studies", json=STUDY)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from app.domain.events import Evaluated, StudyPaused, StudyResumed, TrialAdded
 from app.events.database import Database
-from app.events.log import Conflict, EventLog, Gap, KeyReused, SqlLog
+from app.events.log import EventLog, Gap, KeyReused, SqlLog, VersionConflict
 from app.events.memory import MemoryLog
 from app.events.records import SqlRecords
 from app.events.rows import Rows
@@ -75,13 +75,13 @@ def test_what_append_returns_is_what_is_read(log: EventLog) -> None:
 @pytest.mark.parametrize("expected", [0, 1, 3])
 def test_another_version_than_expected_is_a_conflict_and_leaves_nothing(log: EventLog, expected: int) -> None:
     log.append("a", [PAUSED, RESUMED], expected=0, at=1.0)
-    with pytest.raises(Conflict):
+    with pytest.raises(VersionConflict):
         log.append("a", [PAUSED], expected=expected, at=2.0, key="k")
     assert (log.head(), log.version("a"), log.recall("k")) == (2, 2, None)
 
 
 def test_a_stream_that_is_not_there_is_at_version_0(log: EventLog) -> None:
-    with pytest.raises(Conflict):
+    with pytest.raises(VersionConflict):
         log.append("a", [PAUSED], expected=1, at=1.0)
 
 
@@ -144,7 +144,7 @@ def test_writers_at_one_version_are_let_through_one_at_a_time(log: EventLog) -> 
             try:
                 log.append("a", [PAUSED], expected=log.version("a"), at=float(n))
                 done += 1
-            except Conflict:
+            except VersionConflict:
                 continue
 
     in_threads(4, add)
@@ -198,7 +198,7 @@ def test_alongside_and_the_events_commit_together(database: Database) -> None:
 
     count = text("SELECT count(*) FROM studies")
     log.append("a", [PAUSED], expected=0, at=1.0)
-    with pytest.raises(Conflict):
+    with pytest.raises(VersionConflict):
         log.append("a", [PAUSED], expected=0, at=1.0, alongside=change)
     with database.read() as session:
         assert session.scalar(count) == 0
@@ -237,7 +237,7 @@ def test_a_deadlock_is_a_conflict(postgres_url: str) -> None:
     def append(n: int) -> None:
         try:
             log.append("a", [PAUSED], expected=None, at=1.0, alongside=lock(("xy", "yx")[n]))
-        except Conflict:
+        except VersionConflict:
             lost.append(n)
 
     in_threads(2, append)

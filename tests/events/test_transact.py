@@ -17,7 +17,7 @@ from app.domain.search_plan import SearchPlan
 from app.events import plans as module
 from app.events.codec import decode
 from app.events.database import Database, DatabaseUnavailable
-from app.events.log import Conflict, EventLog, Idempotency, SqlLog
+from app.events.log import EventLog, Idempotency, SqlLog, VersionConflict
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
 from app.events.rows import Fenced
@@ -88,7 +88,7 @@ def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
         log.append("p", [submitted(f"s{plan.version}")], expected=None, at=1.0)
         return [submitted("mine")]
 
-    with pytest.raises(Conflict):
+    with pytest.raises(VersionConflict):
         write(log, plans, decide, attempts=3)
     assert list(plans.get("p").studies) == ["s0", "s1", "s2"]
 

@@ -14,7 +14,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.states import FailureKind
 from app.events.database import DatabaseUnavailable
-from app.events.log import Append, Conflict, Recorded
+from app.events.log import Append, Recorded, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records
@@ -81,7 +81,7 @@ def times(number: int, error: Exception) -> Callable[..., None]:
 
 
 AWAY = DatabaseUnavailable("the server closed the connection unexpectedly")
-LOST_RACE = Conflict("another was faster")
+LOST_RACE = VersionConflict("another was faster")
 
 
 class Scene:

@@ -10,7 +10,7 @@ from scenes import PLAN, Scene
 
 from app.domain import events as e
 from app.events.database import Database
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
 from app.events.transact import back_off
@@ -45,7 +45,7 @@ def test_ten_thousand_trials_beside_four_writers(records: Records) -> None:
             fact = e.Evaluated(node=node, step=1, metrics={"loss": 0.5})
             try:
                 records.log.append(PLAN, [fact], expected=None, at=0.0)
-            except Conflict:
+            except VersionConflict:
                 continue
             written[number] += 1
 

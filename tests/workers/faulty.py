@@ -9,7 +9,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.events.database import DatabaseUnavailable
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.events.records import SqlRecords
 from app.events.rows import Rows
 from app.workers.slot.object_store import LocalStore
@@ -66,7 +66,7 @@ class FaultyLog:
         self._faults.check()
         if self._faults.lost_races:
             self._faults.lost_races -= 1
-            raise Conflict("The transaction lost against another one.")
+            raise VersionConflict("The transaction lost against another one.")
         recorded = self._log.append(stream, events, **more)
         if self._faults.lost_answers:
             self._faults.lost_answers -= 1

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from app.workers.state import State
-from app.workers.trainer_process import TrainedTo, TrainerKilled
+from app.workers.trainer_connection import TrainerKilled
+from app.workers.trainer_process import TrainedTo
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model

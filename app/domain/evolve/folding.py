@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import assert_never
 
 from app.domain import awaiting
 from app.domain import events as e
 from app.domain.evolve import chains, results, studies, trials
 from app.domain.ids import StudyId
-from app.domain.search_plan import SearchPlan, Study, TrialEvent
-from app.domain.states import StudyState, TrialEventKind, TrialState
+from app.domain.search_plan import SearchPlan
+from app.domain.states import TrialState
 
 
 def fold(events: Iterable[e.Event], plan: SearchPlan | None = None) -> SearchPlan:
@@ -50,38 +49,16 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
     match event:
         case e.PlanOpened():
             plan.opened = event
-        case e.StudySubmitted():
-            plan.studies[event.study] = Study(event.study, event.spec, event.at)
-            plan.unheard[event.study] = None
         case e.TrialAdded():
             trials.add(plan, event)
         case e.TrialExtended():
-            line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
-            plan.studies[event.study].history.append(line)
-            trials.ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
+            trials.extend(plan, event)
         case e.TrialStopped():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.STOPPED, reason=event.reason)
         case e.TrialPrioritized():
             trials.prioritize(plan, event)
         case e.TrialCancelled():
             awaiting.end_trial(plan, plan.trial((event.study, event.trial)), TrialState.CANCELLED)
-        case e.StudyPaused():
-            studies.set_state(plan, event.study, StudyState.PAUSED)
-        case e.StudyResumed():
-            studies.set_state(plan, event.study, StudyState.RUNNING)
-        case e.StudyReopened():
-            studies.set_state(plan, event.study, StudyState.RUNNING)
-            plan.studies[event.study].spec, plan.studies[event.study].finished_at = event.spec, None
-        case e.StudyCancelled():
-            studies.finish(plan, event.study, StudyState.CANCELLED, event.at)
-        case e.StudyCompleted():
-            studies.finish(plan, event.study, StudyState.COMPLETED, event.at)
-        case e.StudyFailed():
-            studies.finish(plan, event.study, StudyState.FAILED, event.at)
-            plan.studies[event.study].error = event.error
-        case e.StudyStruck():
-            studies.finish(plan, event.study, StudyState.FAILED, event.at)
-            plan.studies[event.study].error = f"struck by an operator: {event.reason}"
         case e.ChainAssigned():
             chains.assign(plan, event)
         case e.StageCompleted():
@@ -97,7 +74,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.CheckpointDropped():
             results.drop_checkpoint(plan, event)
         case _:
-            assert_never(event)
+            studies.take(plan, event)
 
 
 def _is_struck(plan: SearchPlan, event: e.Event) -> bool:

@@ -1,26 +1,67 @@
-"""A study goes on, pauses or ends."""
+"""A study is there, goes on, pauses or ends."""
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from app.domain import awaiting
+from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import SearchPlan, Study
 from app.domain.states import StudyState, TrialState
 
+StudyEvent = (
+    e.StudySubmitted
+    | e.StudyPaused
+    | e.StudyResumed
+    | e.StudyReopened
+    | e.StudyCompleted
+    | e.StudyFailed
+    | e.StudyCancelled
+    | e.StudyStruck
+)
 
-def set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
+
+def take(plan: SearchPlan, event: StudyEvent) -> None:
+    """Take in what became of a study."""
+    match event:
+        case e.StudySubmitted():
+            plan.studies[event.study] = Study(event.study, event.spec, event.at)
+            plan.unheard[event.study] = None
+        case e.StudyPaused():
+            _set_state(plan, event.study, StudyState.PAUSED)
+        case e.StudyResumed():
+            _set_state(plan, event.study, StudyState.RUNNING)
+        case e.StudyReopened():
+            _set_state(plan, event.study, StudyState.RUNNING)
+            plan.studies[event.study].spec, plan.studies[event.study].finished_at = event.spec, None
+        case e.StudyCompleted():
+            _finish(plan, event.study, StudyState.COMPLETED, event.at)
+        case e.StudyFailed():
+            _finish(plan, event.study, StudyState.FAILED, event.at, event.error)
+        case e.StudyCancelled():
+            _finish(plan, event.study, StudyState.CANCELLED, event.at)
+        case e.StudyStruck():
+            _finish(plan, event.study, StudyState.FAILED, event.at, f"struck by an operator: {event.reason}")
+        case _:
+            assert_never(event)
+
+
+def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
     """The study is in another state, and what is outstanding of it may be another."""
     plan.studies[study].state = state
     plan.touched.update(plan.studies[study].deepest)
 
 
-def finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float) -> None:
+def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:
     """The study is over: nobody waits for its trials any more."""
     for trial in plan.studies[study].trials:
         for step in sorted(trial.unevaluated):
             awaiting.leave_unevaluated_by(plan, trial, step)
         if trial.state == TrialState.ACTIVE:
             awaiting.end_trial(plan, trial, TrialState.CANCELLED)
-    set_state(plan, study, state)
+    _set_state(plan, study, state)
     plan.studies[study].finished_at = at
+    if error is not None:
+        plan.studies[study].error = error
     plan.unheard.pop(study, None)

@@ -19,10 +19,17 @@ def add(plan: SearchPlan, event: e.TrialAdded) -> None:
     study.trials.append(trial)
     study.active += 1
     study.history.append(TrialEvent(TrialEventKind.START, event.trial, event.steps, reason=event.reason, hp=event.hp))
-    ask(plan, trial, event.steps, event.path)
+    _ask(plan, trial, event.steps, event.path)
 
 
-def ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
+def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
+    """A trial is asked to train for longer."""
+    line = TrialEvent(TrialEventKind.PROMOTE, event.trial, event.steps, reason=event.reason)
+    plan.studies[event.study].history.append(line)
+    _ask(plan, plan.trial((event.study, event.trial)), event.steps, event.path)
+
+
+def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
     """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
     study, before = plan.studies[trial.study], trial.asked[-1] if trial.asked else 0
     study.requested += steps - before

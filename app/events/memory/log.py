@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
-from app.events.log import Append, Conflict, EventLog, Recorded, Used, placed
+from app.events.log import Append, EventLog, Recorded, Used, VersionConflict, placed
 from app.events.memory.rows import MemoryRows
 from app.events.memory.tables import Tables
 from app.events.projections import project
@@ -36,13 +36,13 @@ class MemoryLog(EventLog):
             return self._add(append)
 
     def _decided(self, append: Append) -> Append:
-        """With the events that are decided on now. Raises `Conflict`."""
+        """With the events that are decided on now. Raises `VersionConflict`."""
         version = self.version(append.stream)
         if append.decide is not None:
             events = append.decide(self.read(append.stream, after=append.expected or 0))
             return replace(append, events=events, expected=version)
         if append.events and append.expected not in (None, version):
-            raise Conflict(f"Stream {append.stream} is at version {version}, not {append.expected}.")
+            raise VersionConflict(f"Stream {append.stream} is at version {version}, not {append.expected}.")
         return append
 
     def _add(self, append: Append) -> list[Recorded]:

@@ -12,7 +12,7 @@ from app.domain.errors import Refused
 from app.domain.events import Stage
 from app.domain.ids import ChainId, PlanId
 from app.domain.stage_tree import Place
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import SlotTaken
 from app.scheduling.assignment import ChainAssignment, assign, resume_point
@@ -97,7 +97,7 @@ class Assignment:
             self._record(chain, placed, assignment, stages)
         except SlotTaken:
             return True
-        except (Refused, Conflict, PlanUnusable) as reason:
+        except (Refused, VersionConflict, PlanUnusable) as reason:
             logger.info("not assigned: %s", reason)
             return False
         self._dispatch.send(chain, len(stages), placed.slot.name)

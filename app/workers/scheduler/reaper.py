@@ -11,7 +11,7 @@ from app.domain.events import Event
 from app.domain.ids import ChainId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome, ChainState
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import Fenced
 from app.events.rows.ports import ChainRecord
@@ -61,7 +61,7 @@ class Reaper:
             logger.info("chain %s was heard of after all", row.chain)
         except PlanUnusable as problem:
             self._ports.problems.report(row.stream, str(problem))
-        except Conflict as conflict:
+        except VersionConflict as conflict:
             logger.info("chain %s is ended at the next tick: %s", row.chain, conflict)
 
     def _command(self, plan: SearchPlan, row: ChainRecord, outcome: ChainOutcome) -> c.LoseChain:

@@ -16,7 +16,7 @@ from app.domain.errors import Refused
 from app.domain.events import Event
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events.log import Conflict
+from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.transact import OPTIMISTIC, Moved
 from app.scheduling.tuners.driver import TunerDriver, TunerFailed
@@ -51,7 +51,7 @@ class Tuning:
             return self._tune_plan(stream, room)
         except PlanUnusable as problem:
             self._ports.problems.report(stream, str(problem))
-        except Conflict as conflict:
+        except VersionConflict as conflict:
             logger.info("the tuners of plan %s are asked again at the next tick: %s", stream, conflict)
         return True
 

@@ -23,7 +23,7 @@ from app.workers.slot.parts import Parts
 from app.workers.slot.patience import Closing
 from app.workers.slot.trainer_host import NoTrainerProcess, OtherVersion
 from app.workers.state import State
-from app.workers.trainer_process import TrainerKilled
+from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)

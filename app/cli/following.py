@@ -1,0 +1,82 @@
+"""A study under way in the terminal: followed to its end, its result printed, and what to type next."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from app.cli.errors import DONE, FAILED, INTERRUPTED
+from app.cli.output import Format, print_json
+from app.cli.text import memory, without_secrets
+
+if TYPE_CHECKING:
+    from app.cli.documents import Documents
+    from app.cli.progress import Show
+    from app.cli.stacks import Service
+    from app.cli.store import Store as LocalStore
+
+    AnyService = Service[Documents | LocalStore]
+
+Json = dict[str, Any]
+
+
+def until_end(service: AnyService, study: str, show: Show) -> Json:
+    """The study at its end, or where Ctrl-C ended the command: then the exit code says so."""
+    from app.cli.progress import follow
+
+    try:
+        return follow(service.client, study, show, service.check)
+    except KeyboardInterrupt:
+        _interrupted(service, study)
+
+
+def _interrupted(service: AnyService, study: str) -> NoReturn:
+    if service.folder is None:
+        again = f"stagetree watch {study} {without_secrets(service.place)}"
+        print(f"\nStopped watching; study {study} goes on. Watch it again with: {again}", file=sys.stderr)
+    else:
+        print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED) from None
+
+
+def finish(service: AnyService, study: Json, output: Format) -> NoReturn:
+    """Print the result and end with the exit code that says how the study ended."""
+    raise typer.Exit(print_study(service, study, output))
+
+
+def print_study(service: AnyService, study: Json, output: Format) -> int:
+    """Print the result; the exit code."""
+    from app.cli.result import print_failures, print_result
+
+    if output is Format.json:
+        print_json(study)
+    else:
+        print_result(study)
+        failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
+        print_failures(study, None if failed is None else service.client.trial(study["study"], failed))
+    return code_of(study)
+
+
+def code_of(study: Json) -> int:
+    """0 if the study was completed, with at least one trial that worked."""
+    return DONE if study["state"] == "completed" and study["best"] else FAILED
+
+
+def say_what_is_kept(service: Service[Documents]) -> None:
+    """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
+    from app.cli import store
+
+    folder = service.folder
+    if folder is None or not store.is_store(folder):
+        return
+    where = "" if folder == store.DEFAULT.resolve() else f" --dir {_typed(folder)}"
+    size = memory(store.size(folder))
+    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{where}", file=sys.stderr)
+
+
+def _typed(folder: Path) -> Path:
+    """The folder as one would type it here."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

@@ -1,0 +1,139 @@
+"""What every event log does, and what is put into it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.away import LostRace
+from app.domain.events import Event
+from app.domain.ids import StudyId
+from app.events.rows.ports import RowsPort
+
+Alongside = Callable[[RowsPort], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event in its place: `position` among all events, `version` in its stream, both counted from 1."""
+
+    position: int
+    stream: str
+    version: int
+    event: Event
+    at: float
+
+
+class VersionConflict(LostRace):
+    """The stream is not at the expected version, or the transaction lost against another: decide again."""
+
+
+class KeyReused(Exception):
+    """The idempotency key came back with another request."""
+
+
+class Gap(Exception):
+    """An event is missing from the log, which means that the database was damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A key under which something is appended once: it comes back with the same `fingerprint` or is refused."""
+
+    key: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Events for one stream, all or none.
+
+    expected: the version that the stream must be at (0: it is new; None: any). alongside: runs in the same transaction
+    before anything is added, and what it raises aborts all; it runs for no events too. decide: says what the events
+    are, once the stream is locked, given what came after version `expected`; nobody can be faster then.
+    """
+
+    stream: str
+    events: Sequence[Event] = ()
+    expected: int | None = None
+    at: float
+    idempotency: Idempotency | None = None
+    alongside: Alongside | None = None
+    decide: Callable[[Sequence[Recorded]], Sequence[Event]] | None = None
+
+
+class EventLog(ABC):
+    """Safe to share between threads and processes. A stream that was never written is empty, at version 0."""
+
+    def append(
+        self,
+        stream: str,
+        events: Sequence[Event],
+        *,
+        expected: int | None,
+        at: float,
+        key: str | None = None,
+        fingerprint: str = "",
+        alongside: Alongside | None = None,
+    ) -> list[Recorded]:
+        """As `write`, in short."""
+        once = None if key is None else Idempotency(key, fingerprint)
+        return self.write(
+            Append(stream=stream, events=events, expected=expected, at=at, idempotency=once, alongside=alongside)
+        )
+
+    @abstractmethod
+    def write(self, append: Append) -> list[Recorded]:
+        """Add events to a stream, and return them as they were recorded.
+
+        With an idempotency key that was used before, nothing is done and what was appended then is returned.
+        Raises `VersionConflict`, `KeyReused` (same key, other fingerprint), `DatabaseUnavailable`.
+        """
+
+    @abstractmethod
+    def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
+        """What was appended under `key`, or None. Raises `KeyReused`."""
+
+    @abstractmethod
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """The events of one stream after a version, in order. Raises `Gap` and `app.events.codec.UnknownEvent`."""
+
+    @abstractmethod
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """The events of all streams after a position, in order. Raises as `read` does."""
+
+    @abstractmethod
+    def struck(self, stream: str) -> frozenset[StudyId]:
+        """The studies of the stream that were struck: whoever folds it must know them beforehand."""
+
+    @abstractmethod
+    def version(self, stream: str) -> int:
+        """How many events the stream has."""
+
+    @abstractmethod
+    def head(self) -> int:
+        """The last position."""
+
+    @abstractmethod
+    def streams(self) -> list[str]:
+        """The names of all streams, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What an idempotency key stands for."""
+
+    fingerprint: str
+    stream: str
+    version: int
+    count: int
+
+    def check(self, fingerprint: str) -> None:
+        if fingerprint != self.fingerprint:
+            raise KeyReused("This idempotency key was used before, with another request.")
+
+
+def placed(stream: str, events: Sequence[Event], position: int, version: int, at: float) -> list[Recorded]:
+    """`events` in the places that follow `position` and `version`."""
+    return [Recorded(position + n, stream, version + n, event, at) for n, event in enumerate(events, 1)]

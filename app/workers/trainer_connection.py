@@ -1,0 +1,192 @@
+"""The line to a trainer's process: commands and their answers, and how it is known that the process has ended.
+
+What hangs, holds the interpreter's lock, breaks its device or leaks is killed, and a fresh process goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from app.workers.deadline import Deadline
+from stagetree.runtime.anonymous_file import anonymous_file
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.wire import Message, Wire, WireTimeout
+
+POLL_SECONDS = 0.1
+"""How often the slot looks at what it has to look at while a trainer is silent."""
+
+SEND_SECONDS = 10.0
+KILL_SECONDS = 10.0
+"""A killed process is gone in milliseconds; one that is waiting for a driver or a disk takes longer."""
+
+STACK_SECONDS = 1.0
+LONGEST_STACK = 2**16
+
+
+class TrainerKilled(Exception):
+    """The process was ended by `kill`, while it was wanted for something."""
+
+
+class TrainerConnection:
+    """One process and the two wires to it. All calls but `kill` come from one thread.
+
+    Every call raises `TrainerFailed`: with kind `exception`, `out_of_memory` or `device` for what the trainer's code
+    did, `hang` when nothing was heard for longer than `deadline`, `crash` when the process ended, and `internal` for a
+    fault of ours. After `hang` and `crash` the process is gone. `TrainerKilled` when `kill` was called.
+
+    pid: of the process, and of its process group. step: how many steps the model has been trained for, as far as was
+    heard.
+    """
+
+    def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
+        self.pid, self.step = pid, 0
+        self._connection, self._lifeline = connection, lifeline
+        self._stacks = anonymous_file(0)
+        self._number = 0
+        self._end: int | str | None = None
+        self._is_killed = False
+        self._reading_end = RLock()  # also of a signal's handler in the same thread
+        self._poll = select.poll()
+        for wire in (connection, lifeline):
+            self._poll.register(wire, select.POLLIN)
+
+    def kill(self) -> None:
+        """End the process and all that it started, now. From any thread, and from a signal's handler."""
+        self._is_killed = True
+        self._lifeline.finish()
+        if not self._await_end(KILL_SECONDS) or isinstance(self._end, str):  # nobody else does it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self, patience: float = 5.0) -> None:
+        """Let the process end by itself, or kill it after `patience` seconds; and free what belongs to it here."""
+        if self._stacks < 0:
+            return
+        if patience and self._end is None:
+            try:
+                self._send("exit")
+            except (TrainerFailed, TrainerKilled):
+                patience = 0.0
+        if not self._await_end(patience) or isinstance(self._end, str):
+            self.kill()
+        for wire in (self._connection, self._lifeline):
+            wire.close()
+        os.close(self._stacks)
+        self._stacks = -1
+
+    # ------------------------------------------------------------------------------------------------ talking
+
+    def _ask(self, do: str, deadline: Deadline, *fds: int, **fields: Any) -> tuple[Message, list[int]]:
+        return self._answer(self._send(do, *fds, **fields), do, deadline)
+
+    def _send(self, do: str, *fds: int, **fields: Any) -> int:
+        """The number of the command, which its answers carry."""
+        self._number += 1
+        try:
+            self._connection.send({"do": do, "number": self._number, **fields}, *fds, timeout=SEND_SECONDS)
+        except ConnectionError:
+            raise self._ended() from None
+        except WireTimeout:
+            raise self._hung(f"take the command to {do}", SEND_SECONDS) from None
+        return self._number
+
+    def _answer(
+        self, number: int, do: str, deadline: Deadline, look: Callable[[], None] = lambda: None
+    ) -> tuple[Message, list[int]]:
+        """Wait for the answer to a command, which is late when nothing was heard for longer than the deadline."""
+        heard_at = time.monotonic()
+        while True:
+            has_ended = self._await_end(0.0)  # asked first: what it said before is still read
+            arrived = self._receive()
+            now = time.monotonic()
+            if arrived is None:
+                if has_ended:
+                    raise self._ended()
+                if now - heard_at > deadline.seconds:
+                    raise self._hung(do, now - heard_at)
+                look()
+                self._poll.poll(1000 * POLL_SECONDS)
+                continue
+            message, fds = arrived
+            if message["number"] < number:  # of a command that was given up
+                _close(fds)
+                continue
+            deadline.observe(now - heard_at)
+            heard_at, self.step = now, message["step"]
+            if "failed" in message:
+                raise TrainerFailed(message["failed"], message["error"], self.step, message["signature"])
+            if "done" in message:
+                return message, fds
+            look()
+
+    def _receive(self) -> tuple[Message, list[int]] | None:
+        try:
+            return self._connection.receive()
+        except EOFError:
+            raise self._ended() from None
+
+    # ------------------------------------------------------------------------------------------------ its end
+
+    def _await_end(self, seconds: float) -> bool:
+        """Whether the process has ended, or does so in time."""
+        with self._reading_end:
+            if self._end is None:
+                end = self._read_end(seconds)
+                self._end = end if self._end is None else self._end  # a signal's handler may have been faster
+            return self._end is not None
+
+    def _read_end(self, seconds: float) -> int | str | None:
+        """The exit code, or that it will not be heard of; None if the process runs on."""
+        try:
+            arrived = self._lifeline.receive(seconds)
+        except EOFError:
+            return "the interpreter that it was forked from has ended, and the trainer's process with it"
+        return int(arrived[0]["ended"]) if arrived else None
+
+    def _ended(self) -> Exception:
+        """What to raise when the process is gone, or has closed its connection, which is as good."""
+        if not self._await_end(1.0) and not self._is_killed:
+            self.kill()
+            return TrainerFailed("crash", "the trainer's process closed its connection, so it was ended", self.step)
+        if self._is_killed:
+            return TrainerKilled("the trainer's process was ended on purpose")
+        if isinstance(self._end, str):
+            return TrainerFailed("internal", self._end, self.step)
+        return TrainerFailed("crash", f"the trainer's process {_words(self._end)}{self._stack()}", self.step)
+
+    def _hung(self, do: str, seconds: float) -> TrainerFailed:
+        """Kill the process, and say where it was."""
+        begin = os.fstat(self._stacks).st_size
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        ends, before = time.monotonic() + STACK_SECONDS, ""
+        while (stack := self._stack(begin)) != before or (not stack and time.monotonic() < ends):
+            before = stack
+            time.sleep(0.02)
+        self.kill()
+        text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
+        return TrainerFailed("hang", text + stack, self.step)
+
+    def _stack(self, begin: int = 0) -> str:
+        """The stacks that the process wrote when it crashed or was asked to."""
+        text = os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
+        return f"; it was here:\n{text}" if text else ""
+
+
+def _words(end: int | None) -> str:
+    if end is None or end >= 0:
+        return f"ended by itself, with exit code {end}"
+    more = ": the machine may have run out of memory" if -end == signal.SIGKILL else ""
+    return f"was ended by signal {-end} ({signal.Signals(-end).name}){more}"
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,51 @@
+"""The shape of the code: files and functions that can be read at once, and folders that say what they hold."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted(path for folder in ("app", "stagetree") for path in (ROOT / folder).rglob("*.py"))
+
+LINES_OF_A_FILE = 300
+LINES_OF_A_FUNCTION = 40
+"""Of its body: signature and docstring grow with what there is to say to those who call it."""
+
+
+def place(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """The functions of a file, each with the lines of its body that are not empty."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1:2] if ast.get_docstring(node) else node.body
+            begin = first[0].lineno - 1 if first else node.end_lineno
+            yield node.name, sum(bool(line.strip()) for line in lines[begin : node.end_lineno])
+
+
+def test_the_code_was_found() -> None:
+    assert len(FILES) > 100
+
+
+def test_no_file_is_long() -> None:
+    lengths = {place(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {path: length for path, length in lengths.items() if length > LINES_OF_A_FILE} == {}
+
+
+def test_no_function_is_long() -> None:
+    lengths = {f"{place(path)}:{name}": length for path in FILES for name, length in functions(path)}
+    assert {name: length for name, length in lengths.items() if length > LINES_OF_A_FUNCTION} == {}
+
+
+@pytest.mark.parametrize("folder", sorted({place(path.parent) for path in FILES}))
+def test_a_folder_says_what_it_holds(folder: str) -> None:
+    init = ROOT / folder / "__init__.py"
+    assert init.is_file() and ast.get_docstring(ast.parse(init.read_text(encoding="utf-8")))
