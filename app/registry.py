@@ -12,13 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from stagetree.trainer_source import Arguments, arguments, classes
-from stagetree.versions import SourceError, candidates, import_exactly, module_files, version_of
-
-if TYPE_CHECKING:
-    from stagetree import Trainer
+from stagetree.versions import SourceError, candidates, module_files, version_of
 
 SETTLED_SECONDS = 2.0
 """A file that was written to within so long may be written to again without its times telling."""
@@ -116,22 +112,6 @@ def describe(files: Iterable[str]) -> dict[str, str]:
     catalogue = Catalogue(files)
     catalogue.check()
     return {name: source.version for name, source in catalogue.describe().items()}
-
-
-def load(files: Iterable[str], name: str) -> type[Trainer] | None:
-    """The class of a trainer, in a process that runs its file; None where no file has it.
-
-    Other files are not run, so that a broken one harms nobody else. Raises `TrainerFileError`; whatever the file raises
-    when it is run comes through.
-    """
-    from stagetree.trainer import Trainer
-
-    source = Catalogue(files).find(name)
-    if source is None:
-        return None
-    module = import_exactly(source.path, module_files(source.path)).module()
-    own = (value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Trainer))
-    return next((value for value in own if value.__dict__.get("name") == name), None)
 
 
 def _read(path: str, names: frozenset[str]) -> _File:

@@ -42,10 +42,10 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="a process that is asked to end does so within so long, whatever is away"
     )
     locks: str = Field(default="", description="a local folder for the locks of slots; by default one of the user's")
-    spare_overhead: float = Field(
+    intermediate_overhead: float = Field(
         default=0.01, ge=0, le=1, description="the share of training time that checkpoints inside a stage may take"
     )
-    spare_bytes: int = Field(
+    intermediate_bytes: int = Field(
         default=2**30,
         ge=0,
         description="the most bytes a plan spends on checkpoints inside stages, beside those at their ends",

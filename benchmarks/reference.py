@@ -71,15 +71,13 @@ def train_share(share: int) -> None:
     """Train every SLOTS-th different step of the study, with the values it has there."""
     import torch
 
-    from app.registry import load
+    from stagetree.runtime.loading import load_trainer
     from stagetree.spec import StudySpec
 
     torch.set_num_threads(1)
     spec = StudySpec.from_file(STUDY)
     torch.manual_seed(spec.seed)
-    kind = load([str(TRAINER)], spec.trainer)
-    assert kind is not None
-    trainer = kind(seed=spec.seed, device="cpu", **spec.trainer_args)
+    trainer = load_trainer(TRAINER, spec.trainer)(seed=spec.seed, device="cpu", **spec.trainer_args)
     before: dict[str, Any] = {}
     for values in different_steps(spec)[share::SLOTS]:
         changed = {name: value for name, value in values.items() if before.get(name) != value}

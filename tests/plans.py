@@ -107,9 +107,9 @@ class Story:
     def evaluate(self, node: NodeId, step: int, value: float | None = 0.5) -> None:
         self.happen(e.Evaluated(node=node, step=step, metrics={METRIC: value}))
 
-    def keep(self, node: NodeId, step: int, *, spare: bool = False) -> None:
+    def keep(self, node: NodeId, step: int, *, intermediate: bool = False) -> None:
         key = f"{node}/{step}/{next(self._numbers)}"
-        self.happen(e.CheckpointKept(node=node, step=step, key=key, sha256="", size=1, spare=spare))
+        self.happen(e.CheckpointKept(node=node, step=step, key=key, sha256="", size=1, intermediate=intermediate))
 
     def unsaved(self, node: NodeId, step: int) -> None:
         self.happen(e.CheckpointDropped(node=node, step=step, key="", reason="the disk is full"))

@@ -102,7 +102,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The embedded stack with two slots, the toy trainers and those of the examples."""
     embedded = Embedded(tmp_path_factory.mktemp("stack"), 2, TRAINERS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STAGETREE_SPARE_OVERHEAD", "1")  # the toy's steps are shorter than it takes to write a file
+        patch.setenv("STAGETREE_INTERMEDIATE_OVERHEAD", "1")  # the toy's steps are shorter than writing a file
         embedded.start()
     with Client(embedded.url) as client:
         yield Service(client)

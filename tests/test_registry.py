@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app import registry
-from app.registry import Catalogue, TrainerFileError, describe, load
+from app.registry import Catalogue, TrainerFileError, describe
 
 TRAINER = "from stagetree import Trainer\nclass {}(Trainer):\n    name = {!r}\n"
 
@@ -150,8 +150,3 @@ def test_a_file_without_trainers_says_what_one_is(tmp_path: Path) -> None:
     path = write(tmp_path / "none.py", NOT_TRAINERS)
     with pytest.raises(TrainerFileError, match="holds no trainer: a subclass of Trainer"):
         describe([path])
-
-
-def test_a_trainer_is_loaded_with_its_helpers(one: str) -> None:
-    assert load([one], "one").name == "one"
-    assert load([one], "two") is None

@@ -224,7 +224,7 @@ class Evaluated:
 class CheckpointKept:
     """The state at a step is safe under `key`; what no event names does not exist.
 
-    `spare`: it was kept inside a stage in case somebody branches there or the worker dies, not because anyone asked.
+    `intermediate`: it was kept inside a stage, because that was cheap: somebody may branch there, or the worker die.
     """
 
     node: NodeId
@@ -232,7 +232,7 @@ class CheckpointKept:
     key: str
     sha256: str
     size: int
-    spare: bool = False
+    intermediate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,17 @@ Data = dict[str, Any]
 TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in fields(cls)) for cls in (*TYPES.values(), Stage)}
 
+
+def _name_intermediate(data: Data) -> Data:
+    return {"intermediate" if name == "spare" else name: value for name, value in data.items()}
+
+
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("PlanOpened", "StageFailed", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= dict.fromkeys(("CheckpointKept", "PlanOpened", "StageFailed", "TrialAdded", "TrialExtended"), 2)
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
+    ("CheckpointKept", 1): _name_intermediate,
     ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("TrialAdded", 1): lambda data: data | {"path": None},

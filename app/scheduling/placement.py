@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
+from app.domain.slots import Slot
 from app.scheduling.assignment import ResumePoint
 from app.scheduling.frontier import Span
-
-
-class Slot(Protocol):
-    """What placement must know of a slot; `app.events.tables.SlotRow` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def chain(self) -> str | None: ...
-    @property
-    def resident_model(self) -> Mapping[str, Any] | None: ...
-    @property
-    def trainers(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)

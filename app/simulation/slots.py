@@ -220,7 +220,7 @@ class VirtualSlot:
 
 
 def _kept(stage: e.Stage, step: int, *, intermediate: bool = False) -> e.CheckpointKept:
-    return e.CheckpointKept(node=stage.node, step=step, key="", sha256="", size=0, spare=intermediate)
+    return e.CheckpointKept(node=stage.node, step=step, key="", sha256="", size=0, intermediate=intermediate)
 
 
 def _ended(chain: ChainId, outcome: ChainOutcome, steps: int = 0, seconds: float = 0.0) -> e.ChainEnded:

@@ -122,7 +122,7 @@ def _scheduler(records: SqlRecords) -> Scheduler:
         publish=publish,
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
-        intermediate_bytes=settings().spare_bytes,
+        intermediate_bytes=settings().intermediate_bytes,
         limits=settings().limits,
     )
     return Scheduler(ports)
@@ -192,7 +192,7 @@ def _open_slot() -> None:
         grace=here.grace_seconds,
         strike=here.strike_after_seconds,
         silence=here.silence_seconds,
-        overhead=here.spare_overhead,
+        overhead=here.intermediate_overhead,
         memory_bytes=here.memory_bytes,
     )
     _slot = Slot(ownership, str(device), around, limits)

@@ -27,7 +27,7 @@ def node(story: Story) -> Node:
     (node,) = story.path(before)
     chain = story.assign((node, 0, 10))
     for step in (2, 4, 7):
-        story.keep(node.id, step, spare=True)
+        story.keep(node.id, step, intermediate=True)
     story.finish(chain)
     return node
 

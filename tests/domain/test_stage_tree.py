@@ -66,11 +66,11 @@ def test_what_is_under_way_or_being_saved_is_not_to_be_done_and_is_waited_for(st
     assert build_stage_tree(story.plan) == [TreeStage(long.id, 10, 20, parent=None, ready=True)]
 
 
-def test_a_lost_chain_is_to_be_done_again_from_its_last_spare_checkpoint(story: Story) -> None:
+def test_a_lost_chain_is_to_be_done_again_from_its_last_intermediate_checkpoint(story: Story) -> None:
     study = story.submit(({"h": LONG}, 20))
     trunk, long = story.path(study)
     chain = story.assign((trunk, 0, 10), (long, 10, 20))
-    story.keep(trunk.id, 6, spare=True)
+    story.keep(trunk.id, 6, intermediate=True)
     story.end(chain, "lost", steps=8)
     assert build_stage_tree(story.plan) == [
         TreeStage(trunk.id, 6, 10, parent=None, ready=True),

@@ -30,10 +30,10 @@ def test_a_study_that_comes_later_finds_everything(stack: Service) -> None:
 def test_a_study_may_branch_inside_a_stage_that_is_long_over(stack: Service) -> None:
     first = stack.run(trials("later", ({}, 40), seconds=0.02, eval_every=None))["study"]
     kept = [event["data"] for event in stack.client.events(first) if event["type"] == "CheckpointKept"]
-    spare = max(each["step"] for each in kept if each["spare"] and each["step"] <= 25)
-    assert spare > 10
+    inside = max(each["step"] for each in kept if each["intermediate"] and each["step"] <= 25)
+    assert inside > 10
     second = stack.run(trials("later", ({"lr": switch(0.1, 0.01, 25)}, 40), seconds=0.02, eval_every=None))
-    assert second["steps"] == {"requested": 40, "unique": 40, "executed": 40 - spare}
+    assert second["steps"] == {"requested": 40, "unique": 40, "executed": 40 - inside}
 
 
 def test_two_studies_at_once_on_a_cluster_train_their_union_once(cluster: Cluster) -> None:

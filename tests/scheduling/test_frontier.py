@@ -146,17 +146,17 @@ class History(RuleBasedStateMachine):
         if keep and stage.end in self.node(stage).saving:
             self.story.keep(stage.node, stage.end)
 
-    @rule(data=st.data(), keep=st.booleans(), spare=st.booleans())
+    @rule(data=st.data(), keep=st.booleans(), intermediate=st.booleans())
     @precondition(lambda self: self.training())
-    def look_inside(self, data: st.DataObject, keep: bool, spare: bool) -> None:
+    def look_inside(self, data: st.DataObject, keep: bool, intermediate: bool) -> None:
         """Inside a stage a state is kept, because of a new request or in case, and a request is answered."""
         chain = data.draw(self.one(self.training()))
         stage = chain.stages[chain.index]
         if stage.end - stage.start > 1:
             step = data.draw(st.integers(stage.start + 1, stage.end - 1))
             if keep:
-                self.story.keep(stage.node, step, spare=spare)
-            elif spare:
+                self.story.keep(stage.node, step, intermediate=intermediate)
+            elif intermediate:
                 self.story.unsaved(stage.node, step)
             if step in self.frontier.marks(chain):
                 self.story.evaluate(stage.node, step)

@@ -92,7 +92,7 @@ def test_the_end_of_a_stage_is_never_passed(story: Story, frontier: Frontier, tr
 
 def test_a_late_branch_begins_at_the_latest_checkpoint(story: Story, frontier: Frontier, trunk: Chain) -> None:
     node = node_of(story, trunk)
-    story.keep(node.id, 30, spare=True)
+    story.keep(node.id, 30, intermediate=True)
     frontier.set_progress(trunk.id, Progress(60))
     ask(story, frontier, 50, hp=DECAY)
     late = story.take(frontier)

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from app.registry import describe, load
-from stagetree.cell_source import source_of
+from app.registry import describe
+from stagetree.cell_source import SourceFolder, source_of
 from stagetree.errors import StagetreeError
+from stagetree.runtime.loading import load_trainer
+from stagetree.trainer import Trainer
 
 CELL = '''
 import math
@@ -71,12 +73,19 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cell]:
         del linecache.cache[name]
 
 
+def loaded(under: Path, source: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
+    """The trainer in a folder, as a slot's process loads it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return load_trainer(under / source.folder / "trainer.py", source.name)
+
+
 def test_a_trainer_of_a_cell_runs_by_itself(cell: Cell, tmp_path: Path) -> None:
     source = source_of(cell(CELL)["Walk"])
     source.write(tmp_path)
     assert describe([str(tmp_path)]).keys() == {source.name} and source.name.startswith("walk@")
+    trainer = tmp_path / source.folder / "trainer.py"
     program = (
-        f"from app.registry import load; cls = load([{str(tmp_path)!r}], {source.name!r});"
+        f"from stagetree.runtime.loading import load_trainer; cls = load_trainer({str(trainer)!r}, {source.name!r});"
         "walk = cls(seed=0, device='cpu'); walk.train(); print(walk.evaluate(), cls.__doc__)"
     )
     said = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, cwd="/")
@@ -121,8 +130,7 @@ def test_a_trainer_of_a_module_is_taken_with_its_module(tmp_path: Path, monkeypa
     source = source_of(Walk)
     assert sorted(source.files) == ["trainer.py", "walking.py"]
     source.write(tmp_path / "trainers")
-    found = load([str(tmp_path / "trainers")], source.name)
-    assert found is not None and issubclass(found, Walk)
+    assert issubclass(loaded(tmp_path / "trainers", source, monkeypatch), Walk)
 
 
 FUNCTIONS = """
@@ -147,12 +155,11 @@ Line = function_trainer("my line", build, step, measure)
 """
 
 
-def test_functions_of_a_cell_make_a_trainer(cell: Cell, tmp_path: Path) -> None:
+def test_functions_of_a_cell_make_a_trainer(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = source_of(cell(FUNCTIONS)["Line"])
     assert source.name.startswith("my line@")
     source.write(tmp_path)
-    kind = load([str(tmp_path)], source.name)
-    assert kind is not None
+    kind = loaded(tmp_path, source, monkeypatch)
     one, other = kind(seed=0, device="cpu"), kind(seed=1, device="cpu")
     one.setup({"lr": 0.5})
     one.train()

@@ -96,7 +96,7 @@ def test_every_tuner_is_in_the_suite() -> None:
 @FEW
 @given(seed=SEEDS, slots=st.sampled_from([1, 3, 20]))
 def test_without_bad_luck_no_step_is_run_twice(tuner: dict[str, Any], space: str, seed: int, slots: int) -> None:
-    """Some ask late for a step, or a branch, that was passed before anyone knew: a spare checkpoint is there."""
+    """Some ask late for a step, or a branch, that was passed before anyone knew: the state is kept there."""
     world = run(study_of(tuner, space), seed, slots=slots, keep_every=1)
     study = check(world, tuner)
     assert study.state == "completed"

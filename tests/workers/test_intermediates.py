@@ -28,7 +28,7 @@ def long_stage(database: Database, tmp_path: Path, seconds: float, room: int) ->
 
 
 def steps(cluster: Cluster) -> list[int]:
-    return [event.step for event in cluster.events(e.CheckpointKept) if event.spare]
+    return [event.step for event in cluster.events(e.CheckpointKept) if event.intermediate]
 
 
 def test_none_is_kept_at_once(database: Database, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
     """A state is kept from here on."""
     node = plan.node(event.node)
     _remove_checkpoint(plan, node, event.step)
-    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.spare)
-    plan.intermediate_bytes += event.size * event.spare
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate)
+    plan.intermediate_bytes += event.size * event.intermediate
     node.saving.pop(event.step, None)
     awaiting.await_evaluation(plan, node, event.step)
     plan.touched.add(node.id)

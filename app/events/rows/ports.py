@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from app.domain.slots import Slot
 from app.events.rows.chains import ChainFlags, Lease
 from app.events.tables import StudyRow
 
 
-class SlotRecord(Protocol):
+class SlotRecord(Slot, Protocol):
     """As `app.events.tables.SlotRow`."""
 
-    @property
-    def name(self) -> str: ...
     @property
     def owner(self) -> str: ...
     @property
@@ -27,12 +26,6 @@ class SlotRecord(Protocol):
     def pid(self) -> int: ...
     @property
     def seen_at(self) -> float: ...
-    @property
-    def chain(self) -> str | None: ...
-    @property
-    def resident_model(self) -> Mapping[str, Any] | None: ...
-    @property
-    def trainers(self) -> Mapping[str, str]: ...
     @property
     def note(self) -> str | None: ...
     @property

@@ -11,6 +11,7 @@ from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.events import Stage
 from app.domain.ids import ChainId, PlanId
+from app.domain.slots import Slot
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
@@ -18,7 +19,7 @@ from app.events.rows.errors import SlotTaken
 from app.scheduling.assignment import ChainAssignment, assign, resume_point
 from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.placement import Candidates, Slot, place, without_trainer
+from app.scheduling.placement import Candidates, place, without_trainer
 from app.workers.scheduler.dispatch import Dispatch
 from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.ports import Ports

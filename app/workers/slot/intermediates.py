@@ -61,5 +61,5 @@ class IntermediateCheckpoints:
 def kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     """The fact that a state is stored."""
     return e.CheckpointKept(
-        node=node, step=step, key=stored.key, sha256=stored.sha256, size=stored.size, spare=is_intermediate
+        node=node, step=step, key=stored.key, sha256=stored.sha256, size=stored.size, intermediate=is_intermediate
     )
