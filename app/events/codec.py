@@ -5,6 +5,7 @@ To change a shape: raise its number in `VERSIONS` and put a pure function from t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from math import isfinite
@@ -41,12 +42,25 @@ class UnknownEvent(Exception):
     """The log holds an event that this version of the software cannot read."""
 
 
+class Unwritable(Exception):
+    """No log can hold this event, however often it is tried: something in it is no JSON."""
+
+
 def encode(event: Event) -> tuple[str, int, Data]:
     """The type name, the schema version and the JSON data of `event`. Raises `UnknownEvent` for anything else."""
     name = type(event).__name__
     if TYPES.get(name) is not type(event):
         raise UnknownEvent(f"{name} is not an event.")
     return name, VERSIONS[name], _ENCODERS.get(name, _plain)(event)
+
+
+def write(event: Event) -> tuple[str, int, str]:
+    """As `encode`, with the data as the text that stands in the log. Raises `Unwritable`."""
+    try:
+        type, version, data = encode(event)
+        return type, version, json.dumps(data, allow_nan=False)
+    except (UnknownEvent, TypeError, ValueError, RecursionError) as error:
+        raise Unwritable(f"{event!r:.200} cannot be written: {error}") from error
 
 
 def decode(type: str, version: int, data: Data) -> Event:

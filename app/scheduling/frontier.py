@@ -163,7 +163,7 @@ class Frontier:
         branch = self.demands.branches[span.node].get(span.end)
         return (sum(1 for _ in branch.children()) if branch else 0) + beyond
 
-    def marks(self, chain: Chain) -> list[int]:
+    def extra_eval_steps(self, chain: Chain) -> list[int]:
         """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
 
         It should evaluate and keep its state there. Where a study that came later only wants to have them evaluated,

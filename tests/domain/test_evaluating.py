@@ -119,4 +119,4 @@ def test_a_chain_under_way_learns_of_evaluations_ahead(story: Story) -> None:
     assert chain is not None
     late(story)
     frontier.refresh()
-    assert frontier.marks(chain) == [2, 4, 6, 8]
+    assert frontier.extra_eval_steps(chain) == [2, 4, 6, 8]

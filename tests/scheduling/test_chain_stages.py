@@ -89,12 +89,12 @@ def test_a_chain_under_way_learns_of_new_places(story: Story) -> None:
     frontier.refresh()
     chain = story.take(frontier)
     assert chain is not None
-    assert frontier.marks(chain) == []
+    assert frontier.extra_eval_steps(chain) == []
     story.give(c.AddTrial(study=study, hp={"h": EARLY}, steps=8))
     story.give(c.AddTrial(study=study, hp={"h": 1}, steps=12))
     frontier.refresh()
-    assert frontier.marks(chain) == [4, 12]
+    assert frontier.extra_eval_steps(chain) == [4, 12]
     story.keep(node.id, 4)
     story.evaluate(node.id, 12)
     frontier.refresh()
-    assert frontier.marks(chain) == []
+    assert frontier.extra_eval_steps(chain) == []

@@ -158,7 +158,7 @@ class History(RuleBasedStateMachine):
                 self.story.keep(stage.node, step, intermediate=intermediate)
             elif intermediate:
                 self.story.unsaved(stage.node, step)
-            if step in self.frontier.marks(chain):
+            if step in self.frontier.extra_eval_steps(chain):
                 self.story.evaluate(stage.node, step)
 
     @rule(data=st.data(), saving=st.booleans())

@@ -51,19 +51,19 @@ def test_what_was_passed_begins_at_once_and_what_was_not_is_served_in_passing(
 ) -> None:
     frontier.set_progress(trunk.id, Progress(60))
     ask(story, frontier, 20, 80)
-    assert frontier.marks(trunk) == [80]
+    assert frontier.extra_eval_steps(trunk) == [80]
     late = story.take(frontier)
     assert late is not None
     assert [(stage.start, stage.end) for stage in late.stages] == [(0, 20)]
     frontier.refresh()
     assert story.take(frontier) is None
-    assert frontier.marks(late) == []
+    assert frontier.extra_eval_steps(late) == []
 
 
 def test_without_a_heartbeat_it_is_believed_to_be_ahead(story: Story, frontier: Frontier, trunk: Chain) -> None:
     ask(story, frontier, 20)
     assert story.take(frontier) is None
-    assert frontier.marks(trunk) == [20]
+    assert frontier.extra_eval_steps(trunk) == [20]
     frontier.set_progress(trunk.id, Progress(19))
     frontier.refresh()
     assert story.take(frontier) is None
@@ -111,7 +111,7 @@ def test_requests_behind_a_late_stage_are_served_by_it(story: Story, frontier: F
     frontier.refresh()
     ask(story, frontier, 10, 70)
     assert story.take(frontier) is None
-    assert (frontier.marks(late), frontier.marks(trunk)) == ([10], [70])
+    assert (frontier.extra_eval_steps(late), frontier.extra_eval_steps(trunk)) == ([10], [70])
 
 
 def test_two_ticks_at_once_do_not_both_train_it(story: Story, frontier: Frontier, trunk: Chain) -> None:

@@ -88,7 +88,8 @@ class EventLog(ABC):
         """Add events to a stream, and return them as they were recorded.
 
         With an idempotency key that was used before, nothing is done and what was appended then is returned.
-        Raises `VersionConflict`, `KeyReused` (same key, other fingerprint), `DatabaseUnavailable`.
+        Raises `VersionConflict`, `KeyReused` (same key, other fingerprint), `DatabaseUnavailable`, and
+        `app.events.codec.Unwritable` before anything is written.
         """
 
     @abstractmethod

@@ -14,8 +14,8 @@ from app.away import LostRace
 from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
-from app.events.appending import Encoded, put
-from app.events.codec import decode, encode
+from app.events.appending import put
+from app.events.codec import decode, write
 from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.log.port import Append, EventLog, Gap, Idempotency, Recorded, Used, VersionConflict, placed
 from app.events.projections import project
@@ -100,7 +100,7 @@ def _decided(session: Session, append: Append, decide: Callable[[Sequence[Record
 def _append(session: Session, append: Append) -> list[Recorded]:
     if not append.events:
         return []
-    encoded = [_as_stored(event) for event in append.events]
+    encoded = [write(event) for event in append.events]
     place = put(session.connection(), append.stream, append.expected, encoded, append.at)
     if place is None:
         raise VersionConflict(f"Stream {append.stream} is not at version {append.expected}.")
@@ -110,11 +110,6 @@ def _append(session: Session, append: Append) -> list[Recorded]:
         session.execute(update(KEYS).where(KEYS.c.key == append.idempotency.key).values(used))
     events = [_as_read(*parts) for parts in encoded]
     return placed(append.stream, events, position - count, version - count, append.at)
-
-
-def _as_stored(event: Event) -> Encoded:
-    type, version, data = encode(event)
-    return type, version, json.dumps(data, allow_nan=False)
 
 
 def _as_read(type: str, schema_version: int, data: str) -> Event:

@@ -70,7 +70,9 @@ class Flags:
 def _flags(frontier: Frontier, chain: Chain, before: _Told) -> _Told:
     if chain.is_trained:
         return before
-    return _Told(before.steps | set(frontier.marks(chain)), before.stop or not _is_wanted(frontier.plan, chain))
+    return _Told(
+        before.steps | set(frontier.extra_eval_steps(chain)), before.stop or not _is_wanted(frontier.plan, chain)
+    )
 
 
 def _is_wanted(plan: SearchPlan, chain: Chain) -> bool:

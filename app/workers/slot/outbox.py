@@ -13,6 +13,7 @@ from itertools import count
 
 from app.away import LostRace
 from app.domain import events as e
+from app.events.codec import Unwritable, write
 from app.events.database import DatabaseUnavailable
 from app.events.log import Alongside
 from app.events.records import Records
@@ -101,17 +102,21 @@ class FactOutbox:
         if claim.over.is_set():
             return
         try:
+            _check(statement.facts)
             self._append(statement)
         except Fenced:
             logger.warning("chain %s is over, or another worker's: what was stated last is void", claim.chain)
             claim.over.set()
             return
-        except Closing:
-            raise
-        except Exception:  # what can never be written must not stop what comes behind it; the work will come again
+        except Unwritable:  # the work will come again, and with it perhaps a fact that can be written
             logger.exception("chain %s is given up, because a fact of it cannot be written", claim.chain)
             claim.over.set()
             return
+        except Closing:
+            raise
+        except BaseException:  # a mistake of ours: what follows this fact must not stand in the log without it
+            claim.over.set()
+            raise
         if statement.is_last:
             claim.over.set()
         statement.then()
@@ -137,3 +142,9 @@ class FactOutbox:
             if recorded:
                 self._versions[stream] = recorded[-1].version
             return
+
+
+def _check(facts: Sequence[e.Event]) -> None:
+    """Raises `Unwritable` for a fact that no database would take, before any is asked."""
+    for fact in facts:
+        write(fact)
