@@ -31,6 +31,18 @@ def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster
     assert cluster.run(study).executed == 6
 
 
+def test_the_row_of_a_chain_says_which_stage_comes_next(cluster: Cluster) -> None:
+    """It is what tells a worker that waits for a message from one that was interrupted, and what people are shown."""
+    cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
+    cluster.ticker.tick()
+    for index in range(2):
+        cluster.deliver()
+        cluster.settle()
+        assert [row.index for row in cluster.live()] == [index + 1]
+    chain = cluster.plan.chains[next(iter(cluster.plan.chains))]
+    assert chain.index == 2
+
+
 def test_a_worker_that_lost_its_chain_writes_nothing_more(database: Database, tmp_path: Path) -> None:
     """In the middle of its stage the worker freezes, until its lease is over and another one has done its work."""
     cluster = Cluster(database, tmp_path, slots=2)

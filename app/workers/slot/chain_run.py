@@ -165,14 +165,15 @@ class ChainRun:
             self._waits_since = parts.clock()
 
     def _moved_on(self, place: tuple[str, str, int], is_last: bool) -> Alongside:
-        chain, fence, index = self.claim.chain, self.claim.fence, self.execution.index
+        """The change of the rows that belongs to a stage which the execution has completed."""
+        chain, fence, coming = self.claim.chain, self.claim.fence, self.execution.index
         plan, node, step = place
 
         def advance(rows: RowsPort) -> None:
             if is_last:
                 rows.chains.release(chain, fence, {"plan": plan, "node": node, "step": step})
             else:
-                rows.chains.advance(chain, fence, index + 1)
+                rows.chains.advance(chain, fence, coming)
 
         return advance
 
