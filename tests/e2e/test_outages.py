@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from faults import begin, check
-from sqlalchemy import Engine, make_url, text
 from stacks import Cluster, wait_for
 
 Json = dict[str, Any]
@@ -20,40 +19,6 @@ pytestmark = pytest.mark.usefixtures("whole")
 PROCESSES = ("api", "gpu0", "gpu1", "scheduler")
 LONG = 9.0
 """More than two of the cluster's leases."""
-
-
-@pytest.mark.parametrize("after", [0.0, 0.3, 0.7])
-def test_a_database_that_is_away_for_a_moment(cluster: Cluster, expected: list[Json], after: float) -> None:
-    study, _ = begin(cluster, f"moment-{after}")
-    time.sleep(after)
-    with cluster.fault("database", "refuse"):
-        time.sleep(0.5)
-    check(cluster, study, expected)
-
-
-def test_a_database_that_was_demoted(cluster: Cluster, expected: list[Json], postgres_admin: Engine) -> None:
-    study, _ = begin(cluster, "demoted")
-    with demoted(cluster, postgres_admin):
-        time.sleep(LONG)
-    check(cluster, study, expected)
-
-
-@contextmanager
-def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
-    """The database takes no writes, as a primary that has become a standby."""
-    name = make_url(cluster.settings["STAGETREE_DATABASE_URL"]).database
-
-    def set_read_only(is_on: bool) -> None:
-        with admin.connect() as connection:
-            connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {is_on}'))
-            ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
-            connection.execute(text(ending), {"name": name})
-
-    set_read_only(True)
-    try:
-        yield
-    finally:
-        set_read_only(False)
 
 
 @pytest.mark.parametrize("server", ["database", "broker", "store"])

@@ -1,0 +1,180 @@
+"""PostgreSQL away at every moment of a chain, and for long: nothing is trained twice, and nobody is left idle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from faults import begin, check
+from sqlalchemy import Engine, make_url, text
+from stacks import Cluster, wait_for
+from toys import grid
+
+from app.domain.states import ChainState
+from app.events.records import SqlRecords
+from app.events.tables import ChainRow
+
+Json = dict[str, Any]
+Outage = Callable[[], AbstractContextManager[None]]
+pytestmark = pytest.mark.usefixtures("whole")
+
+SLOT = "gpu0"
+MOMENT = 0.5
+LONG = 30.0
+"""Seven of the cluster's leases, and longer than any process waits for one answer."""
+
+AGAIN = 15.0
+"""After an outage, everybody is at work again long before."""
+
+
+@pytest.fixture(params=["refuse", "demoted"])
+def outage(request: pytest.FixtureRequest, cluster: Cluster, postgres_admin: Engine) -> Outage:
+    """How the database is away."""
+    if request.param == "demoted":
+        return lambda: demoted(cluster, postgres_admin)
+    return lambda: cluster.fault("database", request.param)
+
+
+@contextmanager
+def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
+    """The database takes no writes, as a primary that has become a standby."""
+    name = make_url(cluster.settings["STAGETREE_DATABASE_URL"]).database
+
+    def set_read_only(is_on: bool) -> None:
+        with admin.connect() as connection:
+            connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {is_on}'))
+            ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+            connection.execute(text(ending), {"name": name})
+
+    set_read_only(True)
+    try:
+        yield
+    finally:
+        set_read_only(False)
+
+
+# ------------------------------------------------------------------------------------------------ moments of a chain
+
+
+def at_a_claim(cluster: Cluster, outage: Outage) -> None:
+    """The message that begins a chain arrives while the database is away."""
+    with ExitStack() as away:
+        with halted(cluster):
+            wait_for("a chain that is ready", lambda: chains(cluster, ChainState.READY))
+            away.enter_context(outage())
+        time.sleep(MOMENT)
+
+
+def in_training(cluster: Cluster, outage: Outage) -> None:
+    wait_for("a stage under way", lambda: [chain for chain in chains(cluster, ChainState.RUNNING) if is_inside(chain)])
+    with outage():
+        time.sleep(MOMENT)
+
+
+def between_stages(cluster: Cluster, outage: Outage) -> None:
+    """The message that begins the next stage arrives while the database is away."""
+    first = wait_for("a chain of more stages", lambda: [c for c in chains(cluster, ChainState.RUNNING) if has_next(c)])
+    with ExitStack() as away:
+        with halted(cluster):
+            wait_for("the end of a stage", lambda: is_past(cluster, first[0]))
+            away.enter_context(outage())
+        time.sleep(MOMENT)
+
+
+def while_saving_and_closing(cluster: Cluster, outage: Outage) -> None:
+    """The last checkpoint of a chain is saved, and its last facts are stated, while the database is away."""
+    with ExitStack() as away:
+        with cluster.fault("store", "freeze", SLOT):
+            wait_for("a chain that is being saved", lambda: chains(cluster, ChainState.SAVING))
+            away.enter_context(outage())
+        time.sleep(MOMENT)
+
+
+@contextmanager
+def halted(cluster: Cluster) -> Iterator[None]:
+    """No message reaches the slot; what it has begun goes on."""
+    os.kill(cluster.processes[SLOT].pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(cluster.processes[SLOT].pid, signal.SIGCONT)
+
+
+def chains(cluster: Cluster, state: ChainState) -> list[ChainRow]:
+    """Those of the slot that are in a state."""
+    with SqlRecords(cluster.database).read() as rows:
+        return [row for row in rows.chains.live() if (row.slot, row.state) == (SLOT, state)]
+
+
+def is_inside(chain: ChainRow) -> bool:
+    stage = chain.assignment["stages"][chain.index]
+    return bool(stage["start"] < chain.step < stage["end"])
+
+
+def has_next(chain: ChainRow) -> bool:
+    return chain.index + 1 < len(chain.assignment["stages"])
+
+
+def is_past(cluster: Cluster, before: ChainRow) -> bool:
+    """Whether the stage that was under way is over."""
+    with SqlRecords(cluster.database).read() as rows:
+        now = rows.chains.get(before.chain)
+    assert now is not None
+    return now.index > before.index
+
+
+# ------------------------------------------------------------------------------------------------ the tests
+
+
+def test_an_outage_at_each_moment_of_a_chain_costs_no_step(
+    cluster: Cluster, expected: list[Json], outage: Outage, request: pytest.FixtureRequest
+) -> None:
+    study = cluster.submit(grid(request.node.name, seconds=0.15))
+    for moment in (at_a_claim, in_training, between_stages, while_saving_and_closing):
+        moment(cluster, outage)
+    check(cluster, study, expected)
+    check_cost(cluster, study)
+
+
+def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
+    cluster: Cluster, expected: list[Json], postgres_admin: Engine
+) -> None:
+    """First nothing answers, then nobody is there, then it takes no writes; what was trained goes on record after."""
+    study, _ = begin(cluster, "half-a-minute", seconds=0.5)
+    before = len(assigned(cluster, study))
+    for away in (cluster.fault("database", "freeze"), cluster.fault("database", "refuse")):
+        with away:
+            time.sleep(LONG / 3)
+    with demoted(cluster, postgres_admin):
+        time.sleep(LONG / 3)
+    wait_for("new work for both", lambda: {*assigned(cluster, study)[before:]} == {"gpu0", "gpu1"}, AGAIN)
+    check(cluster, study, expected)
+    check_cost(cluster, study)
+
+
+def assigned(cluster: Cluster, study: str) -> list[str]:
+    """The slots of all chains of the study, in order."""
+    events = cluster.client.events(study)
+    return [event["data"]["slot"] for event in events if event["type"] == "ChainAssigned"]
+
+
+def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, expected: list[Json]) -> None:
+    study, _ = begin(cluster, "resets")
+    for _ in range(24):
+        cluster.networks["scheduler"]["database"].reset()
+        cluster.nudge()
+        time.sleep(0.15)
+    check(cluster, study, expected)
+
+
+def check_cost(cluster: Cluster, study: str) -> None:
+    """No step was trained twice, and nobody was taken for lost."""
+    steps = cluster.client.study(study)["steps"]
+    assert steps["executed"] == steps["unique"]
+    ended = [event["data"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"]
+    assert {each["outcome"] for each in ended} == {"done"}
