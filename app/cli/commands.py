@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import changing, checking, debugging, exporting, history, looking, running, striking, tuners
+from app.cli import changing, checking, debugging, exporting, history, looking, running, serving, striking, tuners
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -63,6 +63,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         exporting.weights,
     ),
     "Change studies": (changing.pause, changing.resume, changing.reopen, changing.cancel, striking.strike),
+    "Run a cluster": (serving.api, serving.worker),
     "Look at the installation": (looking.slots, looking.trainers, tuners.check_tuner, looking.doctor),
 }
 

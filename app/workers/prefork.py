@@ -34,12 +34,17 @@ MODULES = (
 
 def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
-    for name in MODULES:
-        importlib.import_module(name)
+    import_all()
     sys.stdin.read()
     workers = Prefork(logs)
     workers.start(commands)
     return workers.watch()
+
+
+def import_all() -> None:
+    """What a worker imports, before it looks anywhere else."""
+    for name in MODULES:
+        importlib.import_module(name)
 
 
 class Prefork:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from stacks import ROOT
+from installed import install
+from stacks import ROOT, free_port, wait_for
 
-OURS = ("app", "stagetree", "migrations")
+from app.embedded import redis_server
+from app.events.database import Database
+from stagetree.client import Client, StagetreeError
+
 TAKEN = ("yaml", "celery", "redis", "uvicorn", "fastapi", "sqlalchemy", "kombu", "alembic")
 
 TRAINER = """
@@ -37,7 +43,7 @@ STUDY = """
 """
 
 
-@pytest.fixture(params=["app.py", "app"])
+@pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A project with modules called as ours, and as libraries that we need; each fails who imports it."""
     folder = tmp_path / "project"
@@ -54,23 +60,81 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["checkout", "installed"])
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where we are imported from: this checkout, or a folder as the wheel fills it."""
-    if request.param == "checkout":
-        return ROOT
-    home = tmp_path / "installed"
-    for name in OURS:
-        target = home / "app" / name if name == "migrations" else home / name
-        shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
-    return home
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("installed"))
 
 
-def test_a_study_runs_beside_modules_called_as_ours(folder: Path, home: Path) -> None:
-    command = [sys.executable, "-P", "-m", "app.cli", "run", "study.json", "--slots", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(home)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+def run(folder: Path, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=clean(**environment), capture_output=True, text=True, timeout=100, check=False
     )
+
+
+def clean(**environment: str) -> dict[str, str]:
+    """Our environment without what would lead to this checkout."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**ours, **environment}
+
+
+@pytest.mark.parametrize("folder", ["app.py"], indirect=True)
+def test_a_study_runs_from_a_checkout_beside_modules_called_as_ours(folder: Path) -> None:
+    command = [sys.executable, "-P", "-m", "app.cli", "run", "study.json", "--slots", "1"]
+    done = run(folder, *command, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     assert "completed · 2/2 trials · 8/8 steps" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["app"], indirect=True)
+def test_a_study_runs_from_a_wheel_beside_modules_called_as_ours(folder: Path, programs: Path) -> None:
+    done = run(folder, programs / "stagetree", "run", "study.json", "--slots", "1")
+    assert done.returncode == 0, done.stderr
+    assert "completed · 2/2 trials · 8/8 steps" in done.stderr
+    read = run(folder, programs / "stagetree", "trials", "last", "-o", "csv")
+    assert read.returncode == 0, read.stderr
+    assert read.stdout.count("completed") == 2
+
+
+@pytest.fixture
+def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
+    """The processes of a cluster from a wheel, started in that folder; on one machine, with a file as the log."""
+    api, broker = free_port(), free_port()
+    settings = {
+        "STAGETREE_DATABASE_URL": f"sqlite:///{folder}/log.db",
+        "STAGETREE_BROKER_URL": f"redis://127.0.0.1:{broker}/0",
+        "STAGETREE_TRAINERS": "trainer.py",
+        "STAGETREE_LOCKS": str(folder / "locks"),
+    }
+    Database(settings["STAGETREE_DATABASE_URL"]).create()
+    program = str(programs / "stagetree")
+    commands = {
+        "redis": [redis_server(), "--port", str(broker), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
+        "api": [program, "api", "--port", str(api)],
+        "scheduler": [program, "worker", "scheduler"],
+        "cpu0": [program, "worker", "cpu0"],
+    }
+    with ExitStack() as started:
+        started.enter_context(client := Client(f"http://127.0.0.1:{api}", retries=0))
+        for name, command in commands.items():
+            log = started.enter_context((folder / f"{name}.log").open("w"))
+            process = subprocess.Popen(command, cwd=folder, env=clean(**settings), stdout=log, stderr=log)
+            started.callback(process.wait, 60)
+            started.callback(process.terminate)
+        yield client
+
+
+@pytest.mark.parametrize("folder", ["app"], indirect=True)
+def test_a_cluster_is_started_by_hand_beside_modules_called_as_ours(by_hand: Client, folder: Path) -> None:
+    def slots() -> list[str]:
+        try:
+            return [slot["name"] for slot in by_hand.slots()]
+        except StagetreeError:
+            return []
+
+    def logs() -> str:
+        return "".join(path.read_text() for path in folder.glob("*.log"))
+
+    wait_for("the slot", lambda: slots() == ["cpu0"] or "is mine" in logs())
+    assert "is mine" not in logs()
+    study = by_hand.submit(json.loads(STUDY))["study"]
+    wait_for("the end of the study", lambda: by_hand.study(study)["state"] == "completed")
