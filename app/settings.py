@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(
         default=256 * 2**20, ge=0, description="the most bytes of recent checkpoints that a slot keeps in memory"
     )
+    growth_bytes: int = Field(
+        default=2**30, ge=0, description="a trainer's process that has grown by more since its first stages is replaced"
+    )
 
     strike_after_seconds: float = Field(
         default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"

@@ -194,6 +194,7 @@ def _open_slot() -> None:
         silence=here.silence_seconds,
         overhead=here.intermediate_overhead,
         memory_bytes=here.memory_bytes,
+        growth_bytes=here.growth_bytes,
     )
     _slot = Slot(ownership, str(device), around, limits)
     _slot.start()

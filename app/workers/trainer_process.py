@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.workers.deadline import Deadline
+from app.workers.memory import resident_bytes
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerConnection, TrainerKilled
 from app.workers.warm import Warm
@@ -146,3 +147,7 @@ class TrainerProcess(TrainerConnection):
         """The model's whole state; the model may train on at once."""
         answer, fds = self._ask("save", deadline)
         return State(fds[0], answer["size"])
+
+    def resident_bytes(self) -> int:
+        """What the process has in memory by now; 0 where that is not known."""
+        return resident_bytes(self.pid)

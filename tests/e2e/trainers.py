@@ -12,6 +12,9 @@ import torch
 
 from stagetree import Trainer
 
+leaked: list[bytearray] = []
+"""Never let go of, not even with the trainer that left it there."""
+
 
 class Toy(Trainer):
     """Eight weights that a step moves by `lr`, `momentum` and every global generator.
@@ -23,7 +26,7 @@ class Toy(Trainer):
     name = "toy"
     MOODS: ClassVar = (
         *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable"),
-        *("sleep", "chatty"),
+        *("sleep", "chatty", "leak"),
     )
 
     def __init__(self, *, seed: int, device: str, seconds: float = 0.0, journal: str = "", tag: str = "") -> None:
@@ -82,5 +85,7 @@ class Toy(Trainer):
             raise SystemExit("I quit")
         if self.mood == "chatty":
             print(f"step {self.trained} says hello")
+        if self.mood == "leak":
+            leaked.append(bytearray(b"x" * 2**26))
         if self.mood == "sleep":
             time.sleep(3600)

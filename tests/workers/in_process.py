@@ -26,6 +26,7 @@ class InProcess:
         self._script, self._model, self.file = script, None, ""
         self.is_broken = self.is_closed = False
         self.logs: list[Path] = []
+        self.resident = 0
 
     def log(self, path: Path) -> None:
         self.logs.append(path)
@@ -67,6 +68,9 @@ class InProcess:
         self._do("save")
         assert self._model is not None
         return State(*self._model.save())
+
+    def resident_bytes(self) -> int:
+        return self.resident
 
     def kill(self) -> None:
         self.is_broken = True

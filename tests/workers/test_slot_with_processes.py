@@ -27,7 +27,7 @@ def warm() -> Iterator[Warm]:
 def real(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""
     database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=2.0)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=2.0, growth_bytes=2**24)
     yield made
     made.close()
     database.dispose()
@@ -57,6 +57,19 @@ def test_a_step_that_hangs_is_ended_and_says_where_it_was(real: Cluster) -> None
     failure = real.events(e.StageFailed)[0]
     assert failure.kind == "hang"
     assert "_fail_if_in_the_mood" in failure.error
+
+
+def test_a_process_that_keeps_more_and_more_memory_is_replaced_between_two_chains(
+    real: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = real.run(real.submit(spec(*[({"lr": 0.1 * trial}, 2) for trial in range(6)])))
+    assert real.processes["gpu0"] == 1
+    done = real.run(real.submit(spec(*[({"lr": 0.1 * trial, "mood": "leak"}, 2) for trial in range(6)])))
+    assert [trial.state for trial in done.trials] == ["completed"] * 6
+    assert done.executed == done.unique == 12
+    assert real.values(done.id) == real.values(sound.id)
+    assert 1 < real.processes["gpu0"] < 6
+    assert "MiB since its first stages: it is replaced" in caplog.text
 
 
 def test_what_a_trial_prints_is_in_its_log(real: Cluster) -> None:

@@ -57,6 +57,7 @@ class Limits:
     silence: float = 1800.0
     overhead: float = 0.01
     memory_bytes: int = 256 * 2**20
+    growth_bytes: int = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class Slot:
             outbox=FactOutbox(around.records, self._patience, clock=around.wall_clock, notify=around.notify),
             saver=Saver(store, self._patience, self._notes, around.clock),
             reader=CheckpointReader(store, self._patience, self._notes, around.clock, limits.strike),
-            host=TrainerHost(around.start, around.sources, limits.silence, around.clock),
+            host=TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes),
             logs=TrialLogs(around.logs, self._me.slot),
             health=Health(),
             clock=around.clock,

@@ -1,6 +1,7 @@
 """The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
 
-A fresh process is started for another trainer file or version, after any failure, and when asked.
+A fresh process is started for another trainer file or version, after any failure, when asked, and between two chains
+if the one before has kept more and more memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.deadline import Deadline
+from app.workers.memory import MemoryWatch
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTo
 from app.workers.warm import WarmFailed
@@ -72,6 +74,8 @@ class Executor(Protocol):
 
     def save(self, *, deadline: Deadline) -> State: ...
 
+    def resident_bytes(self) -> int: ...
+
     def kill(self) -> None: ...
 
     def close(self, patience: float = ...) -> None: ...
@@ -96,7 +100,7 @@ class _Built:
 
 class TrainerHost:
     """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
-    may be silent before it counts as hung, at least.
+    may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow without being a leak.
 
     `busy_since` is when the call under way began, by the clock; None while there is none.
     """
@@ -107,8 +111,10 @@ class TrainerHost:
         sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
         clock: Callable[[], float],
+        growth_bytes: int = 2**30,
     ) -> None:
         self._start, self._sources, self._clock = start, sources, clock
+        self._memory = MemoryWatch(growth_bytes)
         self._silence_seconds = silence_seconds
         self._process: Executor | None = None
         self._source: TrainerSource | None = None  # of what the process has imported
@@ -129,6 +135,10 @@ class TrainerHost:
         """
         built = _Built.of(self._source_of(work), work)
         place, self._place = self._place, None
+        if index == 0 and self._memory.has_grown:
+            grown = self._memory.growth / 2**20
+            logger.warning("the process that trains has grown by %.0f MiB since its first stages: it is replaced", grown)
+            self.end_process()
         if self._process is not None and self._source != built.source:
             self.end_process()
         fits = self._built == built
@@ -155,6 +165,8 @@ class TrainerHost:
     def stay(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
+        if self._process is not None:
+            self._memory.note(self._built, self._process.resident_bytes())
 
     def check(self) -> None:
         """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
@@ -171,6 +183,7 @@ class TrainerHost:
         process, self._process = self._process, None
         self._built = self._place = self._source = None
         self._deadlines.clear()
+        self._memory.begin()
         if process is not None:
             process.close(CLOSE_SECONDS)
 
