@@ -93,21 +93,19 @@ def ticking() -> Ticking:
     if _ticking is None:
         freeze_survivors()
         records, owner = SqlRecords(database()), uuid4().hex
-        show = NowAndThen(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
         tidy = NowAndThen(CLEAN_SECONDS, lambda: _tidy(records.database))
-        scheduler = _scheduler(records)
+        show = NowAndThen(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
+        scheduler = _scheduler(records, show.do_if_due)
 
         def look() -> None:
-            is_done = scheduler.tick()
+            scheduler.tick()
             collect_young()
-            if is_done:
-                show.do_if_due()
 
         _ticking = Ticking(look, settings().tick_seconds, after=tidy.do_if_due)
     return _ticking
 
 
-def _scheduler(records: SqlRecords) -> Scheduler:
+def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
     from app.events.plans import Plans
     from app.scheduling.policies import POLICIES
     from app.tuner_files import register
@@ -124,6 +122,7 @@ def _scheduler(records: SqlRecords) -> Scheduler:
         lease_seconds=settings().lease_seconds,
         intermediate_bytes=settings().intermediate_bytes,
         limits=settings().limits,
+        show=show,
     )
     return Scheduler(ports)
 

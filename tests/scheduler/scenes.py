@@ -99,7 +99,8 @@ class Scene:
     def make_scheduler(self) -> Scheduler:
         """A scheduler that was just started."""
         self.scheduler_plans = Plans(self.records.log)
-        ports = {"publish": lambda *message: self.messages.append(message), "pause": lambda attempt: None} | self._ports
+        ports = {"publish": lambda *message: self.messages.append(message), "pause": lambda attempt: None}
+        ports |= {"elapsed": lambda: self.at} | self._ports
         return Scheduler(
             Ports(
                 records=self.records,

@@ -136,6 +136,26 @@ def test_who_is_silent_for_a_lease_after_that_is_lost() -> None:
     assert outcomes(scene) == ["lost"]
 
 
+def test_a_database_that_takes_nothing_is_away() -> None:
+    """It can be read, as on a standby: nobody could renew a lease, and whoever lives does so afterwards."""
+    accidents = [lambda: None]
+    scene = Scene(slots=2, show=lambda: accidents[0]())
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    chain, _ = scene.claim()
+    accidents[0] = times(1, AWAY)
+    scene.at += LEASE - 1
+    scene.scheduler.tick()
+    scene.at += 2
+    scene.scheduler.tick()
+    assert outcomes(scene) == []
+    scene.at += LEASE
+    scene.touch("gpu0")
+    beat(scene, chain, 6)
+    scene.scheduler.tick()
+    assert outcomes(scene) == []
+
+
 def test_a_chain_that_nobody_claimed_goes_to_another_slot() -> None:
     scene = Scene()
     scene.submit(ONE)

@@ -100,6 +100,7 @@ class Cluster:
             lease_seconds=LEASE,
             intermediate_bytes=self.room,
             clock=self.clock.now,
+            elapsed=self.clock.now,
         )
         return Scheduler(ports)
 

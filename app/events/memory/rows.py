@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from app.domain.states import FINAL_STATES, ChainState
@@ -63,8 +64,8 @@ class MemorySlots:
         return self._tables.slots.get(name)
 
     def alive(self, seen_within: float) -> list[MemorySlot]:
-        since = self._tables.clock() - seen_within
-        return [row for row in self.all() if row.seen_at >= since]
+        at = self._tables.clock()
+        return [row for row in self.all() if at - seen_within <= row.seen_at <= at + seen_within]
 
     def free(self, seen_within: float) -> list[MemorySlot]:
         at = self._tables.clock()
@@ -143,9 +144,8 @@ class MemoryChains:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, stop=True))
 
-    def expired(self) -> list[MemoryChain]:
-        at = self._tables.clock()
-        return [row for row in self.live() if row.lease_until < at]
+    def expired(self, longest: float = inf) -> list[MemoryChain]:
+        return [row for row in self.live() if self._is_expired(row, longest)]
 
     def end(self, chain: str, fence: int | None = None) -> None:
         row = self._tables.live.get(chain)
@@ -154,11 +154,15 @@ class MemoryChains:
         self._close(replace(row, state=ChainState.ENDED, fence=row.fence + 1))
         self._free(row, None)
 
-    def end_expired(self, chain: str) -> None:
+    def end_expired(self, chain: str, longest: float = inf) -> None:
         row = self._tables.live.get(chain)
-        if row is None or row.lease_until >= self._tables.clock():
+        if row is None or not self._is_expired(row, longest):
             raise _not_yours(chain)
         self.end(chain)
+
+    def _is_expired(self, row: MemoryChain, longest: float) -> bool:
+        at = self._tables.clock()
+        return row.lease_until < at or row.lease_until > at + longest
 
     def undelivered(self, older_than: float) -> list[MemoryChain]:
         before = self._tables.clock() - older_than

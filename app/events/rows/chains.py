@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Update, bindparam, select, text, update
@@ -75,9 +76,12 @@ class Chains:
         """Ask the chain's worker to stop at the next step."""
         self._session.execute(_row(chain).values(stop=True))
 
-    def expired(self) -> list[ChainRow]:
-        """The chains that were not claimed, or not heard of, in time."""
-        return self._rows(_live().where(CHAINS.c.lease_until < now(self._session)))
+    def expired(self, longest: float = inf) -> list[ChainRow]:
+        """The chains that were not claimed, or not heard of, in time.
+
+        longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
+        """
+        return self._rows(_live().where(self._is_expired(longest)))
 
     def end(self, chain: str, fence: int | None = None) -> None:
         """The chain is over before its end: its slot is free, and what its worker still writes will be refused.
@@ -86,9 +90,9 @@ class Chains:
         """
         self._end(chain, *(() if fence is None else (CHAINS.c.fence == fence,)))
 
-    def end_expired(self, chain: str) -> None:
+    def end_expired(self, chain: str, longest: float = inf) -> None:
         """End the chain if its lease has run out. Raises `Fenced` when it was over, or was heard of after all."""
-        self._end(chain, CHAINS.c.lease_until < now(self._session))
+        self._end(chain, self._is_expired(longest))
 
     def undelivered(self, older_than: float) -> list[ChainRow]:
         """The chains that were dispatched more than `older_than` seconds ago and still wait to be claimed."""
@@ -154,6 +158,10 @@ class Chains:
         held = (CHAINS.c.chain == chain, CHAINS.c.fence == fence, CHAINS.c.state.in_([*HELD, ChainState.DONE]))
         if self._session.execute(select(CHAINS.c.chain).where(*held).with_for_update()).one_or_none() is None:
             raise _not_yours(chain)
+
+    def _is_expired(self, longest: float) -> ColumnElement[bool]:
+        at, until = now(self._session), CHAINS.c.lease_until
+        return (until < at) if longest == inf else (until < at) | (until > at + longest)
 
     def _end(self, chain: str, *conditions: ColumnElement[bool]) -> None:
         over = {"state": ChainState.ENDED, "fence": CHAINS.c.fence + 1}

@@ -91,7 +91,9 @@ class Slots:
             raise SlotLost(f"Slot {name} is another worker's by now.")
 
     def _is_alive(self, seen_within: float) -> ColumnElement[bool]:
-        return SLOTS.c.seen_at >= now(self._session) - seen_within
+        """Whoever was seen much later than now was not seen since the clock went back."""
+        at = now(self._session)
+        return SLOTS.c.seen_at.between(at - seen_within, at + seen_within)
 
     def _rows(self, query: Select[Any]) -> list[SlotRow]:
         return fresh_rows(self._session, query.order_by(SLOTS.c.name))

@@ -37,9 +37,14 @@ def overview(records: Records, lease_seconds: float) -> Overview:
             versions=rows.studies.busy_versions(),
             slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
             live=rows.chains.live(),
-            expired=rows.chains.expired(),
+            expired=rows.chains.expired(longest_lease(lease_seconds)),
             undelivered=rows.chains.undelivered(DISPATCH_AGAIN_SECONDS),
         )
+
+
+def longest_lease(lease_seconds: float) -> float:
+    """A lease that lasts for longer from here was given before the clock of the leases went back."""
+    return 2 * lease_seconds
 
 
 def candidates(seen: Overview) -> Candidates:

@@ -27,8 +27,9 @@ class Ports:
     """Where the scheduler reads and writes, and by which settings.
 
     notify: tells the worker of a chain on a slot that it was told something; it would find out by itself. limits: what
-    a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. intermediate_bytes: what
-    a plan may spend on checkpoints inside stages. pause: waits after a lost race.
+    a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. elapsed: any clock that
+    does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. pause: waits after a lost
+    race. show: puts on record, when that is due, that this scheduler has looked.
     """
 
     records: Records
@@ -40,8 +41,10 @@ class Ports:
     intermediate_bytes: int
     limits: Limits = LIMITS
     clock: Callable[[], float] = time.time
+    elapsed: Callable[[], float] = time.monotonic
     pause: Callable[[int], None] = back_off
     notify: Callable[[str, str], None] = lambda chain, slot: None
+    show: Callable[[], None] = lambda: None
     make_driver: MakeDriver = make_driver
     make_costs: Callable[[], Costs] = Costs
     problems: Problems = field(default_factory=Problems)

@@ -14,40 +14,54 @@ from app.domain.states import ChainOutcome, ChainState
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import Fenced
-from app.events.rows.ports import ChainRecord
-from app.workers.scheduler.overview import Overview
+from app.events.rows.ports import ChainRecord, RowsPort
+from app.workers.scheduler.overview import Overview, longest_lease
 from app.workers.scheduler.ports import Ports
 
 logger = logging.getLogger(__name__)
+
+JUMP = 0.5
+"""The share of a lease by which two clocks may differ from one look to the next, as when the database answers late."""
 
 GIVEN_UP = 0.0
 """The lease of a chain whose worker said that it is gone, or whose slot another worker has taken."""
 
 
 class Reaper:
-    """Leases count only while the database answers: whoever could not renew one has not lost it.
+    """Leases count only while the database answers and its clock goes: whoever could not renew one has not lost it.
 
     So a chain is ended when its lease has run out and the database has answered this scheduler for a whole lease, or
-    when its worker is known to be gone.
+    when its worker is known to be gone. After a jump of the database's clock, as when another server has taken over,
+    every lease says something wrong until its worker has renewed it: the whole lease is waited for again.
     """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._answered_since: float | None = None
+        self._clocks: tuple[float, float] | None = None  # the database's, and one that does not jump
 
     def interrupted(self) -> None:
-        """The database did not answer."""
+        """The database did not answer, or took nothing."""
         self._answered_since = None
 
     def reap(self, seen: Overview) -> bool:
         """End whoever is over; whether there was anybody. Raises `DatabaseUnavailable`."""
-        if self._answered_since is None:
-            self._answered_since = seen.now
-        is_patient = seen.now - self._answered_since < self._ports.lease_seconds
+        now = self._ports.elapsed()
+        if self._answered_since is None or self._has_jumped(seen.now, now):
+            self._answered_since = now
+        is_patient = now - self._answered_since < self._ports.lease_seconds
         over = [row for row in seen.expired if not (is_patient and _may_be_heard_of(row))]
         for row in over:
             self._end(row, _outcome(row, seen))
         return bool(over)
+
+    def _has_jumped(self, theirs: float, ours: float) -> bool:
+        """Whether the database's clock went by much more or less than ours since the last look."""
+        before, self._clocks = self._clocks, (theirs, ours)
+        if before is None or abs((theirs - before[0]) - (ours - before[1])) < JUMP * self._ports.lease_seconds:
+            return False
+        logger.warning("the database's clock has jumped by %.1f s", (theirs - before[0]) - (ours - before[1]))
+        return True
 
     def _end(self, row: ChainRecord, outcome: ChainOutcome) -> None:
         logger.warning("chain %s on %s was not heard of in time and is over: %s", row.chain, row.slot, outcome)
@@ -55,8 +69,11 @@ class Reaper:
         def decided(plan: SearchPlan) -> Sequence[Event]:
             return decide(plan, self._command(plan, row, outcome))
 
+        def over(rows: RowsPort) -> None:
+            rows.chains.end_expired(row.chain, longest_lease(self._ports.lease_seconds))
+
         try:
-            self._ports.transact(row.stream, decided, alongside=lambda rows: rows.chains.end_expired(row.chain))
+            self._ports.transact(row.stream, decided, alongside=over)
         except Fenced:
             logger.info("chain %s was heard of after all", row.chain)
         except PlanUnusable as problem:
@@ -70,7 +87,8 @@ class Reaper:
         if chain is None or chain.is_trained or row.state == ChainState.READY:
             return c.LoseChain(chain=ChainId(row.chain), outcome=outcome)
         steps = max(0, row.step - chain.stages[chain.index].start)
-        heard_at = row.lease_until - self._ports.lease_seconds if row.lease_until else self._ports.clock()
+        now = self._ports.clock()
+        heard_at = min(now, row.lease_until - self._ports.lease_seconds) if row.lease_until else now
         seconds = max(0.0, heard_at - chain.at - chain.seconds) if steps else 0.0
         return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
 

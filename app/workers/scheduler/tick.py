@@ -36,6 +36,7 @@ class Scheduler:
         """
         try:
             self._tick()
+            self._ports.show()  # written: a database that is only read from lets nobody renew a lease
         except DatabaseUnavailable as problem:
             self._reaper.interrupted()
             logger.log(DEBUG if self._is_away else WARNING, "the scheduler waits for the database: %s", problem)

@@ -100,7 +100,7 @@ class _Built:
 
 class TrainerHost:
     """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
-    may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow without being a leak.
+    may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
 
     `busy_since` is when the call under way began, by the clock; None while there is none.
     """
@@ -137,7 +137,7 @@ class TrainerHost:
         place, self._place = self._place, None
         if index == 0 and self._memory.has_grown:
             grown = self._memory.growth / 2**20
-            logger.warning("the process that trains has grown by %.0f MiB since its first stages: it is replaced", grown)
+            logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
             self.end_process()
         if self._process is not None and self._source != built.source:
             self.end_process()
