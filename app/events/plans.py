@@ -17,7 +17,7 @@ from app.events.log import EventLog, Gap, Recorded
 BATCH = 10_000
 
 IDLE_SECONDS = 600.0
-"""A plan without a running study that nobody looked at for so long is let go."""
+"""A plan that nobody looked at for so long is let go."""
 
 MOST_IDLE = 16
 """The most plans without a running study that stay in memory."""
@@ -113,23 +113,26 @@ class Plans:
     def _entry(self, stream: str) -> _Entry:
         at = self._clock()
         with self._lock:
-            entry = self._entries.get(stream)
-            if entry is None or at - self._swept_at > self._idle_seconds / 10:
-                self._let_go(at)
-            if entry is None:
-                entry = self._entries[stream] = _Entry(SearchPlan(), at)
+            if stream not in self._entries or at - self._swept_at > self._idle_seconds / 10:
+                self._let_go(at)  # perhaps of this one, too, if nobody asked for a long time
+            if stream not in self._entries:
+                self._entries[stream] = _Entry(SearchPlan(), at)
+            entry = self._entries[stream]
             entry.used_at = at
             self._entries.move_to_end(stream)
             return entry
 
     def _let_go(self, at: float) -> None:
-        """Of the plans that are idle, keep those that were used last, and not for too long."""
+        """Of the plans that are idle, keep those that were used last; of those that nobody looks at for long, none.
+
+        Whoever only wrote to a plan never hears that its studies are over.
+        """
         self._swept_at, idle = at, 0
         for stream, entry in reversed(list(self._entries.items())):
-            if not any(study.is_running for study in list(entry.plan.studies.values())):
-                idle += 1
-                if (idle >= self._most_idle or at - entry.used_at > self._idle_seconds) and _is_unused(entry):
-                    del self._entries[stream]
+            is_old, is_idle = at - entry.used_at > self._idle_seconds, not _is_running(entry)
+            idle += is_idle
+            if (is_old or (is_idle and idle >= self._most_idle)) and _is_unused(entry):
+                del self._entries[stream]
 
     def _catch_up(self, stream: str, entry: _Entry) -> None:
         self._raise_known_problem(stream, entry)
@@ -179,6 +182,11 @@ class Plans:
         entry.problem = PlanUnusable(f"plan {stream} cannot be used: {what}")
         entry.broken = (self._log.version(stream), self._clock())
         return entry.problem
+
+
+def _is_running(entry: _Entry) -> bool:
+    """Whether a study was running when the plan was read last."""
+    return any(study.is_running for study in list(entry.plan.studies.values()))
 
 
 def _is_unused(entry: _Entry) -> bool:

@@ -234,6 +234,29 @@ def test_plans_are_let_go_when_idle() -> None:
     assert plans.get("p1").studies["s1"].state == "paused"
 
 
+def test_a_plan_that_is_asked_for_after_a_long_time_is_there() -> None:
+    log, at = MemoryLog(), [0.0]
+    log.append("p", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)
+    plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
+    plans.get("p")
+    at[0] += 1000.0
+    assert plans.get("p").studies["s"].state == "paused"
+
+
+def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
+    """As in an API process that has written to it, and never hears that it is over."""
+    log, at = MemoryLog(), [0.0]
+    plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
+    for stream in ("p", "q"):
+        log.append(stream, [submitted("s")], expected=0, at=1.0)
+        plans.get(stream)
+    at[0] += 90.0
+    plans.get("q")
+    at[0] += 20.0
+    plans.get("q")
+    assert plans.names() == ["q"]
+
+
 def test_a_plan_in_use_is_not_let_go() -> None:
     log, at = MemoryLog(), [0.0]
     log.append("p", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from typing import NoReturn
 
 import pytest
 from scenes import AWAY, LOST_RACE, RANDOM, Scene, times
 
 from app.domain import events as e
-from app.domain.search_plan import Node
+from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
-from app.events.plans import MOST_IDLE
+from app.events.plans import MOST_IDLE, Plans
 from app.events.transact import ATTEMPTS
 from app.scheduling.costs import Costs
+from app.scheduling.frontier import Frontier
 from app.scheduling.replay import replay
 from app.scheduling.tuners import TUNERS
 from app.scheduling.tuners.asha import Asha
@@ -170,6 +172,22 @@ def test_plans_that_are_over_are_let_go() -> None:
         scene.run()
     assert scene.study("s29", "p29").state == "completed"
     assert len(scene.scheduler_plans.names()) <= MOST_IDLE + 1
+
+
+def test_nothing_holds_on_to_a_plan_that_was_let_go() -> None:
+    scene, kinds = Scene(), (SearchPlan, Frontier)
+    before = alive(*kinds)
+    for number in range(30):
+        scene.submit(ASHA, name=f"s{number}", plan=f"p{number}")
+        scene.run()
+    scene.plans = Plans(scene.records.log)
+    scene.scheduler.tick()  # which finds that the last one is over
+    assert alive(*kinds) - before <= len(scene.scheduler_plans.names()) <= MOST_IDLE + 1
+
+
+def alive(*kinds: type) -> int:
+    gc.collect()
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 
 def test_an_idle_tick_is_one_read() -> None:
