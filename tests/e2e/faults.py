@@ -43,6 +43,14 @@ def check_log(cluster: Cluster, study: str) -> None:
     assert not any(node.waiting or node.running or node.saving for node in plan.nodes.values())
 
 
+def check_cost(cluster: Cluster, study: str) -> None:
+    """No step was trained twice, and nobody was taken for lost."""
+    steps = cluster.client.study(study)["steps"]
+    assert steps["executed"] == steps["unique"]
+    ended = [event["data"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"]
+    assert {each["outcome"] for each in ended} == {"done"}
+
+
 def fold_anew(cluster: Cluster, study: str) -> SearchPlan:
     records = SqlRecords(cluster.database)
     with records.read() as rows:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from faults import begin, check
+from faults import begin, check, check_cost
 from sqlalchemy import Engine, make_url, text
 from stacks import Cluster, wait_for
 from toys import grid
@@ -170,11 +170,3 @@ def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, ex
         cluster.nudge()
         time.sleep(0.15)
     check(cluster, study, expected)
-
-
-def check_cost(cluster: Cluster, study: str) -> None:
-    """No step was trained twice, and nobody was taken for lost."""
-    steps = cluster.client.study(study)["steps"]
-    assert steps["executed"] == steps["unique"]
-    ended = [event["data"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"]
-    assert {each["outcome"] for each in ended} == {"done"}

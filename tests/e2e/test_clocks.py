@@ -1,0 +1,109 @@
+"""Clocks that jump by an hour, the database's or a machine's: nobody loses a lease, and nobody is waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import begin, check, check_cost
+from sqlalchemy import Engine, make_url, text
+from stacks import ROOT, Cluster, wait_for
+
+Json = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("whole")
+
+HOUR = 3600
+LEASES = 6.0
+"""Longer than a lease of the cluster."""
+
+MACHINE = """
+import time
+from pathlib import Path
+
+offset, real = Path({file!r}), time.time
+time.time = lambda: real() + float(offset.read_text() or 0)
+"""
+
+SHADOW = """
+CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
+'SELECT pg_catalog.clock_timestamp() + make_interval(secs => (SELECT seconds FROM jump))'
+"""
+
+
+@pytest.fixture
+def set_database_clock(cluster: Cluster, postgres_admin: Engine) -> Iterator[Callable[[int], None]]:
+    """Puts the clock of the database forwards by so many seconds: ours is found before PostgreSQL's own."""
+    execute(cluster, "CREATE TABLE jump AS SELECT 0 AS seconds", SHADOW)
+    begin_sessions_anew(cluster, postgres_admin, "SET search_path = public, pg_catalog")
+    yield lambda seconds: execute(cluster, f"UPDATE jump SET seconds = {seconds}")
+    begin_sessions_anew(cluster, postgres_admin, "RESET search_path")
+    execute(cluster, "DROP FUNCTION public.clock_timestamp()", "DROP TABLE jump")
+
+
+def execute(cluster: Cluster, *statements: str) -> None:
+    with cluster.database.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def begin_sessions_anew(cluster: Cluster, admin: Engine, change: str) -> None:
+    """A setting of the database holds for new sessions."""
+    name = make_url(cluster.settings["STAGETREE_DATABASE_URL"]).database
+    with admin.connect() as connection:
+        connection.execute(text(f'ALTER DATABASE "{name}" {change}'))
+        ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+        connection.execute(text(ending), {"name": name})
+
+
+def test_a_clock_of_the_database_that_jumps(
+    cluster: Cluster, expected: list[Json], set_database_clock: Callable[[int], None]
+) -> None:
+    """Forwards, nobody is taken for lost; backwards, a machine that is dead is not taken for alive."""
+    study, slot = begin(cluster, "database-clock", seconds=0.3)
+    set_database_clock(HOUR)
+    time.sleep(LEASES)
+    assert "lost" not in outcomes(cluster, study)
+    dead = [cluster.child(slot) or 0, cluster.processes[slot].pid]
+    wait_for("a chain on it", lambda: slot in [run["slot"] for run in cluster.running(study)])
+    for pid in dead:
+        os.kill(pid, signal.SIGSTOP)
+    set_database_clock(0)
+    try:
+        cluster.wait_for_event(study, "ChainEnded", outcome="lost")
+    finally:
+        for pid in dead:
+            os.kill(pid, signal.SIGCONT)
+    check(cluster, study, expected)
+
+
+def outcomes(cluster: Cluster, study: str) -> set[str]:
+    return {event["data"]["outcome"] for event in cluster.client.events(study) if event["type"] == "ChainEnded"}
+
+
+def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], tmp_path: Path) -> None:
+    """That of a slot and the scheduler, while beat, the messages and all that waits go by it."""
+    offset, names = tmp_path / "offset", ("gpu0", "scheduler")
+    offset.write_text("0")
+    (tmp_path / "sitecustomize.py").write_text(MACHINE.format(file=str(offset)))
+    restart(cluster, *names, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    try:
+        study, _ = begin(cluster, "machine-clock", slot="gpu0", seconds=0.3)
+        for jump in (HOUR, -HOUR):
+            offset.write_text(str(jump))
+            time.sleep(LEASES)
+        check(cluster, study, expected)
+        check_cost(cluster, study)
+    finally:
+        offset.write_text("0")
+        restart(cluster, *names)
+
+
+def restart(cluster: Cluster, *names: str, **settings: str) -> None:
+    for name in names:
+        cluster.kill(name, signal.SIGTERM)
+    cluster.start(*names, **settings)

@@ -1,0 +1,42 @@
+"""How long something takes, or is waited for, is measured by a clock that does not jump."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from stacks import ROOT
+
+DATES = {
+    "app/cli/store.py": "for how long a study has gone on",
+    "app/cli/striking.py": "when a study was struck",
+    "app/events/memory/log.py": "the clock of a database in memory",
+    "app/events/memory/records.py": "the clock of a database in memory",
+    "app/main.py": "when a fact was stated",
+    "app/registry.py": "how old a file is by its own dates",
+    "app/workers/scheduler/ports.py": "when a fact was stated",
+    "app/workers/slot/slot.py": "when a fact was stated",
+}
+"""The files that read the date, and what for."""
+
+JUMPING = {"time", "time_ns", "now", "utcnow", "today"}
+
+
+def test_only_facts_have_dates() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("app", "stagetree")
+        for path in (ROOT / package).rglob("*.py")
+        if reads_date(path)
+    }
+    assert found == set(DATES)
+
+
+def reads_date(path: Path) -> bool:
+    """Whether the module names the clock that people set: time.time, time_ns, datetime.now and their like."""
+    tree = ast.parse(path.read_text())
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in JUMPING]
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return any(
+        isinstance(node.value, ast.Name) and node.value.id in ("time", "datetime", "date") for node in named
+    ) or any(node.module in ("time", "datetime") and JUMPING & {name.name for name in node.names} for node in imported)
