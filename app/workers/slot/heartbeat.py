@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from threading import Event as Flag
 from threading import Thread
 
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 FLAG_SECONDS = 0.25
 """How often it looks whether the scheduler wants something of the chain in training."""
+
+LOOKING = 0.01
+"""The share of its time that it may take to look: a slow database is looked at less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Heartbeat:
         self._said: Description | None = None
         self._is_away = self._is_retired = False
         self._beat_at = -heartbeat_seconds
+        self._look_again_at = -inf
         self._stopped = Flag()
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -97,7 +102,7 @@ class Heartbeat:
         try:
             if self._is_due():
                 self._beat()
-            else:
+            elif self._clock() >= self._look_again_at:
                 self._poll()
         except (DatabaseUnavailable, LostRace) as problem:
             if not self._is_away:
@@ -183,7 +188,7 @@ class Heartbeat:
 
     def _poll(self) -> None:
         """What is wanted of the chains by now, without renewing anything."""
-        flags = dict[str, ChainFlags]()
+        begun_at, flags = self._clock(), dict[str, ChainFlags]()
         live = [pulse.claim for pulse in self._pulses() if not pulse.claim.over.is_set()]
         if live:
             with self._records.read() as rows:
@@ -192,7 +197,8 @@ class Heartbeat:
                         flags[claim.chain] = rows.chains.flags(claim.chain, claim.fence)
                     except Fenced:
                         self._lose(claim)
-        self.flags = flags
+        self.flags, now = flags, self._clock()
+        self._look_again_at = now + (now - begun_at) / LOOKING
 
     def _lose(self, claim: Claim) -> None:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
