@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from sqlalchemy.event import listen
 
 from app.api import tail as module
+from app.api.feed import Feed, server_sent
+from app.api.services import Services
 from app.api.tail import Tail, Watcher
 from app.domain.events import StudyPaused
 from app.events.database import DatabaseUnavailable
@@ -105,3 +108,32 @@ def test_everybody_is_woken_when_the_server_is_to_end() -> None:
             assert await woken(watcher) == "p"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [1, 100])
+def test_who_follows_a_study_in_which_nothing_happens_asks_nothing(use: Services, study: str, number: int) -> None:
+    """Of a real database: however many they are, each look of the tail is one statement, and that is all."""
+    database, asked = use.records.database, list[str]()  # type: ignore[attr-defined]
+
+    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("SELECT"):
+            asked.append(statement)
+
+    listen(database.engine, "before_cursor_execute", note)
+
+    async def main() -> None:
+        feeds = [server_sent(Feed(use, use.find(study), 0), use) for _ in range(number)]
+        following = [asyncio.create_task(to_the_end(feed)) for feed in feeds]
+        await until(lambda: len(asked) > number and all("position >" in one for one in asked[-10:]))
+        asked.clear()
+        await until(lambda: len(asked) >= 20)
+        assert len({*asked}) == 1
+        for task in following:
+            task.cancel()
+
+    asyncio.run(main())
+
+
+async def to_the_end(feed: AsyncIterator[bytes]) -> None:
+    async for _ in feed:
+        pass
