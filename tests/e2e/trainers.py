@@ -15,18 +15,22 @@ from stagetree import Trainer
 leaked: list[bytearray] = []
 """Never let go of, not even with the trainer that left it there."""
 
+broken = False
+"""What has happened to the device of this process, simulated: nothing works on it any more."""
+
 
 class Toy(Trainer):
     """Eight weights that a step moves by `lr`, `momentum` and every global generator.
 
     seconds: how long a step takes at least. journal: a file that gets a line for each step: process, slot's time before
-    and after it. tag: makes another plan. `mood` says what goes wrong, see `MOODS`.
+    and after it. tag: makes another plan. `mood` says what goes wrong, see `MOODS`: "hiccup" once a journal,
+    "sick" where the environment says so, and "device" for all that comes after it in the same process.
     """
 
     name = "toy"
     MOODS: ClassVar = (
         *("fine", "raise", "memory", "gpu_memory", "exit", "leave", "nan", "silent", "absurd", "unsavable"),
-        *("sleep", "chatty", "leak"),
+        *("sleep", "chatty", "leak", "hiccup", "device", "sick"),
     )
 
     def __init__(self, *, seed: int, device: str, seconds: float = 0.0, journal: str = "", tag: str = "") -> None:
@@ -73,6 +77,13 @@ class Toy(Trainer):
         self.trained = state["trained"]
 
     def _fail_if_in_the_mood(self) -> None:
+        global broken
+        broken = broken or self.mood == "device"
+        if broken or (self.mood == "sick" and os.environ.get("SICK")):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        if self.mood == "hiccup" and not os.path.exists(f"{self.journal}.hiccup"):
+            open(f"{self.journal}.hiccup", "w").close()
+            raise OSError("stale file handle")
         if self.mood == "raise":
             raise ValueError("the loss went through the roof")
         if self.mood == "memory":
