@@ -118,6 +118,15 @@ def test_a_model_is_not_used_for_other_names_of_hyper_parameters(cluster: Cluste
     assert cluster.values(done.id) == expected
 
 
+def test_what_is_given_for_the_run_alone_makes_no_other_plan(cluster: Cluster, tmp_path: Path) -> None:
+    """Where the data lies, or how many processes read it, changes no result; what was trained so serves all."""
+    first = cluster.run(cluster.submit(spec(({}, 4), runtime_args={"seconds": 0.0})))
+    journal = tmp_path / "journal"
+    second = cluster.run(cluster.submit(spec(({}, 6), runtime_args={"journal": str(journal)})))
+    assert (first.executed, second.executed) == (4, 2)
+    assert len(journal.read_text().splitlines()) == 2
+
+
 def test_a_chain_goes_on_with_the_model_in_memory(cluster: Cluster) -> None:
     builds = list[int]()
     cluster.script = lambda slot, process, what, step: builds.append(step) if what in ("build", "load") else None
