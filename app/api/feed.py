@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from time import monotonic
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
@@ -91,12 +92,9 @@ class Feed:
 
     def _read_assignments(self) -> None:
         """Those from before we began."""
-        version = 0
-        while version < self.version and (batch := self._use.log.read(self.stream, after=version, limit=BATCH)):
-            version = batch[-1].version
-            for recorded in batch:
-                if isinstance(recorded.event, e.ChainAssigned):
-                    self._follow_chain(recorded.event)
+        for recorded in takewhile(lambda each: each.version <= self.version, self._use.log.scan(self.stream)):
+            if isinstance(recorded.event, e.ChainAssigned):
+                self._follow_chain(recorded.event)
 
 
 async def server_sent(feed: Feed, use: Services) -> AsyncIterator[bytes]:

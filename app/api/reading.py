@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from app.api import ordering, views
@@ -21,7 +22,7 @@ from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
 
 Json = dict[str, Any]
-LOG_BATCH = 5000
+LOG_CHARACTERS = 2**16
 ROWS = 500
 
 
@@ -107,8 +108,8 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     """Every decision derived again. Raises `Unknown` for a position before the study."""
     from app.scheduling.replay import replay as replayed
 
-    log = ((recorded.position, recorded.event) for recorded in use.log.read(row.stream))
-    found = replayed(log, StudyId(row.id), at=at)
+    log = ((recorded.position, recorded.event) for recorded in use.log.scan(row.stream))
+    found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
     if row.id not in found.plan.studies:
         raise Unknown(f"there was no study {row.id} yet at event {at}: `stagetree events` lists those it has")
     return writable(found.to_json())
@@ -116,19 +117,22 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
 
 def log(use: Services, row: StudyRow) -> Iterator[str]:
     """The whole log of the study's plan, one event a line."""
-    version = 0
-    while batch := use.log.read(row.stream, after=version, limit=LOG_BATCH):
-        yield from lines(batch)
-        version = batch[-1].version
+    return lines(use.log.scan(row.stream))
 
 
-def trial_log(use: Services, row: StudyRow, number: int) -> str:
-    """What the trial printed while it was trained. Raises `Unknown` where nothing is kept."""
+def trial_log(use: Services, row: StudyRow, number: int) -> Iterator[str]:
+    """What the trial printed while it was trained, in parts. Raises `Unknown` where nothing is kept."""
     trial(use, row, number)
     path = use.logs and use.logs / row.id / f"{number}.log"
     if path is None or not path.is_file():
         raise Unknown(f"nothing is kept of what trial {number} of study {row.id} printed, if anything was")
-    return path.read_text(encoding="utf-8", errors="replace")
+    return _text(path)
+
+
+def _text(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while part := file.read(LOG_CHARACTERS):
+            yield part
 
 
 def trainers(use: Services, limit: int, cursor: str | None = None) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ def imagined(
     from app.cli import stacks
     from app.cli.finding import study_id
     from app.domain.ids import StudyId
+    from app.events.export import parse
     from app.simulation.what_if import what_if
 
     if log:
@@ -41,7 +43,8 @@ def imagined(
             study = study_id(service.client, study)
             text = service.client.log(study)
     known = from_log(text, study, at, str(log or "the log"))
-    return what_if(known.log, StudyId(study), changes_of(changes, "--what-if"))
+    events = [event for _, event in islice(parse(text.splitlines()), known.events)]
+    return what_if(events, StudyId(study), changes_of(changes, "--what-if"))
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:

@@ -118,7 +118,7 @@ class Store:
     def trial_log(self, study: str, number: int) -> str:
         from app.api import reading
 
-        return reading.trial_log(self._use, self._use.find(study), number)
+        return "".join(reading.trial_log(self._use, self._use.find(study), number))
 
 
 def _is_held(lock: Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import StreamingResponse
 
 from app.api import paging, reading, schemas, views
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
@@ -88,12 +88,12 @@ def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
 @router.get(
     "/{number}/log",
     summary="What a trial printed",
-    response_class=PlainTextResponse,
+    response_class=StreamingResponse,
     responses={200: {"content": {"text/plain": {"example": "epoch 3: loss 0.21\\n"}}}, **refusals(404)},
 )
-def get_trial_log(row: Found, number: TrialPath, use: Use) -> PlainTextResponse:
+def get_trial_log(row: Found, number: TrialPath, use: Use) -> StreamingResponse:
     """A stage that several trials share is in the log of the one it was run for."""
-    return PlainTextResponse(reading.trial_log(use, row, number))
+    return StreamingResponse(reading.trial_log(use, row, number), media_type="text/plain")
 
 
 @router.post(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.away import LostRace
@@ -12,6 +12,9 @@ from app.domain.ids import StudyId
 from app.events.rows.ports import RowsPort
 
 Alongside = Callable[[RowsPort], None]
+
+PART = 5000
+"""As many events are held at once where a whole stream is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,12 @@ class EventLog(ABC):
         return self.write(
             Append(stream=stream, events=events, expected=expected, at=at, idempotency=once, alongside=alongside)
         )
+
+    def scan(self, stream: str, *, after: int = 0) -> Iterator[Recorded]:
+        """As `read`, however long the stream is: in parts, each when it is wanted."""
+        while batch := self.read(stream, after=after, limit=PART):
+            yield from batch
+            after = batch[-1].version
 
     @abstractmethod
     def write(self, append: Append) -> list[Recorded]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from app.domain import events as e
 from app.domain.evolve import evolve, strikes
@@ -15,15 +16,21 @@ from app.scheduling.replay.report import Replay
 Numbered = tuple[int, e.Event]
 
 
-def replay(log: Iterable[Numbered], study: StudyId, *, at: int | None = None) -> Replay:
+def replay(
+    log: Iterable[Numbered], study: StudyId, *, at: int | None = None, struck: frozenset[StudyId] | None = None
+) -> Replay:
     """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged.
 
-    Of a study that was struck there is nothing to derive.
+    struck: the studies that were struck, of which there is nothing to derive; where that is not said, the log is held
+    as a whole, to know it beforehand.
     """
     found = Replay(study)
     judge: Judge | None = None
-    events = [(number, event) for number, event in log if at is None or number <= at]
-    found.plan.struck = strikes(event for _, event in events)
+    events: Iterator[Numbered] = takewhile(lambda numbered: at is None or numbered[0] <= at, log)
+    if struck is None:
+        held = list(events)
+        struck, events = strikes(event for _, event in held), iter(held)
+    found.plan.struck = struck
     for number, event in events:
         try:
             judge = _follow(found, judge, number, event)
@@ -42,7 +49,6 @@ def _follow(found: Replay, judge: Judge | None, number: int, event: e.Event) -> 
     known = len(found.plan.studies[study].history) if study in found.plan.studies else 0
     evolve(found.plan, event)
     found.events += 1
-    found.log.append(event)
     if study in found.plan.studies:
         found.history += lines(found, number, event, found.plan.studies[study], known)
     if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain import events as e
 from app.domain import results
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
@@ -18,7 +17,7 @@ Json = dict[str, Any]
 class Replay:
     """What replaying a study found.
 
-    events: how many events were folded; log: those events. history: every result and decision, in the order of the log.
+    events: how many events were folded. history: every result and decision, in the order of the log.
     difference: the first event that does not follow from those before it, with a sentence that says why; None if there
     is none. Where a log cannot be followed any further, it ends there.
     """
@@ -29,7 +28,6 @@ class Replay:
     decisions: int = 0
     history: list[Json] = field(default_factory=list)
     difference: Json | None = None
-    log: list[e.Event] = field(default_factory=list)
     standing: dict[int, Json] = field(default_factory=dict)  # rung and bracket of each trial
 
     @property

@@ -94,7 +94,7 @@ def _do_others_get_on(parts: Parts, stream: str) -> bool:
     """Whether a stage of the plan was completed on another slot since the first of the failures."""
     after = parts.health.since.get(stream, 0)
     try:
-        later = parts.records.log.read(stream, after=after)
+        later = parts.records.log.scan(stream, after=after)
         chains = {each.event.chain for each in later if isinstance(each.event, e.StageCompleted)}
         with parts.records.read() as rows:
             found = [rows.chains.get(chain) for chain in chains]
