@@ -14,7 +14,7 @@ from typing import Any
 from app.api.forms import form_text
 from app.api.progress import progress
 from app.api.writable import writable
-from app.domain import accounting, results
+from app.domain import accounting, exactness, results
 from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
@@ -49,6 +49,7 @@ def study(
         "name": found.spec.get("name", ""),
         "state": found.state,
         "error": writable(found.error),
+        "not_exact": writable(exactness.of_study(plan, found)),
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
         "value": found.spec.get("value", "last"),
@@ -110,6 +111,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
     study = plan.studies[trial.study]
     curve = [{"step": step, "metrics": writable(_finite(metrics))} for step, metrics in plan.curve(trial)]
     detail = {"asked": trial.asked, "reason": trial.reason, "path": trial.path, "curve": curve}
+    detail["not_exact"] = writable(exactness.of_trial(plan, trial))
     shown = _trial(plan, study, trial, _busy(plan), standing(study))
     return shown | detail | ({"failure": writable(trial.error)} if trial.error else {})
 

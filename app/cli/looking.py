@@ -108,10 +108,11 @@ def trial(
     with stacks.reading(server, dir) as service:
         name = study_id(service.client, id)
         found = service.client.trial(name, number)
-    print_json(found) if output is Format.json else _print_trial(name, found)
+    print_json(found) if output is Format.json else print_trial(name, found)
 
 
-def _print_trial(study: str, trial: Json) -> None:
+def print_trial(study: str, trial: Json) -> None:
+    """A trial, its results and its curve, and how it failed."""
     print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
     print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
     for name in ("last", "best"):
@@ -120,6 +121,8 @@ def _print_trial(study: str, trial: Json) -> None:
     print(f"values    {one_line(short_hp(trial['hp']))}")
     if reason := {name: value for name, value in trial["reason"].items() if name != "sample"}:
         print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
+    for each in trial.get("not_exact", ()):
+        print(f"not exact: {one_line(each)}")
     if trial["curve"]:
         print()
         names = sorted({name for point in trial["curve"] for name in point["metrics"]})

@@ -22,11 +22,13 @@ PARTS = {
 
 
 def print_result(study: Json) -> None:
-    """The best trials, the waterfall of what they cost, and the failures with the first of their tracebacks."""
+    """The best trials, the waterfall of what they cost, and in what they are not exact."""
     print_best(study)
     print()
     print_cost(study)
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
+    for each in study.get("not_exact", ()):
+        print(f"not exact: {one_line(each)}")
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
 

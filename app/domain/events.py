@@ -245,6 +245,18 @@ class CheckpointDropped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactnessLost:
+    """What a stage trained or measured in `node`, up to `step` and further, may differ from a training alone.
+
+    `reason` is in words that follow "3 stages": went on under another torch (2.13.0 after 2.12.0).
+    """
+
+    node: NodeId
+    step: int
+    reason: str
+
+
 Event = (
     PlanOpened
     | StudySubmitted
@@ -267,4 +279,5 @@ Event = (
     | Evaluated
     | CheckpointKept
     | CheckpointDropped
+    | ExactnessLost
 )

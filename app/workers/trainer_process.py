@@ -30,8 +30,8 @@ class TrainedTo:
 class TrainerProcess(TrainerConnection):
     """One process, one trainer file, at most one model. What every call raises, its connection says.
 
-    info: what the process said of itself, `torch` and `device_name`. not_exact: the operations it has warned of, which
-    have no deterministic form, since it was started.
+    info: what the process said of itself: `torch`, `device_name` and, on a GPU, `cuda`. not_exact: the operations
+    without a deterministic form that the model has used since it was built, as far as was heard.
     """
 
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
@@ -95,10 +95,15 @@ class TrainerProcess(TrainerConnection):
         """
         what = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
         self._ask("build", deadline, **what, determinism=determinism)
+        self.not_exact = ()
 
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> None:
-        """Put the model where it was after `step` steps; `state` stays the caller's."""
-        self._ask("load", deadline, state.fd, hp=dict(hp), step=step)
+    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]:
+        """Put the model where it was after `step` steps; `state` stays the caller's.
+
+        How this process differs from the one that made the state: see `stagetree.runtime.inexact.changes`.
+        """
+        answer, _ = self._ask("load", deadline, state.fd, hp=dict(hp), step=step)
+        return tuple(answer["not_exact"])
 
     def train(
         self,
@@ -140,6 +145,7 @@ class TrainerProcess(TrainerConnection):
     def evaluate(self, *, deadline: Deadline) -> dict[str, float | None]:
         """The metrics of the model as it stands."""
         answer, _ = self._ask("evaluate", deadline)
+        self.not_exact = tuple(answer["not_exact"])
         metrics: dict[str, float | None] = answer["metrics"]
         return metrics
 

@@ -104,12 +104,16 @@ class Progress(Answer):
 
 
 class StudyAnswer(Answer):
-    """A study with its results so far; `spec` and `trials` only where they were asked for."""
+    """A study with its results so far; `spec` and `trials` only where they were asked for.
+
+    `not_exact` says why results may differ in their last bits from those of trials trained alone, where they may.
+    """
 
     study: str
     name: str = ""
     state: StudyState
     error: str | None = None
+    not_exact: list[str] = []
     metric: str = ""
     mode: str = ""
     value: str = "last"

@@ -52,10 +52,11 @@ class Failure(Answer):
 
 
 class TrialDetail(Trial):
-    """A trial with its curve, and its nodes in the search plan, root first."""
+    """A trial with its curve, and its nodes in the search plan, root first; `not_exact` as in a study."""
 
     asked: list[int] = []
     reason: Json = {}
     path: list[str] = []
     curve: list[Point] = []
+    not_exact: list[str] = []
     failure: Failure | None = None

@@ -109,6 +109,7 @@ class Child:
         self._file = message["file"]
         self._drop()
         machine.set_determinism(message["determinism"])
+        inexact.forget()
         with user_code():
             kind = load_trainer(self._file, message["name"])
         self._model = Model.build(kind, message["args"], message["seed"], self._device)
@@ -120,11 +121,11 @@ class Child:
             saved = state_format.read(fds[0])
         finally:
             os.close(fds[0])
-        there, here = saved.get("machine"), self._machine
-        if there and there != here:
-            print(f"--- goes on with a state that was made under {_said(there)}; here it is {_said(here)}")
+        reasons = inexact.changes(saved.get("machine", {}), self._machine)
+        for reason in reasons:
+            print(f"--- not exact: {reason}")
         self._built.load(saved, self._values(message["hp"]), message["step"])
-        return {}
+        return {"not_exact": reasons}
 
     def _train(self, message: Message, fds: list[int]) -> Message:
         model, timeline, until = self._built, self._values(message["hp"]), message["until"]
@@ -140,7 +141,7 @@ class Child:
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
         metrics = self._built.evaluate()
-        return {"metrics": {plain(name): value for name, value in metrics.items()}}
+        return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         fd, size = self._built.save(self._machine)
@@ -183,10 +184,6 @@ class Child:
             gc.collect()
             if self._device != "cpu":
                 torch.cuda.empty_cache()
-
-
-def _said(machine: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def _log_to(fd: int) -> None:

@@ -39,7 +39,8 @@ class Machine:
         if self.device == "cpu":
             _keep_freed_memory()
             return {"torch": torch.__version__, "device_name": "cpu"}
-        return {"torch": torch.__version__, "device_name": self._start_device()}
+        name = self._start_device()
+        return {"torch": torch.__version__, "cuda": torch.version.cuda, "device_name": name}
 
     def _set_environment(self) -> None:
         if self.visible_devices is not None:

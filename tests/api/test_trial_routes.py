@@ -9,6 +9,8 @@ from fastapi.testclient import TestClient
 
 from app.api.services import Services
 from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
 from tests.api.world import API, Workers, changed
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}
@@ -43,7 +45,17 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
         "hp": {"bs": {"family": "constant", "value": 64}, "lr": HP["lr"]},
         "asked": [40],
         "reason": {"by": "tuner"},
+        "not_exact": [],
     }
+
+
+def test_a_trial_and_its_study_say_why_they_are_not_exact(http: TestClient, tuned: str, workers: Workers) -> None:
+    first, second = (workers.plan(tuned).studies[StudyId(tuned)].trials[number].path[0] for number in range(2))
+    assert first == second  # what both begin with
+    torch = "went on under another torch (2.13.0 after 2.12.0)"
+    workers.record(tuned, e.ExactnessLost(node=first, step=11, reason=torch))
+    assert http.get(f"/studies/{tuned}/trials/0").json()["not_exact"] == [f"1 stage {torch}"]
+    assert http.get(f"/studies/{tuned}").json()["not_exact"] == [f"1 stage {torch}"]
 
 
 def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, tuned: str, workers: Workers) -> None:

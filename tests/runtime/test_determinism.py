@@ -50,6 +50,12 @@ def test_the_operation_is_an_error_or_told_or_allowed(start: Start, deadline: De
     build("warn")
     process.train({}, 1, deadline=deadline)
     assert process.not_exact == ("put_",)
+    build("warn")
+    assert process.not_exact == ()  # this one has used nothing yet
+    process.evaluate(deadline=deadline)
+    assert process.not_exact == ()
+    process.train({}, 1, deadline=deadline)
+    assert process.not_exact == ("put_",)
     build("strict")
     with pytest.raises(TrainerFailed, match="put_ does not have a deterministic implementation"):
         process.train({}, 1, deadline=deadline)

@@ -9,6 +9,7 @@ from typing import Any
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainedTo
+from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
@@ -19,7 +20,8 @@ from stagetree.runtime.timeline import Timeline
 class InProcess:
     """What a trainer's process does, in this one. `script` holds what a test wants to happen.
 
-    It is called with what is done and the step at which; what it raises is what the process raises.
+    It is called with what is done and the step at which; what it raises is what the process raises. `machine` and
+    `not_exact` are what the test says that they are.
     """
 
     def __init__(self, script: Callable[[InProcess, str, int], None]) -> None:
@@ -27,6 +29,8 @@ class InProcess:
         self.is_broken = self.is_closed = False
         self.logs: list[Path] = []
         self.resident = 0
+        self.machine: dict[str, Any] = {"torch": "2.12.0"}
+        self.not_exact: tuple[str, ...] = ()
 
     def log(self, path: Path) -> None:
         self.logs.append(path)
@@ -42,10 +46,12 @@ class InProcess:
             kind = load_trainer(file, name)
         self._model = Model.build(kind, args, seed, "cpu")
 
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> None:
+    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
         self._do("load")
         assert self._model is not None
-        self._model.load(read(state.fd), Timeline(hp), step)
+        saved = read(state.fd)
+        self._model.load(saved, Timeline(hp), step)
+        return tuple(inexact.changes(saved["machine"], self.machine))
 
     def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
         assert self._model is not None
@@ -67,7 +73,7 @@ class InProcess:
     def save(self, *, deadline: Any) -> State:
         self._do("save")
         assert self._model is not None
-        return State(*self._model.save())
+        return State(*self._model.save(self.machine))
 
     def resident_bytes(self) -> int:
         return self.resident

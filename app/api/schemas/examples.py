@@ -50,6 +50,7 @@ TRIAL_DETAIL: Json = {
     "reason": {"by": "tuner"},
     "path": [NODE],
     "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
+    "not_exact": [],
 }
 LISTED: Json = {
     "study": "digits-grid-3f9c1a",
@@ -93,6 +94,7 @@ STUDY: Json = {
     "name": "digits-grid",
     "state": "running",
     "error": None,
+    "not_exact": ["2 stages went on under another torch (2.13.0 after 2.12.0)"],
     "metric": "val_accuracy",
     "mode": "max",
     "value": "last",

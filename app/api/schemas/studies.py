@@ -98,6 +98,9 @@ class Study(BaseModel):
     name: str
     state: StudyState
     error: str | None
+    not_exact: list[str] = Field(
+        default=[], description="why results may differ in their last bits from those of trials trained alone"
+    )
     metric: str
     mode: str
     value: str = Field(description="last or best: which of a trial's results is its value")

@@ -48,6 +48,7 @@ class TrialDetail(Trial):
     reason: Json = Field(description="who wanted it, and why")
     path: list[str] = Field(description="its nodes in the search plan, root first")
     curve: list[Point]
+    not_exact: list[str] = Field(default=[], description="why it may differ in its last bits from a training alone")
     failure: Failure | None = None
 
 

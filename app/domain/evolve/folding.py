@@ -73,6 +73,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.keep_checkpoint(plan, event)
         case e.CheckpointDropped():
             results.drop_checkpoint(plan, event)
+        case e.ExactnessLost():
+            plan.node(event.node).not_exact[event.step, event.reason] = None
         case _:
             studies.take(plan, event)
 

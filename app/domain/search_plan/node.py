@@ -48,6 +48,7 @@ class Node:
     unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
     failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
+    not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     """
 
     id: NodeId
@@ -63,6 +64,7 @@ class Node:
     lost: dict[int, int] = field(default_factory=dict)
     unsaved: dict[int, int] = field(default_factory=dict)
     failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    not_exact: dict[tuple[int, str], None] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
     trained: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from app.domain import events as e
 from app.domain.ids import NodeId
@@ -25,6 +25,7 @@ from app.workers.slot.trainer_host import NoTrainerProcess, OtherVersion
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact import used
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class ChainRun:
             claim, work.intermediate_bytes, parts.records, parts.outbox, parts.saver
         )
         self._facts: list[e.Event] = []
+        self._reasons: set[str] = set()
         self._end_state: State | None = None
         self._waits_since: float | None = None
 
@@ -101,14 +103,19 @@ class ChainRun:
         execution.begin(parts.clock())
         log = parts.logs.begin(self.claim.chain, self._work, execution.index)
         parts.host.begin(self._work, execution.index, self._read, log)
+        self._reasons.clear()
+        self._note_inexact(parts.host.changes)
         while True:
             self._check_ours()
             match execution.next(self._outside()):
                 case Train(until):
                     self._state_facts()
-                    execution.reached(parts.host.train(self._work, until, self._on_progress))
+                    trained_to = parts.host.train(self._work, until, self._on_progress)
+                    self._note_inexact(map(used, parts.host.operations))
+                    execution.reached(trained_to)
                 case Evaluate():
                     self._facts.append(execution.evaluated(parts.host.evaluate()))
+                    self._note_inexact(map(used, parts.host.operations))
                 case Save(is_intermediate):
                     self._save(is_intermediate)
                 case Complete():
@@ -120,6 +127,13 @@ class ChainRun:
 
     def _read(self, resume: ResumePoint) -> State:
         return self._parts.reader.read(resume, self._check_wanted)
+
+    def _note_inexact(self, reasons: Iterable[str]) -> None:
+        """Facts of what is not exact from here on; of each reason one in a stage."""
+        for reason in reasons:
+            if reason not in self._reasons:
+                self._reasons.add(reason)
+                self._facts.append(self.execution.not_exact(reason))
 
     def _on_progress(self, step: int) -> int:
         if self.claim.over.is_set():

@@ -121,6 +121,7 @@ class ChainExecution:
         stage, self.state = self.stage, ExecutionState.TRAINING
         self.step, self.last_good_step = stage.start, stage.start if stage.start < stage.end else stage.start - 1
         self._evaluated_at = self._saved_at = -1
+        self._trains_from = stage.start
         self._began_at = self._last_save_at = now
 
     def next(self, outside: Outside) -> Action:
@@ -188,6 +189,11 @@ class ChainExecution:
     def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
         self._evaluated_at = self.step
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
+
+    def not_exact(self, reason: str) -> e.ExactnessLost:
+        """From the first step on that was trained last, or is next; at the end of the stage, if it trains nothing."""
+        step = min(self._trains_from + 1, self.stage.end)
+        return e.ExactnessLost(node=self.stage.node, step=step, reason=reason)
 
     def saved(self, now: float) -> None:
         """The state has been copied, and its way to the store has begun."""

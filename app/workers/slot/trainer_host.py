@@ -46,6 +46,9 @@ class ModelMisplaced(Exception):
 class Executor(Protocol):
     """What a trainer's process does: see `app.workers.trainer_process.TrainerProcess`."""
 
+    @property
+    def not_exact(self) -> tuple[str, ...]: ...
+
     def log(self, path: Path) -> None: ...
 
     def build(
@@ -59,7 +62,7 @@ class Executor(Protocol):
         determinism: str = ...,
     ) -> None: ...
 
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> None: ...
+    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]: ...
 
     def train(
         self,
@@ -102,7 +105,8 @@ class TrainerHost:
     """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
     may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
 
-    `busy_since` is when the call under way began, by the clock; None while there is none.
+    `busy_since` is when the call under way began, by the clock; None while there is none. `changes` says how the state
+    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`.
     """
 
     def __init__(
@@ -122,6 +126,12 @@ class TrainerHost:
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: float | None = None
+        self.changes: tuple[str, ...] = ()
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Those without a deterministic form that the model has used."""
+        return () if self._process is None else self._process.not_exact
 
     @property
     def versions(self) -> dict[str, str]:
@@ -135,6 +145,7 @@ class TrainerHost:
         """
         built = _Built.of(self._source_of(work), work)
         place, self._place = self._place, None
+        self.changes = ()
         if index == 0 and self._memory.has_grown:
             grown = self._memory.growth / 2**20
             logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
@@ -214,7 +225,8 @@ class TrainerHost:
                 self._build(work, built)
             if state is not None and work.resume is not None:
                 step = work.resume.step
-                self._call(lambda process: process.load(state, work.hp, step, deadline=self._deadline("load")))
+                load = self._deadline("load")
+                self.changes = self._call(lambda process: process.load(state, work.hp, step, deadline=load))
         finally:
             if state is not None:
                 state.close()

@@ -1,0 +1,28 @@
+"""The outcome of a study, and of a trial, as they are printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.api.schemas.examples import STUDY, TRIAL_DETAIL
+from app.cli.looking import print_trial
+from app.cli.result import print_result
+
+TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
+
+
+def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"]})
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
+
+
+def test_so_does_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    print_trial("digits", TRIAL_DETAIL | {"not_exact": [TORCH]})
+    assert f"not exact: {TORCH}" in capsys.readouterr().out.splitlines()
+
+
+def test_of_what_is_exact_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(STUDY | {"not_exact": []})
+    print_trial("digits", TRIAL_DETAIL)
+    assert "not exact" not in capsys.readouterr().out

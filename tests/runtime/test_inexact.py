@@ -1,0 +1,41 @@
+"""Reasons for which a result may differ in its last bits."""
+
+from __future__ import annotations
+
+from moods import Start, moody, train
+
+from app.workers.deadline import Deadline
+from stagetree.runtime.inexact import changes, operation_in
+
+
+def test_a_difference_of_machines_is_told_in_words() -> None:
+    there = {"torch": "2.12.0", "cuda": "12.6", "device_name": "A", "threads": 2}
+    assert changes(there, there) == []
+    assert changes(there, {"torch": "2.13.0", "cuda": "13.0", "device_name": "B", "threads": 4}) == [
+        "went on under another torch (2.13.0 after 2.12.0)",
+        "went on under another CUDA (13.0 after 12.6)",
+        "went on under another device (B after A)",
+        "went on under another number of threads (4 after 2)",
+    ]
+
+
+def test_what_an_older_checkpoint_does_not_tell_is_no_difference() -> None:
+    assert changes({}, {"torch": "2.13.0"}) == changes({"torch": "2.13.0"}, {"torch": "2.13.0", "threads": 1}) == []
+
+
+def test_torch_names_the_operation() -> None:
+    assert operation_in("put_ does not have a deterministic implementation, but you set it") == "put_"
+    assert operation_in("Flash Attention uses a non-deterministic algorithm. To turn it off ...") != ""
+    assert operation_in("x is deprecated") == ""
+
+
+def test_a_process_with_other_threads_says_so_of_a_state_that_it_loads(start: Start, deadline: Deadline) -> None:
+    one, two = moody(start()), moody(start(threads=2))
+    train(one, 2)
+    state, hp = one.save(deadline=deadline), {"mood": "fine"}
+    try:
+        assert one.load(state, hp, 2, deadline=deadline) == ()
+        others = "went on under another number of threads (2 after 1)"
+        assert two.load(state, hp, 2, deadline=deadline) == (others,)
+    finally:
+        state.close()
