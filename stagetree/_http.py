@@ -29,7 +29,7 @@ SILENCE = 60.0
 
 _TRY_AGAIN = {408, 429, 500, 502, 503, 504}
 _PROBLEMS: dict[int, type[ProblemError]] = {400: Invalid, 404: NotFound, 409: Conflict, 412: Conflict, 422: Invalid}
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 
 
 class StreamOver(Exception):
@@ -183,7 +183,7 @@ def _outline(response: httpx2.Response) -> str:
 
 
 def _seconds(text: str) -> float:
-    return min(float(text), _LONGEST_PAUSE) if text.isdecimal() else 0.0
+    return min(float(text), LONGEST_PAUSE) if text.isdecimal() else 0.0
 
 
 def is_passing(error: Unreachable | ProblemError) -> bool:
@@ -193,5 +193,5 @@ def is_passing(error: Unreachable | ProblemError) -> bool:
 
 def pause_after(failures: int) -> float:
     """How long to wait after so many failures in a row: twice as long each time, and never all clients together."""
-    longest = min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE)
+    longest = min(FIRST_PAUSE * 2.0**failures, LONGEST_PAUSE)
     return longest * random.uniform(0.5, 1)

@@ -124,7 +124,7 @@ class Embedded:
             return int(probe.getsockname()[1])
 
     def _spawn_all(self) -> None:
-        commands = self._commands()
+        commands = self.commands()
         self._spawn_trainers()  # first: it has most to import
         workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)
         self._spawn("redis", commands["redis"])
@@ -132,7 +132,7 @@ class Embedded:
         self._spawn("api", commands["api"])
         workers.stdin.close()  # type: ignore[union-attr]  # from here on its forks may look at the database
 
-    def _commands(self) -> dict[str, list[str]]:
+    def commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log."""
         workers = {"scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
         workers |= {name: worker_command(name) for name in slot_names(self.slots)}

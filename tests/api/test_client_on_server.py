@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError
+from stagetree.client import AsyncClient, Client, Conflict, Invalid, NotFound, ProblemError
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
 from tests.api.world import STUDY, Workers, changed
@@ -85,7 +86,12 @@ def test_refusals(client: Client) -> None:
     with pytest.raises(Invalid, match=r"mode: must be max or min.*\n.*stepps: is not a field"):
         client.submit(changed(mode="best", stepps=1))
     with pytest.raises(ProblemError, match="There is nothing at"):
-        client._run(client._core.http.get("/nowhere"))
+        asyncio.run(ask_for("/nowhere", client.url))
+
+
+async def ask_for(path: str, url: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.http.get(path)
 
 
 def test_events_over_many_pages(client: Client, workers: Workers) -> None:

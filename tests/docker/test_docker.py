@@ -87,7 +87,7 @@ def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
 
 
 def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path) -> None:
-    started = Embedded(tmp_path, 1, ())._commands()
+    started = Embedded(tmp_path, 1, ()).commands()
     workers = json.loads(started["workers"][-1])
     assert arguments(started["api"]) == arguments(docker_commands()["image api"])
     assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(workers[slot_names(1)[0]]).items()

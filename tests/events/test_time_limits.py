@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from proxies import Proxy, proxied
@@ -100,12 +101,9 @@ def test_a_primary_that_was_demoted_is_away(postgres_url: str, postgres_admin: E
 
 def test_a_full_pool_is_a_database_that_is_away(postgres_url: str) -> None:
     database = Database(postgres_url, patience=0.2)
-    limit = database.engine.pool.size() + database.engine.pool._max_overflow  # type: ignore[attr-defined]
-    held = [database.engine.connect() for _ in range(limit)]
-    with pytest.raises(DatabaseUnavailable, match="QueuePool"), database.read():
-        pass
-    for connection in held:
-        connection.close()
+    with pytest.raises(DatabaseUnavailable, match="QueuePool"), ExitStack() as held:
+        for _ in range(100):  # more than any pool here has
+            held.enter_context(database.read())
     database.dispose()
 
 

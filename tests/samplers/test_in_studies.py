@@ -71,5 +71,5 @@ def test_replay_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     from app.scheduling.tuners.samplers import optuna_sampler
 
-    optuna_sampler._optuna.cache_clear()
+    optuna_sampler.load_optuna.cache_clear()
     assert replay(enumerate(simulator.events), STUDY).identical

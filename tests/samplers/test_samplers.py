@@ -158,7 +158,7 @@ def test_the_order_in_which_points_are_asked_for_is_no_matter(sampler: str) -> N
 
 @pytest.mark.parametrize("sampler", QUASI)
 def test_a_space_that_lets_no_point_through(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qmc, "_ATTEMPTS", 50)
+    monkeypatch.setattr(qmc, "ATTEMPTS", 50)
     study = spec(sampler)
     study.__dict__["search_space"] = type(study.search_space)(SPACE, lambda configuration: False)
     with pytest.raises(SequenceError, match="none of 50 points"):
@@ -190,8 +190,8 @@ def _optuna_trials(seen: list[TrialEvent], sampler: str = "tpe") -> dict[int, tu
     """What Optuna knows of the trials, by their number with us."""
     told = optuna_sampler.OptunaMirror(spec(sampler), sampler)
     told.catch_up(seen)
-    known = told._study.get_trials()
-    return {trial: (known[number].state.name, known[number].value) for trial, number in told._numbers.items()}
+    known = told.study.get_trials()
+    return {trial: (known[number].state.name, known[number].value) for trial, number in told.numbers.items()}
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
@@ -233,7 +233,7 @@ def test_a_proposal_that_came_to_nothing_leaves_no_trace() -> None:
 
 
 def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optuna_sampler, "_ATTEMPTS", 2)
+    monkeypatch.setattr(optuna_sampler, "ATTEMPTS", 2)
     where = "lr < 0.0003"
     seen, proposals = story("tpe", 12, where=where)
     assert any(proposal.reason["asked"] == 2 for proposal in proposals)
@@ -250,7 +250,7 @@ def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(samplers, "find_spec", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    optuna_sampler._optuna.cache_clear()
+    optuna_sampler.load_optuna.cache_clear()
 
 
 @pytest.mark.usefixtures("no_optuna")
@@ -302,8 +302,8 @@ def test_learning_samplers_learn_of_what_was_known(sampler: str) -> None:
         made.observe(result(number, quality(proposal)))
     learned = proposed(made, 40)
     assert learned.reason["asked"] >= 1 and "sample" in learned.reason
-    mirror = made._then._told  # type: ignore[attr-defined]
-    assert [trial.value for trial in mirror._study.trials[:40]] == [quality(proposed(made, n)) for n in range(40)]
+    mirror = made.then.mirror  # type: ignore[attr-defined]
+    assert [trial.value for trial in mirror.study.trials[:40]] == [quality(proposed(made, n)) for n in range(40)]
 
 
 def test_what_is_known_and_not_in_the_space_is_tried_all_the_same() -> None:

@@ -37,7 +37,7 @@ class Accidents:
     """The log of some records, with accidents: `before_write` is called before each write, and may raise."""
 
     def __init__(self, records: Records) -> None:
-        self._inner = records
+        self.inner = records
         self.before_write: Callable[[Append], None] = lambda append: None
         self.before_read: Callable[[], None] = lambda: None
         self.log = _AccidentalLog(self)
@@ -45,16 +45,16 @@ class Accidents:
     @contextmanager
     def read(self) -> Iterator[RowsPort]:
         self.before_read()
-        with self._inner.read() as rows:
+        with self.inner.read() as rows:
             yield rows
 
     @contextmanager
     def write(self) -> Iterator[RowsPort]:
-        with self._inner.write() as rows:
+        with self.inner.write() as rows:
             yield rows
 
     def close(self) -> None:
-        self._inner.close()
+        self.inner.close()
 
 
 class _AccidentalLog:
@@ -63,10 +63,10 @@ class _AccidentalLog:
 
     def write(self, append: Append) -> list[Recorded]:
         self._accidents.before_write(append)
-        return self._accidents._inner.log.write(append)
+        return self._accidents.inner.log.write(append)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._accidents._inner.log, name)
+        return getattr(self._accidents.inner.log, name)
 
 
 def times(number: int, error: Exception) -> Callable[..., None]:
@@ -187,7 +187,7 @@ class Scene:
         with self.records.read() as rows:
             row = rows.chains.get(chain)
         assert row is not None
-        self.records._inner.log.append(row.stream, facts, expected=None, at=self.at, alongside=proof)
+        self.records.inner.log.append(row.stream, facts, expected=None, at=self.at, alongside=proof)
 
     def run(self, rounds: int = 100) -> None:
         """Tick and train until nothing is left to do."""

@@ -196,10 +196,10 @@ def test_an_idle_tick_is_one_read() -> None:
         scene.submit({"kind": "external"}, f"s{number}", f"p{number}")
     scene.scheduler.tick()
     reads: list[int] = []
-    log_reads = scene.records._inner.log.read
+    log_reads = scene.records.inner.log.read
     scene.records.before_read = lambda: reads.append(1)
     scene.records.before_write = lambda append: pytest.fail("nothing is to be written")
-    assert isinstance(scene.records._inner, MemoryRecords)
-    scene.records._inner.log.read = lambda *a, **k: (reads.append(2), log_reads(*a, **k))[1]  # type: ignore[method-assign]
+    assert isinstance(scene.records.inner, MemoryRecords)
+    scene.records.inner.log.read = lambda *a, **k: (reads.append(2), log_reads(*a, **k))[1]  # type: ignore[method-assign]
     scene.scheduler.tick()
     assert reads == [1]

@@ -1,16 +1,22 @@
-"""Ten thousand trials on a plan that four slots write to all the time: they come in, and nobody starves."""
+"""Ten thousand trials on a plan that four slots write to all the time: they come in, and nobody starves.
+
+In memory and on SQLite the slots are threads, on PostgreSQL processes of their own.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from scenes import PLAN, Scene
 
 from app.domain import events as e
 from app.events.database import Database
-from app.events.log import VersionConflict
+from app.events.log import EventLog, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records, SqlRecords
 from app.events.transact import back_off
@@ -21,44 +27,102 @@ MOST_TICKS = 50
 EVERY_SECONDS = 0.005
 """A slot reports a fact so often: far more often than any does, and less often than it could."""
 
-
-@pytest.fixture(params=["memory", "sqlite"])
-def records(request: pytest.FixtureRequest) -> Iterator[Records]:
-    if request.param == "memory":
-        yield MemoryRecords()
-        return
-    opened = SqlRecords(Database(request.getfixturevalue("sqlite_url")))
-    yield opened
-    opened.close()
+JOIN_SECONDS = 60.0
 
 
-def test_ten_thousand_trials_beside_four_writers(records: Records) -> None:
+def write(log: EventLog, node: str, is_over: Any, on_written: Callable[[], object]) -> None:
+    """What a slot does until it is over."""
+    while not is_over.wait(EVERY_SECONDS):
+        fact = e.Evaluated(node=node, step=1, metrics={"loss": 0.5})
+        try:
+            log.append(PLAN, [fact], expected=None, at=0.0)
+        except VersionConflict:
+            continue
+        on_written()
+
+
+def write_from_elsewhere(url: str, node: str, is_over: Any, written: Any) -> None:
+    """A slot in a process of its own."""
+
+    def on_written() -> None:
+        written.value += 1
+
+    records = SqlRecords(Database(url))
+    write(records.log, node, is_over, on_written)
+    records.close()
+
+
+@contextmanager
+def threads(records: Records, node: str) -> Iterator[list[Any]]:
+    is_over, written = threading.Event(), [Count() for _ in range(SLOTS)]
+    writers = [
+        threading.Thread(target=write, args=(records.log, node, is_over, written[number].add))
+        for number in range(SLOTS)
+    ]
+    with running(writers, is_over):
+        yield written
+
+
+@contextmanager
+def processes(url: str, node: str) -> Iterator[list[Any]]:
+    spawning = multiprocessing.get_context("spawn")
+    is_over, written = spawning.Event(), [spawning.Value("i", 0) for _ in range(SLOTS)]
+    writers = [
+        spawning.Process(target=write_from_elsewhere, args=(url, node, is_over, written[number]), daemon=True)
+        for number in range(SLOTS)
+    ]
+    with running(writers, is_over):
+        yield written
+    assert [writer.exitcode for writer in writers] == [0] * SLOTS
+
+
+@contextmanager
+def running(writers: list[Any], is_over: Any) -> Iterator[None]:
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for writer in writers:
+            writer.join(JOIN_SECONDS)
+
+
+def await_all(written: list[Any]) -> list[int]:
+    """What each has written by the time that all are at work."""
+    for _ in range(int(JOIN_SECONDS / EVERY_SECONDS)):
+        if all(each.value for each in written):
+            return [each.value for each in written]
+        threading.Event().wait(EVERY_SECONDS)
+    raise AssertionError(f"they have written {[each.value for each in written]}")
+
+
+class Count:
+    """How much one thread has written."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self) -> None:
+        self.value += 1
+
+
+@pytest.mark.parametrize("where", ["memory", "sqlite", "postgresql"])
+def test_ten_thousand_trials_beside_four_writers(request: pytest.FixtureRequest, where: str) -> None:
+    url = "" if where == "memory" else request.getfixturevalue({"sqlite": "sqlite_url"}.get(where, "postgres_url"))
+    records: Records = SqlRecords(Database(url)) if url else MemoryRecords()
     scene = Scene(records, slots=SLOTS, pause=back_off)
     scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.5}, "steps": 4}]}, "first")
     scene.scheduler.tick()
     (node,) = scene.study("first").trials[0].path
     scene.submit({"kind": "random", "num_trials": 10_000, "max_steps": 4})
-    is_over, written = threading.Event(), [0] * SLOTS
-
-    def write(number: int) -> None:
-        while not is_over.wait(EVERY_SECONDS):
-            fact = e.Evaluated(node=node, step=1, metrics={"loss": 0.5})
-            try:
-                records.log.append(PLAN, [fact], expected=None, at=0.0)
-            except VersionConflict:
-                continue
-            written[number] += 1
-
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(SLOTS)]
-    for writer in writers:
-        writer.start()
-    for _ in range(MOST_TICKS):
-        scene.scheduler.tick()
-        if len(scene.study().trials) == 10_000:
-            break
-    is_over.set()
-    for writer in writers:
-        writer.join()
+    with processes(url, node) if where == "postgresql" else threads(records, node) as written:
+        begun = await_all(written)
+        for _ in range(MOST_TICKS):
+            scene.scheduler.tick()
+            if len(scene.study().trials) == 10_000:
+                break
     assert len(scene.study().trials) == 10_000
     assert scene.study().state == "running"
-    assert min(written) > 0
+    assert all(each.value > before for each, before in zip(written, begun, strict=True))
+    records.close()

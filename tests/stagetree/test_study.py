@@ -22,7 +22,7 @@ import pytest
 
 from app.domain import events as e
 from stagetree import Constant, MultiStep
-from stagetree.client import Conflict, Invalid, NotFound, StagetreeError, Unreachable
+from stagetree.client import AsyncClient, Conflict, Invalid, NotFound, StagetreeError, Unreachable
 from stagetree.models import Trial
 from stagetree.study import AsyncStudy, Result, Study, StudyOver, TrialFailed, wait_all, wait_any
 from tests.api.world import Workers, changed
@@ -130,7 +130,8 @@ async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: W
         await asked(study, 4)
         await asyncio.to_thread(lambda: workers.fail(study.id, workers.assign(study.id, 0), "ValueError: no"))
         await train(workers, study, 1, None)
-        await study._client.cancel_trial(study.id, 2)
+        async with AsyncClient(study.url) as other:
+            await other.cancel_trial(study.id, 2)
         await train(workers, study, 3, 0.5)
         found = await wait_all(evals, return_exceptions=True)
         assert [str(each) for each in found[:3]] == [

@@ -41,13 +41,13 @@ class InProcess:
         assert self.file in ("", file), "a process serves one file"
         self.file = file
         self._model = None
-        self._do("build")
+        self.do("build")
         with user_code():
             kind = load_trainer(file, name)
         self._model = Model.build(kind, args, seed, "cpu")
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
-        self._do("load")
+        self.do("load")
         assert self._model is not None
         saved = read(state.fd)
         self._model.load(saved, Timeline(hp), step)
@@ -57,13 +57,13 @@ class InProcess:
         assert self._model is not None
         timeline = Timeline(hp)
         while self._model.step < until:
-            self._do("train")
+            self.do("train")
             self._advance(timeline)
             until = on_progress(self._model.step)
         return TrainedTo(self._model.step, 0.0)
 
     def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
-        self._do("evaluate")
+        self.do("evaluate")
         assert self._model is not None
         try:
             return self._model.evaluate()
@@ -71,7 +71,7 @@ class InProcess:
             raise self._at_step(failed) from None
 
     def save(self, *, deadline: Any) -> State:
-        self._do("save")
+        self.do("save")
         assert self._model is not None
         return State(*self._model.save(self.machine))
 
@@ -98,7 +98,7 @@ class InProcess:
     def step(self) -> int:
         return self._model.step if self._model else 0
 
-    def _do(self, what: str) -> None:
+    def do(self, what: str) -> None:
         assert not self.is_closed
         if self.is_broken:
             raise TrainerKilled("killed")

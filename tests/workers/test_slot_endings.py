@@ -113,7 +113,7 @@ def test_a_trainer_that_does_not_come_back_is_ended(cluster: Cluster) -> None:
             for _ in range(3):
                 cluster.beat()
                 cluster.clock.wait(3.0)
-            process._do("train")  # as a call does whose process was killed meanwhile
+            process.do("train")  # as a call does whose process was killed meanwhile
 
     cluster.script = script
     cluster.ticker.tick()

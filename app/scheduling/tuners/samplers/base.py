@@ -81,26 +81,26 @@ class Grid(NonAdaptive):
 
 
 class Enqueued:
-    """Configurations that the user knows already, then those of another sampler, which learns of them too."""
+    """Configurations that the user knows already, then those of another sampler, `then`, which learns of them too."""
 
     def __init__(self, spec: StudySpec, then: Sampler) -> None:
         self._first = [_known(spec, number) for number in range(len(spec.first))]
-        self._then = then
+        self.then = then
 
     @property
     def adaptive(self) -> bool:
-        return self._then.adaptive
+        return self.then.adaptive
 
     def propose(self, number: int) -> Proposal | None:
         known = len(self._first)
-        return self._first[number] if number < known else self._then.propose(number - known)
+        return self._first[number] if number < known else self.then.propose(number - known)
 
     def size(self) -> int | None:
-        size = self._then.size()
+        size = self.then.size()
         return None if size is None else len(self._first) + size
 
     def observe(self, event: TrialEvent) -> None:
-        self._then.observe(event)
+        self.then.observe(event)
 
 
 def _known(spec: StudySpec, number: int) -> Proposal:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
 
-_ATTEMPTS = 50
+ATTEMPTS = 50
 """How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
 
-_DRAWS = 1000
+DRAWS = 1000
 
 _ENDS = frozenset({"result", "fail", "stop", "cancel"})
 
@@ -43,6 +43,7 @@ class OptunaSampler:
     """Proposals of one of Optuna's samplers.
 
     With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
+    mirror: what Optuna knows; None until it was asked.
     """
 
     adaptive = True
@@ -50,7 +51,7 @@ class OptunaSampler:
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._spec, self._kind, self._space = spec, kind, spec.search_space
         self._seen: list[TrialEvent] = []
-        self._told: OptunaMirror | None = None
+        self.mirror: OptunaMirror | None = None
         self._last: tuple[tuple[int, int], Proposal] | None = None
 
     def size(self) -> int | None:
@@ -66,21 +67,21 @@ class OptunaSampler:
         return self._last[1]
 
     def _ask(self, number: int) -> Proposal:
-        self._told = self._told or OptunaMirror(self._spec, self._kind)
-        self._told.catch_up(self._seen)
-        for attempt in range(_ATTEMPTS):
-            sample, choose = _keeping(self._told.ask(f"{number}/{attempt}"))
+        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind)
+        self.mirror.catch_up(self._seen)
+        for attempt in range(ATTEMPTS):
+            sample, choose = _keeping(self.mirror.ask(f"{number}/{attempt}"))
             if (hp := self._made_of(choose)) is not None:
                 return Proposal(hp, {"sample": sample, "asked": attempt + 1})
         return self._drawn(number)
 
     def _drawn(self, number: int) -> Proposal:
         """A configuration by chance."""
-        for attempt in range(_DRAWS):
+        for attempt in range(DRAWS):
             sample, choose = _keeping(drawing(Random(f"{self._spec.sampling_seed}/{number}/{attempt}")))
             if (hp := self._made_of(choose)) is not None:
-                return Proposal(hp, {"sample": sample, "asked": _ATTEMPTS})
-        raise SequenceError("", f"must hold configurations that can be found: none of {_DRAWS} draws is one")
+                return Proposal(hp, {"sample": sample, "asked": ATTEMPTS})
+        raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
 
     def _made_of(self, choose: Choose) -> Hp | None:
         """The configuration that is chosen; None where it makes no sequence, or `where` refuses it."""
@@ -108,11 +109,11 @@ class OptunaMirror:
     """An Optuna study that knows what the history says.
 
     Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
-    again when the study is: CMA-ES seeds by the number of a trial.
+    again when the study is: CMA-ES seeds by the number of a trial. study: Optuna's; numbers: of its trials, by ours.
     """
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
-        self._optuna = _optuna()
+        self._optuna = load_optuna()
         self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
         self._free = spec.search_space.parameters()
         self._verdicts: dict[int, float | None] = {}  # by trial: its value, or that it failed
@@ -120,8 +121,8 @@ class OptunaMirror:
 
     def _begin(self) -> None:
         direction = "maximize" if self._spec.mode == "max" else "minimize"
-        self._study: Study = self._optuna.create_study(direction=direction)
-        self._numbers: dict[int, int] = {}  # by trial: Optuna's number
+        self.study: Study = self._optuna.create_study(direction=direction)
+        self.numbers: dict[int, int] = {}
         self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
         self._asked = self._read = 0
         self._open: Trial | None = None
@@ -134,8 +135,8 @@ class OptunaMirror:
 
     def _trial(self, key: str) -> Trial:
         seed = int.from_bytes(sha256(f"{self._spec.sampling_seed}/{key}".encode()).digest()[:4])
-        self._study.sampler = _sampler(self._kind, seed)
-        return self._study.ask()
+        self.study.sampler = _sampler(self._kind, seed)
+        return self.study.ask()
 
     def _give_up(self) -> None:
         if self._open is not None:
@@ -173,18 +174,18 @@ class OptunaMirror:
     def _take(self, event: TrialEvent) -> None:
         if event.kind == TrialEventKind.START and "sample" in event.reason:
             self._start(event.trial, event.reason["sample"], event.reason["asked"])
-        elif event.kind in _ENDS and event.trial in self._numbers and event.trial not in self._settled:
+        elif event.kind in _ENDS and event.trial in self.numbers and event.trial not in self._settled:
             self._settled[event.trial] = self._verdicts[event.trial]
-            self._tell(self._numbers[event.trial], self._verdicts[event.trial])
+            self._tell(self.numbers[event.trial], self._verdicts[event.trial])
 
     def _start(self, number: int, sample: Values, asked: int) -> None:
         """A trial of Optuna's, with these values, under way."""
         for _ in range(asked - self._asked):
-            self._study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
+            self.study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
         self._asked = 0
-        self._numbers[number] = len(self._study.get_trials(deepcopy=False))
+        self.numbers[number] = len(self.study.get_trials(deepcopy=False))
         if self._once:  # CMA-ES keeps its state in the trials that it was asked for
-            self._study.enqueue_trial(sample)
+            self.study.enqueue_trial(sample)
             trial = self._trial(f"{number}")
             _ = trial.relative_params  # asked for its sake alone
             for name in sample:
@@ -192,17 +193,17 @@ class OptunaMirror:
         else:
             free = {name: _distribution(self._free[name]) for name in sample}
             running = self._optuna.trial.TrialState.RUNNING
-            self._study.add_trial(self._optuna.create_trial(state=running, params=sample, distributions=free))
+            self.study.add_trial(self._optuna.create_trial(state=running, params=sample, distributions=free))
 
     def _tell(self, number: int, value: float | None) -> None:
         if value is None:
-            self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+            self.study.tell(number, state=self._optuna.trial.TrialState.FAIL)
         else:
-            self._study.tell(number, value)
+            self.study.tell(number, value)
 
 
 @cache
-def _optuna() -> Any:
+def load_optuna() -> Any:
     """The library, which keeps its thoughts to itself."""
     try:
         import optuna

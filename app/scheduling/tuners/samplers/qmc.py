@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stagetree.sequences import Sequence
 
 _BATCH = 64
-_ATTEMPTS = 1000
+ATTEMPTS = 1000
 """How many points in a row may be no configuration before we say that the space lets nothing through."""
 
 
@@ -42,8 +42,8 @@ class QMCSampler(NonAdaptive):
             if configuration is not None:
                 refused = 0
                 yield configuration
-            elif (refused := refused + 1) >= _ATTEMPTS:
-                raise SequenceError("", f"must hold configurations that can be found: none of {_ATTEMPTS} points is")
+            elif (refused := refused + 1) >= ATTEMPTS:
+                raise SequenceError("", f"must hold configurations that can be found: none of {ATTEMPTS} points is")
 
     def _configuration(self, point: Any) -> dict[str, Sequence] | None:
         values = {name: free.at(float(u)) for (name, free), u in zip(self._parameters.items(), point, strict=False)}
