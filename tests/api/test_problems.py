@@ -230,6 +230,14 @@ def test_a_parameter_that_is_wrong(http: TestClient, study: str, path: str, fiel
     check(answer, 422, "Something is wrong in one field.", **{field: answer.json()["errors"][0]["problem"]})
 
 
+@pytest.mark.parametrize(
+    "path", ["events?cursor=999999999999999999", "events?after=999999999999999999", "trials?cursor=9999"]
+)
+def test_a_place_behind_everything(http: TestClient, study: str, path: str) -> None:
+    answer = http.get(f"/studies/{study}/{path}")
+    assert (answer.status_code, answer.json()) == (200, {"items": [], "next_cursor": None})
+
+
 def test_slots_to_preview_for(http: TestClient) -> None:
     assert http.post("/studies:preview?slots=0", json=STUDY).json()["errors"][0]["field"] == "slots"
 

@@ -212,6 +212,19 @@ def test_the_same_key_with_another_body_or_path_is_refused(http: TestClient, stu
     assert http.get(f"/studies/{study}").json()["state"] == "running"
 
 
+def test_the_same_key_with_another_query_is_refused(http: TestClient, workers: Workers) -> None:
+    """What is asked for may stand in the query."""
+    growing = changed(space={"lr": {"uniform": [0, 1]}}, tuner={"kind": "random", "num_trials": 1, "max_steps": 40})
+    study = http.post("/studies", json=growing).json()["study"]
+    workers.tune(study)
+    workers.finish(study, workers.assign(study, 0), {"accuracy": 0.5})
+    workers.close(study)
+    headers = {"Idempotency-Key": "k"}
+    assert http.post(f"/studies/{study}:reopen?num_trials=2", headers=headers).json()["state"] == "running"
+    assert http.post(f"/studies/{study}:reopen?num_trials=2", headers=headers).status_code == 200
+    assert http.post(f"/studies/{study}:reopen?num_trials=9", headers=headers).status_code == 422
+
+
 def test_without_a_key_each_post_is_a_study(http: TestClient) -> None:
     assert http.post("/studies", json=STUDY).json()["study"] != http.post("/studies", json=STUDY).json()["study"]
 

@@ -111,6 +111,18 @@ def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None
     assert states(story, study) == ["failed", "failed", "active"]
 
 
+def test_success_forgets_the_workers_that_were_lost(story: Story) -> None:
+    """A machine that dies now and then during a long training is no fault of the trial."""
+    study = story.submit(({"h": 1}, 10))
+    (node,) = story.path(study)
+    for _ in range(MAX_LOST - 1):
+        story.give(c.LoseChain(chain=story.assign((node, 0, 10)).id, steps=3))
+    assert node.lost == {0: MAX_LOST - 1}
+    story.finish(story.assign((node, 0, 10)))
+    assert node.lost == {}
+    assert states(story, study) == ["completed"]
+
+
 def test_an_evaluation_that_kills_its_worker_is_poison_too(story: Story) -> None:
     study = story.submit(({"h": 1}, 10), ({"h": 1}, 5))
     (node,) = story.path(study)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+from app.embedded import Embedded
+from app.events.database import Database
 from app.workers.retiring import Retiring
 
 HANGS = """
@@ -35,3 +38,11 @@ def test_a_fork_knows_that_its_worker_is_to_end() -> None:
     os.write(ready[1], b"x")
     assert os.read(answer[0], 3) == b"yes"
     os.waitpid(pid, 0)
+
+
+def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
+    """Who is interrupted while it starts stops what there is."""
+    for folder in (tmp_path / "not there", tmp_path):
+        Embedded(folder, 1, ()).stop()
+    Database(f"sqlite:///{tmp_path / 'stagetree.db'}").engine.connect().close()  # a file without tables
+    Embedded(tmp_path, 1, ()).stop()

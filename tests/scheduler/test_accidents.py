@@ -6,9 +6,10 @@ import gc
 from typing import NoReturn
 
 import pytest
-from scenes import AWAY, LOST_RACE, RANDOM, Scene, times
+from scenes import AWAY, LOST_RACE, RANDOM, Json, Scene, times
 
 from app.domain import events as e
+from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
 from app.events.plans import MOST_IDLE, Plans
@@ -18,6 +19,9 @@ from app.scheduling.frontier import Frontier
 from app.scheduling.replay import replay
 from app.scheduling.tuners import TUNERS
 from app.scheduling.tuners.asha import Asha
+from app.scheduling.tuners.driver import TunerDriver, make_driver
+from stagetree.spec import SpecError
+from stagetree.spec.errors import Problem
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
 
@@ -96,6 +100,28 @@ def test_what_a_tuner_raises_fails_its_study(monkeypatch: pytest.MonkeyPatch) ->
     assert scene.study("broken").state == "failed"
     assert "the tuner failed: ZeroDivisionError: no rung is left" in (scene.study("broken").error or "")
     assert scene.study("sound").state == "completed"
+
+
+def test_a_study_file_that_this_version_does_not_read_waits_for_one_that_does(caplog: pytest.LogCaptureFixture) -> None:
+    """After an upgrade, the files of running studies are read by stricter rules."""
+
+    def strict(study: StudyId, spec: Json) -> TunerDriver:
+        if is_strict and study == "old":
+            raise SpecError([Problem("tuner.kind", "is not known any more")])
+        return make_driver(study, spec)
+
+    is_strict = True
+    scene = Scene(make_driver=strict)
+    scene.submit(RANDOM, "old")
+    scene.submit(RANDOM, "new")
+    scene.run()
+    assert scene.study("new").state == "completed"
+    assert scene.study("old").state == "running" and not scene.study("old").trials
+    assert "study old waits: this version does not read its study file" in caplog.text
+    is_strict = False
+    scene.scheduler = scene.make_scheduler()  # of the version before, or the next one
+    scene.run()
+    assert scene.study("old").state == "completed"
 
 
 def test_a_plan_that_cannot_be_folded_holds_up_itself_alone() -> None:

@@ -381,6 +381,15 @@ def test_a_program_that_closes_nothing_ends(server: str) -> None:
     assert said.stdout == "running\n"
 
 
+def test_a_server_that_cannot_be_named_leaves_no_thread_behind() -> None:
+    def fail() -> int:
+        with pytest.raises(Unreachable):
+            Study.open("s1", url="http://[::1")
+        return threading.active_count()
+
+    assert fail() == fail() == fail()
+
+
 def test_a_fork_has_a_loop_of_its_own(server: str) -> None:
     with Study.create(FIELDS, url=server) as study, ProcessPoolExecutor(1, get_context("fork")) as pool:
         assert pool.submit(state_of, study.id, server).result(60) == "running"

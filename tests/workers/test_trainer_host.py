@@ -1,0 +1,73 @@
+"""The model in memory is where a stage begins, or the stage does not begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from cluster import TOY
+from in_process import InProcess
+
+from app.domain.events import Stage
+from app.domain.ids import NodeId, StudyId
+from app.registry import TrainerSource
+from app.scheduling.assignment import ChainAssignment, ResumePoint
+from app.workers.slot.trainer_host import ModelMisplaced, TrainerHost
+
+
+def work() -> ChainAssignment:
+    stages = tuple(Stage(node=NodeId("n"), start=at, end=at + 2, study=StudyId("s")) for at in (0, 2))
+    return ChainAssignment(
+        plan="p",
+        trainer="toy",
+        trainer_version="1",
+        trainer_args={},
+        seed=0,
+        hp={"lr": 0.1},
+        stages=stages,
+        study="s",
+        trial=0,
+        resume=None,
+    )
+
+
+def host() -> TrainerHost:
+    return TrainerHost(lambda: InProcess(lambda *_: None), lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
+
+
+def read(resume: ResumePoint) -> NoReturn:
+    raise AssertionError("no checkpoint is read")
+
+
+def train(trainer: TrainerHost, index: int) -> None:
+    trainer.begin(work(), index, read, None)
+    trainer.train(work(), work().stages[index].end, lambda step: work().stages[index].end)
+
+
+def test_the_next_stage_goes_on_where_the_one_before_ended() -> None:
+    trainer = host()
+    train(trainer, 0)
+    trainer.stay(("p", "n", 2))
+    train(trainer, 1)
+
+
+@pytest.mark.parametrize("place", [None, ("p", "n", 1), ("p", "m", 2), ("q", "n", 2)])
+def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, int] | None) -> None:
+    """Else its metrics would be those of other steps, under its node's name."""
+    trainer = host()
+    train(trainer, 0)
+    if place:
+        trainer.stay(place)
+    with pytest.raises(ModelMisplaced, match="the model in memory is at"):
+        trainer.begin(work(), 1, read, None)
+
+
+def test_no_stage_but_the_first_begins_in_a_fresh_process() -> None:
+    with pytest.raises(ModelMisplaced):
+        host().begin(work(), 1, read, Path("log"))
+
+
+def test_a_state_of_nobody_is_no_model() -> None:
+    with pytest.raises(ModelMisplaced, match="no process"):
+        host().save()
