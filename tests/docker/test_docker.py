@@ -133,6 +133,14 @@ def test_the_secrets_of_the_store_agree() -> None:
     ]
 
 
+def test_the_broker_asks_for_the_password_that_ours_have() -> None:
+    """Whoever can write to it can have a slot train."""
+    command = COMPOSE["services"]["redis"]["command"]
+    password = command[command.index("--requirepass") + 1]
+    assert password
+    assert COMPOSE["x-settings"]["STAGETREE_BROKER_URL"] == f"redis://:{password}@redis:6379/0"
+
+
 def test_only_the_api_is_published_and_only_on_this_machine() -> None:
     assert {name: service["ports"] for name, service in SERVICES.items() if "ports" in service} == {
         "api": ["127.0.0.1:8000:8000"]
