@@ -158,10 +158,8 @@ class ChainRun:
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
         self._state_facts(done, proof=self._moved_on(place, is_last), is_news=news)
-        self._save_end(stage)
-        if is_last:
-            self._end([execution.finished()], lambda rows: rows.chains.finish(self.claim.chain, self.claim.fence))
-        else:
+        self._save_end(stage, [execution.finished()] if is_last else [])
+        if not is_last:
             self._waits_since = parts.clock()
 
     def _moved_on(self, place: tuple[str, str, int], is_last: bool) -> Alongside:
@@ -191,19 +189,31 @@ class ChainRun:
         else:
             self._upload(stage, execution.step, state, copied_at - begun_at, is_intermediate)
 
-    def _save_end(self, stage: e.Stage) -> None:
+    def _save_end(self, stage: e.Stage, last_words: Sequence[e.Event]) -> None:
+        """last_words: about the chain, if this was its end. They go on record together with the last checkpoint."""
         state, self._end_state = self._end_state, None
         if state is not None:
-            self._upload(stage, stage.end, state, 0.0, False)
+            self._upload(stage, stage.end, state, 0.0, False, last_words)
+        elif last_words:
+            self._end(last_words, self._finish)
 
-    def _upload(self, stage: e.Stage, step: int, state: State, seconds: float, is_intermediate: bool) -> None:
+    def _upload(
+        self,
+        stage: e.Stage,
+        step: int,
+        state: State,
+        seconds: float,
+        is_intermediate: bool,
+        last_words: Sequence[e.Event] = (),
+    ) -> None:
         def then(stored: Stored, upload_seconds: float) -> None:
             self._parts.save_seconds[self._work.plan] = seconds + upload_seconds
             fact = kept(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
                 self._intermediates.keep(fact)
             else:
-                self._parts.outbox.put(self.claim, [fact], is_news=True)
+                proof, is_last = (self._finish, True) if last_words else (None, False)
+                self._parts.outbox.put(self.claim, [fact, *last_words], proof, is_last=is_last, is_news=True)
 
         self._parts.saver.save(self.claim, f"{self._work.plan}/{stage.node}/{step}", state, then)
 
@@ -254,6 +264,9 @@ class ChainRun:
             describe(rows, me, versions, note)
 
         return over if sentence is None else sentence.added_to(over)
+
+    def _finish(self, rows: RowsPort) -> None:
+        rows.chains.finish(self.claim.chain, self.claim.fence)
 
     def _over(self, rows: RowsPort) -> None:
         rows.chains.end(self.claim.chain, self.claim.fence)
