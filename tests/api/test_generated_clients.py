@@ -103,7 +103,7 @@ def test_a_typescript_client(server: str, document: Path, node: Path) -> None:
 
 def _compiled(folder: Path, program: str) -> str:
     """What the compiler has to say."""
-    options = "--noEmit --strict --target esnext --module esnext --moduleResolution bundler".split()
+    options = ["--noEmit", "--strict", "--target", "esnext", "--module", "esnext", "--moduleResolution", "bundler"]
     return _node("node_modules/typescript/bin/tsc", *options, program, folder=folder).stdout
 
 

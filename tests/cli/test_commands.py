@@ -50,6 +50,17 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
     assert all(trial.keys() >= {"trial", "state", "steps", "value", "hp"} for trial in said.json["trials"])
 
 
+def test_run_says_what_would_be_shared(stagetree: Stagetree, served: Service, write: Write) -> None:
+    """A drawn peak shares nothing: said before anything is trained, and not where nobody wants to hear."""
+    spec = grid(
+        "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 2, "max_steps": 1}
+    )
+    said = stagetree("run", write(spec))
+    assert said.code == 0
+    assert said.err.startswith("Advice: lr is drawn, so no two trials begin alike and nothing is shared: list 2 values")
+    assert "Advice" not in stagetree("run", write(spec), "--quiet").err
+
+
 def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Counted, with the first traceback; the command fails when no trial worked."""
     moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2)
