@@ -1,4 +1,4 @@
-"""A notebook in a kernel of its own: a trainer in a cell, trained by a service that a cell starts, and what is shown."""
+"""A notebook in a kernel of its own: a trainer in a cell, a service that trains it, and what the cells show."""
 
 from __future__ import annotations
 
