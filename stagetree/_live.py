@@ -1,4 +1,4 @@
-"""How a study that is waited for is shown: one line that changes in a terminal, a view in a notebook's cell, or lines."""
+"""How a study that is waited for is shown: a line that changes in a terminal, a view in a notebook, or lines."""
 
 from __future__ import annotations
 
