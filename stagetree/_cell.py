@@ -56,6 +56,8 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
         )
     if progress.last is not None:
         yield "last", escape(_decision(progress.last))
+    if study.ending:
+        yield "ended", escape(study.ending)
     if study.error:
         yield "error", f"<span style='color:red'>{escape(study.error)}</span>"
     yield from _slots(progress.running)

@@ -54,6 +54,9 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             return tuple(_complete(_study(plan, command.study), command.at))
         case c.CloseStudy():
             return tuple(_close(_study(plan, command.study), command.at))
+        case c.EndStudy():
+            running = _study(plan, command.study).is_running
+            return (e.StudyCompleted(study=command.study, at=command.at, reason=command.reason),) if running else ()
         case c.FailStudy():
             final = _study(plan, command.study).is_final
             return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
@@ -183,7 +186,8 @@ def _reopen(study: Study, more: int, limits: Limits) -> e.StudyReopened:
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
-    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, field: more}})
+    spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
+    return e.StudyReopened(study=study.id, spec={**spec, "tuner": {**tuner, field: more}})
 
 
 def _close(study: Study, at: float) -> Iterator[e.Event]:

@@ -61,6 +61,17 @@ def test_run_says_what_would_be_shared(stagetree: Stagetree, served: Service, wr
     assert "Advice" not in stagetree("run", write(spec), "--quiet").err
 
 
+def test_a_study_says_what_ended_it(stagetree: Stagetree, served: Service, write: Write) -> None:
+    said = stagetree("run", write(grid("ended", target=-1000)))
+    assert said.code == 0
+    assert "target -1000 reached: " in said.err
+    assert "ended   target -1000 reached: " in said.out
+    assert "not trained" in said.out, "which is no saving"
+    study = next(served.client.studies())["study"]
+    assert stagetree("replay", study).out.splitlines()[-1].startswith("identical: ")
+    assert stagetree("trials", study, "--state", "cancelled").out.count("cancelled") >= 4
+
+
 def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Counted, with the first traceback; the command fails when no trial worked."""
     moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2)
