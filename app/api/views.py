@@ -232,10 +232,10 @@ def _stage(stage: TreeStage) -> Json:
 # ---------------------------------------------------------------------------------------------------- events and slots
 
 
-def event(recorded: Recorded) -> Json:
-    """A fact in its place in the log."""
+def event(recorded: Recorded, before: int) -> Json:
+    """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
     name, _, data = encode(recorded.event)
-    place = {"position": recorded.position, "version": recorded.version}
+    place = {"position": recorded.version - before, "version": recorded.version}
     return {**place, "type": name, "data": writable(data), "at": recorded.at}
 
 

@@ -10,6 +10,9 @@ from app.cli.specs import changes_of
 from app.cli.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.domain.events import Event
     from app.scheduling.replay import Replay
 
 Json = dict[str, Any]
@@ -50,10 +53,19 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     from app.events.export import parse
     from app.scheduling.replay import replay
 
-    found = replay(parse(text.splitlines()), StudyId(study), at=at)
+    events = [event for _, event in parse(text.splitlines())]
+    found = replay(_numbered(events, study), StudyId(study), at=at)
     if study not in found.plan.studies:
         fail(f"{where} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)
     return found
+
+
+def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
+    """The events of a plan by their positions in a study: its submission is 1."""
+    from app.domain.events import StudySubmitted
+
+    submissions = [n for n, event in enumerate(events) if isinstance(event, StudySubmitted) and event.study == study]
+    return enumerate(events, 1 - next(iter(submissions), 0))
 
 
 def read(path: Path) -> str:

@@ -26,7 +26,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
     """Take in what became of a study."""
     match event:
         case e.StudySubmitted():
-            plan.studies[event.study] = Study(event.study, event.spec, event.at)
+            plan.studies[event.study] = Study(event.study, event.spec, event.at, plan.version + 1)
             plan.unheard[event.study] = None
         case e.StudyPaused():
             _set_state(plan, event.study, StudyState.PAUSED)
