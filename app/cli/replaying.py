@@ -37,6 +37,10 @@ def imagined(
     from app.domain.ids import StudyId
     from app.simulation.what_if import what_if
 
+    wanted = changes_of(changes, "--what-if")
+    if fixed := [path for path in wanted if path.split(".")[0] in ("space", "where")]:
+        fail(f"--what-if: {fixed[0]} cannot be changed: the configurations of a study stay what they were", USAGE)
+
     if log:
         text = read(log)
     else:
@@ -44,7 +48,7 @@ def imagined(
             study = study_id(service.client, study)
             text = service.client.log(study)
     known = from_log(text, study, at, str(log or "the log"))
-    return what_if(known.log, StudyId(study), changes_of(changes, "--what-if"))
+    return what_if(known.log, StudyId(study), wanted)
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
