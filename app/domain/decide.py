@@ -55,8 +55,7 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
         case c.CloseStudy():
             return tuple(_close(_study(plan, command.study), command.at))
         case c.EndStudy():
-            running = _study(plan, command.study).is_running
-            return (e.StudyCompleted(study=command.study, at=command.at, reason=command.reason),) if running else ()
+            return tuple(_end(_study(plan, command.study), command))
         case c.FailStudy():
             final = _study(plan, command.study).is_final
             return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
@@ -153,6 +152,11 @@ def _complete(study: Study, at: float) -> Iterator[e.Event]:
         standing = study.state if study.is_final else f"still training ({study.active} trials)"
         raise Conflict(f"study {study.id} is {standing} and cannot be completed")
     yield from _close(study, at)
+
+
+def _end(study: Study, command: c.EndStudy) -> Iterator[e.Event]:
+    if study.is_running:
+        yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
 
 
 def _cancel_trial(study: Study, trial: Trial) -> Iterator[e.Event]:
