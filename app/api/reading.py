@@ -1,6 +1,7 @@
 """What the reading routes answer, as plain functions: the command line calls the same ones on a store without a server.
 
-Each takes the services and, where it is about one study, the study's row. Steps and positions are as in the log.
+Each takes the services and, where it is about one study, the study's row. The positions of events are counted from
+the submission of their study.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from app.api import ordering, views
 from app.api.errors import Invalid
-from app.api.feed import Feed, version_at
+from app.api.feed import Feed
 from app.api.services import ID, Services
 from app.api.writable import writable
 from app.domain.errors import Unknown
@@ -85,10 +86,10 @@ def trial(use: Services, row: StudyRow, number: int) -> Json:
 
 def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None) -> Json:
     """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last."""
-    feed = Feed(use, row, number(cursor) or version_at(use.log, row.stream, after))
+    feed = Feed(use, row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
-    more = str(feed.version) if feed.version - before == limit else None
-    return {"items": [views.event(recorded) for recorded in items], "next_cursor": more}
+    more = str(feed.version - feed.before) if feed.version - before == limit else None
+    return {"items": [views.event(recorded, feed.before) for recorded in items], "next_cursor": more}
 
 
 def plan(use: Services, row: StudyRow) -> Json:
@@ -104,13 +105,13 @@ def stage_tree(use: Services, row: StudyRow) -> Json:
 
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Json:
-    """Every decision derived again. Raises `Unknown` for a position before the study."""
+    """Every decision derived again, as far as position `at`."""
     from app.scheduling.replay import replay as replayed
 
-    log = ((recorded.position, recorded.event) for recorded in use.log.read(row.stream))
+    with use.looking_at(row) as (_, study):
+        before = study.submitted_version - 1
+    log = ((recorded.version - before, recorded.event) for recorded in use.log.read(row.stream))
     found = replayed(log, StudyId(row.id), at=at)
-    if row.id not in found.plan.studies:
-        raise Unknown(f"there was no study {row.id} yet at event {at}: `stagetree events` lists those it has")
     return writable(found.to_json())
 
 

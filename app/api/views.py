@@ -11,6 +11,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from app.api.endings import ending_text
 from app.api.forms import form_text
 from app.api.progress import progress
 from app.api.writable import writable
@@ -49,6 +50,7 @@ def study(
         "name": found.spec.get("name", ""),
         "state": found.state,
         "error": writable(found.error),
+        "ending": ending_text(found.ending),
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
         "value": found.spec.get("value", "last"),
@@ -230,10 +232,10 @@ def _stage(stage: TreeStage) -> Json:
 # ---------------------------------------------------------------------------------------------------- events and slots
 
 
-def event(recorded: Recorded) -> Json:
-    """A fact in its place in the log."""
+def event(recorded: Recorded, before: int) -> Json:
+    """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
     name, _, data = encode(recorded.event)
-    place = {"position": recorded.position, "version": recorded.version}
+    place = {"position": recorded.version - before, "version": recorded.version}
     return {**place, "type": name, "data": writable(data), "at": recorded.at}
 
 

@@ -10,6 +10,9 @@ from app.cli.specs import changes_of
 from app.cli.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.domain.events import Event
     from app.scheduling.replay import Replay
 
 Json = dict[str, Any]
@@ -34,6 +37,10 @@ def imagined(
     from app.domain.ids import StudyId
     from app.simulation.what_if import what_if
 
+    wanted = changes_of(changes, "--what-if")
+    if fixed := [path for path in wanted if path.split(".")[0] in ("space", "where")]:
+        fail(f"--what-if: {fixed[0]} cannot be changed: the configurations of a study stay what they were", USAGE)
+
     if log:
         text = read(log)
     else:
@@ -41,7 +48,7 @@ def imagined(
             study = study_id(service.client, study)
             text = service.client.log(study)
     known = from_log(text, study, at, str(log or "the log"))
-    return what_if(known.log, StudyId(study), changes_of(changes, "--what-if"))
+    return what_if(known.log, StudyId(study), wanted)
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
@@ -50,10 +57,19 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     from app.events.export import parse
     from app.scheduling.replay import replay
 
-    found = replay(parse(text.splitlines()), StudyId(study), at=at)
+    events = [event for _, event in parse(text.splitlines())]
+    found = replay(_numbered(events, study), StudyId(study), at=at)
     if study not in found.plan.studies:
         fail(f"{where} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)
     return found
+
+
+def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
+    """The events of a plan by their positions in a study: its submission is 1."""
+    from app.domain.events import StudySubmitted
+
+    submissions = [n for n, event in enumerate(events) if isinstance(event, StudySubmitted) and event.study == study]
+    return enumerate(events, 1 - next(iter(submissions), 0))
 
 
 def read(path: Path) -> str:

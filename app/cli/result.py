@@ -27,6 +27,8 @@ def print_result(study: Json) -> None:
     print()
     print_cost(study)
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
+    if study.get("ending"):
+        print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
 

@@ -131,6 +131,15 @@ class CloseStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndStudy:
+    """Something ends the study before its tuner does: nobody waits for its trials any more."""
+
+    study: StudyId
+    reason: Json
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailStudy:
     study: StudyId
     error: str
@@ -181,6 +190,7 @@ Command = (
     | CancelStudy
     | CompleteStudy
     | CloseStudy
+    | EndStudy
     | FailStudy
     | CheckFailures
     | AssignChain

@@ -54,6 +54,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             return tuple(_complete(_study(plan, command.study), command.at))
         case c.CloseStudy():
             return tuple(_close(_study(plan, command.study), command.at))
+        case c.EndStudy():
+            return tuple(_end(_study(plan, command.study), command))
         case c.FailStudy():
             final = _study(plan, command.study).is_final
             return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
@@ -152,6 +154,11 @@ def _complete(study: Study, at: float) -> Iterator[e.Event]:
     yield from _close(study, at)
 
 
+def _end(study: Study, command: c.EndStudy) -> Iterator[e.Event]:
+    if study.is_running:
+        yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
+
+
 def _cancel_trial(study: Study, trial: Trial) -> Iterator[e.Event]:
     """A trial can be removed as long as its tuner may ask for more of it."""
     if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
@@ -183,7 +190,8 @@ def _reopen(study: Study, more: int, limits: Limits) -> e.StudyReopened:
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
-    return e.StudyReopened(study=study.id, spec={**study.spec, "tuner": {**tuner, field: more}})
+    spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
+    return e.StudyReopened(study=study.id, spec={**spec, "tuner": {**tuner, field: more}})
 
 
 def _close(study: Study, at: float) -> Iterator[e.Event]:

@@ -138,10 +138,14 @@ class StudyCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCompleted:
-    """The tuner wants nothing more and every trial has come to an end."""
+    """The tuner wants nothing more and every trial has come to an end.
+
+    reason: what ended the study earlier (`by`: target, patience or max_time); empty where nothing did.
+    """
 
     study: StudyId
     at: float
+    reason: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

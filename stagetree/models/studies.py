@@ -110,6 +110,7 @@ class StudyAnswer(Answer):
     name: str = ""
     state: StudyState
     error: str | None = None
+    ending: str | None = None
     metric: str = ""
     mode: str = ""
     value: str = "last"

@@ -18,6 +18,8 @@ Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(as_sequence)]], Be
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=1)]
 Restarts = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Factor = Annotated[int, Field(ge=2)]
 Rate = Annotated[int, Field(ge=0, le=64)]

@@ -13,7 +13,7 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
-from stagetree.spec.fields import Count, Entries, Json, Model, Restarts, Seed, Text
+from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Text
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
 from stagetree.spec.tuners import KINDS, GridTuner, RandomTuner, Tuner
@@ -53,6 +53,17 @@ class StudySpec(Model):
     )
     max_failures: Restarts | None = Field(
         default=None, description="how many trials may fail before the study does, 0 or more"
+    )
+    max_time: Seconds | None = Field(
+        default=None, description="a number of seconds above 0: so long after its submission the study ends"
+    )
+    patience: Count | None = Field(
+        default=None,
+        description="a number of results, at least 1: when so many in a row are no better than one before, the study "
+        "ends",
+    )
+    target: Finite | None = Field(
+        default=None, description="a finite number: when a trial's result is as good, the study ends"
     )
     weight: float = Field(
         default=1,

@@ -134,6 +134,10 @@ class Scene:
         transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=0.0))
         return StudyId(name)
 
+    def give(self, command: c.Command, plan: str = PLAN) -> None:
+        """Somebody decides something."""
+        transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=self.at))
+
     def plan(self, stream: str = PLAN) -> SearchPlan:
         return self.plans.get(stream)
 

@@ -93,6 +93,7 @@ STUDY: Json = {
     "name": "digits-grid",
     "state": "running",
     "error": None,
+    "ending": None,
     "metric": "val_accuracy",
     "mode": "max",
     "value": "last",

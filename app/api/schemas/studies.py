@@ -98,6 +98,9 @@ class Study(BaseModel):
     name: str
     state: StudyState
     error: str | None
+    ending: str | None = Field(
+        default=None, description="what ended it before its tuner did: target, patience or max_time"
+    )
     metric: str
     mode: str
     value: str = Field(description="last or best: which of a trial's results is its value")

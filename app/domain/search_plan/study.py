@@ -69,14 +69,18 @@ class Study:
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
     executed: the steps that were run for it; fresh: those of them that nobody had trained before.
+    submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
+    ending: what ended it before its tuner did; empty where nothing did.
     """
 
     id: StudyId
     spec: dict[str, Any]
     submitted_at: float
+    submitted_version: int = 1
     state: StudyState = StudyState.RUNNING
     finished_at: float | None = None
     error: str | None = None
+    ending: Mapping[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
     history: list[TrialEvent] = field(default_factory=list)
     deepest: dict[NodeId, int] = field(default_factory=dict)
