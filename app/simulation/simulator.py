@@ -7,6 +7,7 @@ looked at with the same eyes; and what the scheduler does when something goes wr
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterable
 from itertools import count
 from math import inf
@@ -21,7 +22,9 @@ from app.events.plans import Plans
 from app.scheduling.costs import Costs
 from app.scheduling.policies import POLICIES, Policy
 from app.scheduling.tuners.driver import TunerDriver, make_driver
-from app.simulation.slots import Fault, VirtualSlot
+from app.simulation.pace import NO_OVERHEADS, Overheads
+from app.simulation.slots import VirtualSlot
+from app.simulation.virtual_chain import Fault, World
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from app.workers.scheduler.tuning import Tuning
@@ -74,6 +77,7 @@ class Simulator:
         seconds: Seconds = one_second_a_step,
         faults: Faults = no_fault,
         keep_every: int | None = None,
+        overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
@@ -81,8 +85,7 @@ class Simulator:
         self._records = MemoryRecords(lambda: EPOCH + self.now)
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
-        self._due: list[tuple[float, int, str]] = []  # when, in which order, on which slot
-        self._valid: dict[str, int] = {}  # for each slot, which of its entries there counts
+        self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
         self._seen = 0  # how many events were there when it was last asked whether that is news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
@@ -93,7 +96,7 @@ class Simulator:
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
             lease_seconds=inf,
-            intermediate_bytes=0,
+            intermediate_bytes=sys.maxsize if keep_every else 0,
             clock=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
             make_costs=Unit,
@@ -101,7 +104,19 @@ class Simulator:
             limits=limits,
         )
         self.scheduler = Scheduler(self._ports)
-        self._slots = {name: self._slot(name, keep_every) for name in map("gpu{}".format, range(slots))}
+        world = World(
+            records=self._records,
+            stream=PLAN,
+            clock=lambda: self.now,
+            later=self._later,
+            pace=self._pace,
+            measure=self._measured,
+            keep_every=keep_every,
+            overheads=overheads,
+        )
+        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
+        for slot in self._slots.values():
+            slot.register({})
 
     @property
     def plan(self) -> SearchPlan:
@@ -143,7 +158,7 @@ class Simulator:
         """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do."""
         while True:
             if self._is_nudged():
-                self.scheduler.tick()
+                self._tick()
             if self._happens():
                 return True
             if self._log.version(PLAN) == self._seen:
@@ -152,13 +167,12 @@ class Simulator:
     def _happens(self) -> bool:
         """Let the next thing happen on a slot, if anything does."""
         while self._due:
-            at, number, name = heapq.heappop(self._due)
-            slot = self._slots[name]
-            if slot.attempt is not None and self._valid[name] == number:
-                self.now = at
-                self._proceed(slot)
+            at, _, do = heapq.heappop(self._due)
+            before, self.now = self.now, at
+            if do():
                 self._plans.get(PLAN)  # whoever holds the plan sees what happened
                 return True
+            self.now = before
         return False
 
     def set_tuner(self, study: StudyId, driver: TunerDriver) -> None:
@@ -170,11 +184,6 @@ class Simulator:
         _ = self.plan
         Tuning(self._ports).tune(PLAN, len(self._slots))
 
-    def _slot(self, name: str, keep_every: int | None) -> VirtualSlot:
-        slot = VirtualSlot(name, self._records, PLAN, self._measured, keep_every)
-        slot.register({})
-        return slot
-
     def _measured(self, node: str, step: int) -> e.Metrics:
         with self._plans.holding(PLAN, fresh=False) as plan:
             return self._measure(plan.nodes[NodeId(node)], step)
@@ -184,29 +193,24 @@ class Simulator:
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)
         only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
-        return not only_saved or not all(slot.attempt for slot in self._slots.values())
+        return not only_saved or any(slot.is_idle for slot in self._slots.values())
+
+    def _tick(self) -> None:
+        """The heartbeats of the slots say how far they are."""
+        for slot in self._slots.values():
+            slot.beat()
+        self.scheduler.tick()
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
         """The message that starts a chain has arrived as soon as it was sent."""
-        self._begin_stage(self._slots[slot], self._slots[slot].claim(chain))
+        self._slots[slot].begin(chain)
 
-    def _begin_stage(self, slot: VirtualSlot, stage: e.Stage) -> None:
+    def _pace(self, stage: e.Stage, slot: str) -> tuple[float, Fault | None]:
         number = next(self._stages)
-        seconds, fault = self._seconds(stage, number), self._faults(stage, number, slot.name)
-        self._await(slot, slot.begin(number, self.now, seconds, fault))
-
-    def _proceed(self, slot: VirtualSlot) -> None:
-        following = slot.proceed(self.now)
-        if following is not None:
-            self._begin_stage(slot, following)
-        elif slot.attempt is not None:
-            self._await(slot, slot.look(self.now))
+        return self._seconds(stage, number), self._faults(stage, number, slot)
 
     def _look(self, chain: str, slot: str) -> None:
-        """A chain under way was told something."""
-        if self._slots[slot].attempt is not None:
-            self._await(self._slots[slot], self._slots[slot].look(self.now))
+        self._slots[slot].look()
 
-    def _await(self, slot: VirtualSlot, at: float) -> None:
-        self._valid[slot.name] = next(self._order)
-        heapq.heappush(self._due, (at, self._valid[slot.name], slot.name))
+    def _later(self, at: float, do: Callable[[], bool]) -> None:
+        heapq.heappush(self._due, (at, next(self._order), do))

@@ -106,6 +106,11 @@ class ChainExecution:
         return self.assignment.stages[min(self.index, len(self.assignment.stages) - 1)]
 
     @property
+    def is_over(self) -> bool:
+        """Whether no stage of it is trained any more."""
+        return self.state in (ExecutionState.SAVING, ExecutionState.CLOSED)
+
+    @property
     def is_last_stage(self) -> bool:
         return self.index + 1 >= len(self.assignment.stages)
 
