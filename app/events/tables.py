@@ -112,7 +112,7 @@ class ChainRow(SQLModel, table=True):
     """A chain and who may write for it; `state` is a `ChainState`.
 
     assignment: the JSON of a `ChainAssignment`. index: the stage under way. step: the last one known to be trained.
-    extra_eval_steps: further steps at which to evaluate and keep.
+    extra_eval_steps: further steps at which to evaluate and keep. stop, preempt: as in `ChainFlags`.
     """
 
     __tablename__ = "chains"
@@ -130,6 +130,7 @@ class ChainRow(SQLModel, table=True):
     step: int = 0
     extra_eval_steps: list[int] = Field(sa_column=Column(JSON, nullable=False))
     stop: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    preempt: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     dispatched_at: float
 
 

@@ -34,6 +34,9 @@ PLAN = PlanId("simulated")
 EPOCH = 1e9
 """Unix seconds at virtual time 0."""
 
+TICK_SECONDS = 5.0
+"""Where studies take turns, the scheduler looks at least so often."""
+
 Measure = Callable[[Node, int], e.Metrics]
 
 Seconds = Callable[[e.Stage, int], float]
@@ -65,6 +68,7 @@ class Simulator:
     """Virtual slots that train a plan. `now`: in virtual seconds.
 
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
+    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
 
@@ -79,6 +83,7 @@ class Simulator:
         keep_every: int | None = None,
         overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
+        turn_seconds: float | None = None,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
         self.now = 0.0
@@ -86,6 +91,7 @@ class Simulator:
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
+        self._is_tick_due = False
         self._seen = 0  # how many events were there when it was last asked whether that is news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
@@ -102,6 +108,7 @@ class Simulator:
             make_costs=Unit,
             notify=self._look,
             limits=limits,
+            turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self._ports)
         world = World(
@@ -154,19 +161,28 @@ class Simulator:
             self._watch(self._seen)
         return self.now
 
-    def advance(self) -> bool:
-        """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do."""
+    def run_until(self, time: float) -> None:
+        """Until that time, whatever is under way then."""
+        while self.advance(time):
+            pass
+        self.now = max(self.now, time)
+
+    def advance(self, until: float = inf) -> bool:
+        """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do.
+
+        Nothing happens that is later than `until`.
+        """
         while True:
             if self._is_nudged():
                 self._tick()
-            if self._happens():
+            if self._happens(until):
                 return True
             if self._log.version(PLAN) == self._seen:
                 return False  # what a look itself has changed, such as a slot that is free again, asks for another one
 
-    def _happens(self) -> bool:
-        """Let the next thing happen on a slot, if anything does."""
-        while self._due:
+    def _happens(self, until: float) -> bool:
+        """Let the next thing happen on a slot, if anything does by then."""
+        while self._due and self._due[0][0] <= until:
             at, _, do = heapq.heappop(self._due)
             before, self.now = self.now, at
             if do():
@@ -200,6 +216,15 @@ class Simulator:
         for slot in self._slots.values():
             slot.beat()
         self.scheduler.tick()
+        if self._ports.turn_seconds is not None and not self._is_tick_due and self._due:
+            self._is_tick_due = True
+            self._later(self.now + TICK_SECONDS, self._tick_by_itself)
+
+    def _tick_by_itself(self) -> bool:
+        """Studies take turns by the time that has passed: the scheduler looks though nothing happens."""
+        self._is_tick_due = False
+        self._tick()
+        return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
         """The message that starts a chain has arrived as soon as it was sent."""

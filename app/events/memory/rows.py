@@ -144,6 +144,10 @@ class MemoryChains:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, stop=True))
 
+    def ask_preempt(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, preempt=True))
+
     def expired(self, longest: float = inf) -> list[MemoryChain]:
         return [row for row in self.live() if self._is_expired(row, longest)]
 
@@ -264,7 +268,7 @@ class MemoryRows:
 
 
 def _flags(row: MemoryChain) -> ChainFlags:
-    return ChainFlags(row.extra_eval_steps, row.stop)
+    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt)
 
 
 def _not_yours(chain: str) -> Fenced:
