@@ -62,6 +62,8 @@ class KeyRow(SQLModel, table=True):
 
 
 class StudyRow(SQLModel, table=True):
+    """A study and how it stands. slots_due: its share of the slots, while others compete with it for them."""
+
     __tablename__ = "studies"
     __table_args__ = (
         Index("ix_studies_submitted", "submitted_at", "id"),
@@ -73,6 +75,7 @@ class StudyRow(SQLModel, table=True):
     name: str
     state: str
     submitted_at: float
+    slots_due: float | None = None
 
 
 class SlotRow(SQLModel, table=True):

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.scheduling.assignment import ResumePoint
 from app.workers.slot.execution import Action, Evaluate, Save
+
+Place = tuple[str, int]
+"""A node and a step in it, of which a model is in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
     """Seconds.
 
-    begin: from the moment a slot is free until the first step of its next chain, with a model from nothing or from the
-    store. resume: the same where the model is in memory. hand_over: from stage to stage of a chain. evaluate: one
-    evaluation. save: copying a state, in which nothing is trained. upload: until it is stored and on record, while the
-    training goes on.
+    begin: from the moment a slot is free until the first step of its next chain, with a model from nothing. load: the
+    same from a checkpoint. resume: the same where the model is in memory. hand_over: from stage to stage of a chain.
+    evaluate: one evaluation. save: copying a state, in which nothing is trained. upload: until it is stored and on
+    record, while the training goes on.
     """
 
     begin: float = 0.0
+    load: float = 0.0
     resume: float = 0.0
     hand_over: float = 0.0
     evaluate: float = 0.0
     save: float = 0.0
     upload: float = 0.0
+
+    def beginning(self, point: ResumePoint | None, resident: Place | None) -> float:
+        """Of a chain that begins at a checkpoint, or from nothing, on a slot that has this model in memory."""
+        if point is None:
+            return self.begin
+        return self.resume if resident == (point.node, point.step) else self.load
 
     def of(self, action: Action) -> float:
         """How long the slot is busy with it."""

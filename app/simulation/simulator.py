@@ -17,6 +17,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, PlanId, StudyId
 from app.domain.search_plan import Node, SearchPlan
+from app.events.log import Recorded
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.scheduling.costs import Costs
@@ -133,7 +134,11 @@ class Simulator:
     @property
     def events(self) -> list[e.Event]:
         """Everything that was decided or happened."""
-        return [recorded.event for recorded in self._log.read(PLAN)]
+        return [recorded.event for recorded in self.log()]
+
+    def log(self) -> list[Recorded]:
+        """The same, each event with the virtual time of it."""
+        return self._log.read(PLAN)
 
     def give(self, command: c.Command) -> tuple[e.Event, ...]:
         """Decide a command and take in what follows."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from app.simulation.virtual_chain import Place, VirtualChain, World
+from app.simulation.pace import Place
+from app.simulation.virtual_chain import VirtualChain, World
 
 
 class VirtualSlot:

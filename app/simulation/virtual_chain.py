@@ -18,14 +18,11 @@ from app.events.records import Records
 from app.events.rows.chains import Lease
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment
-from app.simulation.pace import NO_OVERHEADS, Overheads, Timeline
+from app.simulation.pace import NO_OVERHEADS, Overheads, Place, Timeline
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 
 Measure = Callable[[str, int], e.Metrics]
 """The metrics of a node after a step."""
-
-Place = tuple[str, int]
-"""A node and a step in it, of which a model is in memory."""
 
 
 class Fault(StrEnum):
@@ -74,9 +71,7 @@ class VirtualChain:
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
         self._facts: list[e.Event] = []
         self._proofs: list[Alongside] = []
-        is_resident = work.resume is not None and resident == (work.resume.node, work.resume.step)
-        overheads = world.overheads
-        self._begin(overheads.resume if is_resident else overheads.begin)
+        self._begin(world.overheads.beginning(work.resume, resident))
 
     @property
     def is_trained(self) -> bool:
@@ -262,7 +257,7 @@ class VirtualChain:
                 proof(rows)
 
         if not self._is_dead:
-            self._world.records.log.append(self._world.stream, facts, expected=None, at=0.0, alongside=prove)
+            self._world.records.log.append(self._world.stream, facts, expected=None, at=self._now, alongside=prove)
         return not self._is_dead
 
     def _guard(self, rows: RowsPort) -> None:

@@ -30,6 +30,10 @@ class MemoryStudies:
         if row is not None:
             self._tables.studies.put(id, StudyRow(**{**row.model_dump(), "state": state}))
 
+    def show_due(self, due: Mapping[str, float]) -> None:
+        for row in [row for row in self._tables.studies.values() if row.slots_due != due.get(row.id)]:
+            self._tables.studies.put(row.id, StudyRow(**{**row.model_dump(), "slots_due": due.get(row.id)}))
+
     def find(self, id: str) -> StudyRow | None:
         return self._tables.studies.get(id)
 

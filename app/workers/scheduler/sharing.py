@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app.domain.ids import ChainId
 from app.events.records import change
@@ -17,6 +17,9 @@ from app.workers.scheduler.ports import Ports
 
 logger = logging.getLogger(__name__)
 
+SHOW_SECONDS = 1.0
+"""What is due is written down so often at most."""
+
 
 class Sharing:
     """Does nothing where only one study has anything to do, or where slots are not shared."""
@@ -24,10 +27,22 @@ class Sharing:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._balancing = None if ports.turn_seconds is None else Balancing(ports.turn_seconds)
+        self._shown: Mapping[str, float] | None = None  # by this scheduler: the one before it may have left something
+        self._shown_at = 0.0
 
     def look(self, frontiers: Sequence[Frontier], seen: Overview, slots: Candidates) -> Balance:
-        """What is due to each study by now."""
-        return EVEN if self._balancing is None else self._balancing.look(frontiers, len(slots.well), seen.now)
+        """What is due to each study by now; it is shown, too. Raises `DatabaseUnavailable`."""
+        if self._balancing is None:
+            return EVEN
+        balance = self._balancing.look(frontiers, len(slots.well), seen.now)
+        self._show({study: round(due, 2) for study, due in balance.due.items()}, seen.now)
+        return balance
+
+    def _show(self, due: Mapping[str, float], now: float) -> None:
+        """Who looks at studies sees it a little later."""
+        if due != self._shown and (not due or now - self._shown_at >= SHOW_SECONDS):
+            change(self._ports.records, lambda rows: rows.studies.show_due(due))
+            self._shown, self._shown_at = due, now
 
     def make_room(self, frontiers: Sequence[Frontier], balance: Balance, seen: Overview, slots: Candidates) -> None:
         """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
