@@ -36,7 +36,7 @@ from stagetree.client import Client
 from stagetree.spec import StudySpec
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
-from sleeper import score
+from sleeper import pace, score
 
 Json = dict[str, Any]
 BUDGET = 0.05
@@ -142,8 +142,14 @@ def stages(log: Sequence[Recorded]) -> Iterator[tuple[list[float], float]]:
                 is_prompt = index > 0 or chain.at - free_at < PROMPT
                 places = {(stage.node, stage.start), (nodes[stage.node].parent, stage.start)}
                 parts = _beginning(stage, index, is_resident=place in places)
-                parts += [stage.end - stage.start, evaluations.pop(stage.node, 0)]
+                work = (stage.end - stage.start) * pace(x_of(nodes[stage.node]))
+                parts += [work, evaluations.pop(stage.node, 0)]
                 yield parts, each.at - (free_at if is_prompt else chain.at)
+
+
+def x_of(node: Node) -> float:
+    """The value of its one hyper-parameter that matters."""
+    return float(node.segment.values(node.start)["x"])  # type: ignore[arg-type]
 
 
 def _beginning(stage: e.Stage, index: int, *, is_resident: bool) -> list[float]:
@@ -184,10 +190,10 @@ def simulated(study: Json, name: str, slots: int, costs: Overheads, per_step: fl
     """The study on virtual slots, run to its end."""
 
     def measure(node: Node, step: int) -> e.Metrics:
-        return {"score": score(float(node.segment.values(node.start)["x"]), step)}  # type: ignore[arg-type]
+        return {"score": score(x_of(node), step)}
 
     def seconds(stage: e.Stage, number: int) -> float:
-        return (stage.end - stage.start) * per_step
+        return (stage.end - stage.start) * pace(x_of(simulator.plan.nodes[stage.node])) * per_step
 
     simulator = Simulator(slots=slots, measure=measure, seconds=seconds, overheads=costs)
     opened = e.PlanOpened(trainer="sleeper", trainer_version="", trainer_args={}, seed=0)

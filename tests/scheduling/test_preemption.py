@@ -297,6 +297,6 @@ def test_a_chain_with_a_large_state_is_left_alone_for_longer() -> None:
     assert is_ripe(story.plan, chain, LEAST_SECONDS)
     assert not is_ripe(story.plan, chain, LEAST_SECONDS / 2)
     node = story.path(study)[0].id
-    story.happen(e.CheckpointKept(node=node, step=10, key="k", sha256="", size=10**9, spare=True))
+    story.happen(e.CheckpointKept(node=node, step=10, key="k", sha256="", size=10**9, intermediate=True))
     assert not is_ripe(story.plan, chain, 199.0), "ten seconds to keep and ten to load are a tenth of 200"
     assert is_ripe(story.plan, chain, 200.0)
