@@ -43,8 +43,8 @@ BUDGET = 0.05
 PATIENCE = 300.0
 DATA = Path(__file__).parent / "data"
 
-PROMPT = 0.3
-"""Seconds: a chain that is assigned so soon after its slot was free did not wait for work."""
+PROMPT = 2.0
+"""Seconds: a chain that is assigned so soon after its slot was free hardly waited for work."""
 
 Place = tuple[str, int]
 
@@ -120,7 +120,7 @@ def makespan(log: Sequence[Recorded]) -> float:
 
 
 def stages(log: Sequence[Recorded]) -> Iterator[tuple[list[float], float]]:
-    """What each stage consists of, and the seconds from when its slot was free, or it was assigned, to its end.
+    """What each stage consists of, and the seconds from when it was assigned, or handed over, to its end.
 
     It consists of the beginning of a chain from nothing, from a checkpoint, or with the model in memory, or of a
     hand-over; and of so many steps and evaluations.
@@ -137,14 +137,27 @@ def stages(log: Sequence[Recorded]) -> Iterator[tuple[list[float], float]]:
                 evaluations[node] += 1
             case e.StageCompleted(chain=name, index=index):
                 chain, stage = chains[name], chains[name].stages[index]
-                free_at, place = last.get(chain.slot, (0.0, ("", 0)))
+                before, place = last.get(chain.slot, (0.0, ("", 0)))
                 last[chain.slot] = each.at, (stage.node, stage.end)
-                is_prompt = index > 0 or chain.at - free_at < PROMPT
                 places = {(stage.node, stage.start), (nodes[stage.node].parent, stage.start)}
                 parts = _beginning(stage, index, is_resident=place in places)
                 work = (stage.end - stage.start) * pace(x_of(nodes[stage.node]))
                 parts += [work, evaluations.pop(stage.node, 0)]
-                yield parts, each.at - (free_at if is_prompt else chain.at)
+                yield parts, each.at - (before if index else chain.at)
+
+
+def reaction(log: Sequence[Recorded]) -> float:
+    """How long a slot is free, usually, before it is given a chain where there is work."""
+    slots = {each.event.chain: each.event.slot for each in log if isinstance(each.event, e.ChainAssigned)}
+    free: dict[str, float] = {}
+    gaps: list[float] = []
+    for each in log:
+        match each.event:
+            case e.StageCompleted(chain=name):
+                free[slots[name]] = each.at
+            case e.ChainAssigned(slot=slot) if slot in free:
+                gaps.append(each.at - free[slot])
+    return float(np.median([gap for gap in gaps if gap < PROMPT] or [0.0]))
 
 
 def x_of(node: Node) -> float:
@@ -165,6 +178,7 @@ def fitted(log: Sequence[Recorded]) -> tuple[Overheads, float]:
     ridge = 1e-3 * np.eye(parts.shape[1])  # what never occurred is taken to cost nothing
     found = np.linalg.lstsq(np.vstack([parts, ridge]), np.concatenate([seconds, np.zeros(len(ridge))]))[0]
     begin, load, resume, hand_over, per_step, evaluate = (max(0.0, float(each)) for each in found)
+    begin, load, resume = (each + reaction(log) for each in (begin, load, resume))
     upload = float(np.median(list(_uploads(log))))
     costs = Overheads(begin=begin, load=load, resume=resume, hand_over=hand_over, evaluate=evaluate, upload=upload)
     return costs, per_step
