@@ -3,9 +3,9 @@
     python benchmarks/makespan.py [--slots N] [--step SECONDS] [--only KIND ...] [--dir FOLDER]
 
 The embedded stack trains a toy whose steps only sleep and whose results follow from its hyper-parameters. What its
-slots have spent on a step, and besides (to begin a chain, from stage to stage, to evaluate), is found by least squares
-over all stages of the run; then the same study is run on virtual slots with these costs. Time counts from the first
-chain that is assigned to the last stage that is completed. The budget is 5 %.
+slots have spent besides steps (to begin a chain, from stage to stage, to evaluate) is found by least squares over all
+stages of the run; then the same study is run on virtual slots with these costs, and with each stage's own time. Time
+counts from the first chain that is assigned to the last stage that is completed. The budget is 5 %.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ PROMPT = 2.0
 """Seconds: a chain that is assigned so soon after its slot was free hardly waited for work."""
 
 Place = tuple[str, int]
+Span = tuple[str, int, int]
 
 
 DECAYS = [0.1, *({"family": "multistep", "init": 0.1, "milestones": [at], "gamma": 0.1} for at in (5, 9, 14))]
@@ -171,17 +172,30 @@ def _beginning(stage: e.Stage, index: int, *, is_resident: bool) -> list[float]:
     return [float(number == way) for number in range(4)]
 
 
-def fitted(log: Sequence[Recorded]) -> tuple[Overheads, float]:
-    """What slots have spent besides steps, and on a step."""
+def fitted(log: Sequence[Recorded]) -> tuple[Overheads, float, dict[Span, float]]:
+    """What slots have spent besides steps, on a step of pace 1, and on the steps of each stage that was run."""
     rows = list(stages(log))
     parts, seconds = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     ridge = 1e-3 * np.eye(parts.shape[1])  # what never occurred is taken to cost nothing
     found = np.linalg.lstsq(np.vstack([parts, ridge]), np.concatenate([seconds, np.zeros(len(ridge))]))[0]
     begin, load, resume, hand_over, per_step, evaluate = (max(0.0, float(each)) for each in found)
+    besides = parts @ np.concatenate([found[:4], [0.0], found[5:]])
+    own = {span: max(0.0, float(left)) for span, left in zip(spans(log), seconds - besides, strict=True)}
     begin, load, resume = (each + reaction(log) for each in (begin, load, resume))
     upload = float(np.median(list(_uploads(log))))
     costs = Overheads(begin=begin, load=load, resume=resume, hand_over=hand_over, evaluate=evaluate, upload=upload)
-    return costs, per_step
+    return costs, per_step, own
+
+
+def spans(log: Sequence[Recorded]) -> list[Span]:
+    """The stages that were completed, in their order."""
+    chains = {each.event.chain: each.event for each in log if isinstance(each.event, e.ChainAssigned)}
+    done = [each.event for each in log if isinstance(each.event, e.StageCompleted)]
+    return [span_of(chains[each.chain].stages[each.index]) for each in done]
+
+
+def span_of(stage: e.Stage) -> Span:
+    return stage.node, stage.start, stage.end
 
 
 def _uploads(log: Sequence[Recorded]) -> Iterator[float]:
@@ -200,14 +214,17 @@ def _uploads(log: Sequence[Recorded]) -> Iterator[float]:
 # ---------------------------------------------------------------------------------------------------- virtual slots
 
 
-def simulated(study: Json, name: str, slots: int, costs: Overheads, per_step: float) -> Simulator:
+def simulated(
+    study: Json, name: str, slots: int, costs: Overheads, per_step: float, own: Mapping[Span, float]
+) -> Simulator:
     """The study on virtual slots, run to its end."""
 
     def measure(node: Node, step: int) -> e.Metrics:
         return {"score": score(x_of(node), step)}
 
     def seconds(stage: e.Stage, number: int) -> float:
-        return (stage.end - stage.start) * pace(x_of(simulator.plan.nodes[stage.node])) * per_step
+        usual = (stage.end - stage.start) * pace(x_of(simulator.plan.nodes[stage.node])) * per_step
+        return own.get(span_of(stage), usual)
 
     simulator = Simulator(slots=slots, measure=measure, seconds=seconds, overheads=costs)
     opened = e.PlanOpened(trainer="sleeper", trainer_version="", trainer_args={}, seed=0)
@@ -248,9 +265,9 @@ def compare(real: Real, slots: int, step: float, kinds: Sequence[str]) -> None:
     for kind in kinds:
         study = spec(kind, step)
         log = real.run(study)
-        costs, per_step = fitted(log)
+        costs, per_step, own = fitted(log)
         name = next(each.event.study for each in log if isinstance(each.event, e.StudySubmitted))
-        virtual = simulated(study, name, slots, costs, per_step).log()
+        virtual = simulated(study, name, slots, costs, per_step, own).log()
         took, expected = makespan(log), makespan(virtual)
         counts = [f"{steps_of(each)}, {_count(each)}" for each in (log, virtual)]
         off = expected / took - 1
