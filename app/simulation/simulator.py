@@ -105,6 +105,7 @@ class Simulator:
             lease_seconds=inf,
             intermediate_bytes=sys.maxsize if keep_every else 0,
             clock=lambda: self.now,
+            elapsed=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
             make_costs=Unit,
             notify=self._look,

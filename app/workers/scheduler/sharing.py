@@ -30,12 +30,13 @@ class Sharing:
         self._shown: Mapping[str, float] | None = None  # by this scheduler: the one before it may have left something
         self._shown_at = 0.0
 
-    def look(self, frontiers: Sequence[Frontier], seen: Overview, slots: Candidates) -> Balance:
+    def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> Balance:
         """What is due to each study by now; it is shown, too. Raises `DatabaseUnavailable`."""
         if self._balancing is None:
             return EVEN
-        balance = self._balancing.look(frontiers, len(slots.well), seen.now)
-        self._show({study: round(due, 2) for study, due in balance.due.items()}, seen.now)
+        now = self._ports.elapsed()
+        balance = self._balancing.look(frontiers, len(slots.well), now)
+        self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
         return balance
 
     def _show(self, due: Mapping[str, float], now: float) -> None:

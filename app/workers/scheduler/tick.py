@@ -64,7 +64,7 @@ class Scheduler:
         self._tuning.slots = room = max(1, len(seen.slots))
         self._tune(room)
         slots = candidates(seen)
-        balance = self._sharing.look(self._outlook.frontiers(), seen, slots)
+        balance = self._sharing.look(self._outlook.frontiers(), slots)
         slots = self._assignment.assign(slots, balance)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
