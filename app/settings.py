@@ -31,6 +31,11 @@ class Settings(BaseSettings):
     policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"
     )
+    turn_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="how long a study keeps a slot that others are due as much of",
+    )
     threads: int = Field(
         default=1, ge=1, description="CPU threads of a slot without a GPU; another number may round otherwise"
     )

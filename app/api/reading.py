@@ -16,7 +16,7 @@ from app.api.feed import Feed
 from app.api.services import ID, Services
 from app.api.writable import writable
 from app.domain.errors import Unknown
-from app.domain.ids import StudyId
+from app.domain.ids import ChainId, StudyId
 from app.events.export import lines
 from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
@@ -34,8 +34,9 @@ def studies(
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise wrong_cursor(cursor)
         found = list(islice(_matching(rows, cursor, states, name), limit + 1))
+        live = rows.chains.live()
     more = found[limit - 1].id if len(found) > limit else None
-    return {"items": [views.listed(row) for row in found[:limit]], "next_cursor": more}
+    return {"items": [views.listed(row, live) for row in found[:limit]], "next_cursor": more}
 
 
 def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
@@ -46,9 +47,11 @@ def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: 
 
 def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int]:
     """The study, and the version of its plan."""
-    reached = use.reached(row.stream)
+    live = use.live(row.stream)
+    reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.looking_at(row) as (plan, found):
-        return views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
+        shown = views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials)
+        return shown | {"slots": views.share(row, live)}, plan.version
 
 
 def trials(

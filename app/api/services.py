@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,11 +17,12 @@ from fastapi import Path as PathParameter
 from app.api.health import Checks
 from app.api.tail import Tail
 from app.domain.errors import Unknown
-from app.domain.ids import ChainId, StudyId
+from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
 from app.events.plans import Plans
 from app.events.records import Records
+from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
 from app.registry import Catalogue
 from stagetree.limits import LIMITS, Limits
@@ -79,10 +80,10 @@ class Services:
         with self.plans.holding(row.stream) as plan:
             yield plan, plan.studies[StudyId(row.id)]
 
-    def reached(self, stream: str) -> dict[ChainId, int]:
-        """The last step done by each chain of a plan that is under way, by its heartbeat."""
+    def live(self, stream: str) -> Sequence[ChainRecord]:
+        """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""
         with self.records.read() as rows:
-            return {ChainId(row.chain): row.step for row in rows.chains.live(stream)}
+            return rows.chains.live(stream)
 
 
 def services(request: Request) -> Services:

@@ -21,6 +21,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
 from app.domain.standing import Standing, meaning, standing
+from app.domain.states import ChainState, StudyState
 from app.events.codec import encode
 from app.events.log import Recorded
 from app.events.rows.ports import ChainRecord, SlotRecord
@@ -91,10 +92,22 @@ def _results(plan: SearchPlan, study: Study, trial: Trial) -> Json:
     return {"last": last and last._asdict(), "best": best and best._asdict()}
 
 
-def listed(row: StudyRow) -> Json:
-    """A study in a list of them."""
+def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> Json:
+    """A study in a list of them; `live` are the chains under way."""
     facts = {"name": row.name, "state": row.state, "submitted_at": row.submitted_at}
-    return {"study": row.id, **facts, "plan": row.stream}
+    return {"study": row.id, **facts, "plan": row.stream, "slots": share(row, live)}
+
+
+def share(row: StudyRow, live: Sequence[ChainRecord]) -> Json:
+    """The slots that train for a study, and its share of them while it competes with others."""
+    training = [chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)]
+    due = row.slots_due if row.state == StudyState.RUNNING else None
+    return {"used": sum(_payer(chain) == row.id for chain in training), "due": due}
+
+
+def _payer(chain: ChainRecord) -> str:
+    stages = chain.assignment["stages"]
+    return str(stages[min(chain.index, len(stages) - 1)]["study"])
 
 
 # -------------------------------------------------------------------------------------------------------------- trials

@@ -39,8 +39,16 @@ def studies(
     _check(state, STUDY_STATES)
     with stacks.reading(server, dir) as service:
         found = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
-    rows = [(study["study"], study["state"], study["name"], _when(study["submitted_at"])) for study in found]
-    print_list(found, output, ("study", "state", "name", "submitted"), rows)
+    rows = [
+        (study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)) for study in found
+    ]
+    print_list(found, output, ("study", "state", "name", "submitted", "slots", "due"), rows)
+
+
+def _share(study: Json) -> tuple[int | None, float | None]:
+    """What it has of the slots, and what it is due while others compete for them."""
+    slots = study.get("slots") or {}  # a server of the version before says nothing
+    return slots.get("used") or None, slots.get("due")
 
 
 def trials(

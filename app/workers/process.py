@@ -122,6 +122,7 @@ def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
         lease_seconds=settings().lease_seconds,
         intermediate_bytes=settings().intermediate_bytes,
         limits=settings().limits,
+        turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
         show=show,
     )
     return Scheduler(ports)

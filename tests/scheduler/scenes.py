@@ -99,13 +99,16 @@ class Scene:
     def make_scheduler(self) -> Scheduler:
         """A scheduler that was just started."""
         self.scheduler_plans = Plans(self.records.log)
-        ports = {"publish": lambda *message: self.messages.append(message), "pause": lambda attempt: None}
-        ports |= {"elapsed": lambda: self.at} | self._ports
+        ports = {
+            "policy": POLICIES["critical_path"],
+            "publish": lambda *message: self.messages.append(message),
+            "pause": lambda attempt: None,
+            "elapsed": lambda: self.at,
+        } | self._ports
         return Scheduler(
             Ports(
                 records=self.records,
                 plans=self.scheduler_plans,
-                policy=POLICIES["critical_path"],
                 new_id=lambda: f"chain{next(self._ids)}",
                 intermediate_bytes=0,
                 clock=lambda: self.at,

@@ -12,7 +12,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.states import ChainOutcome
 from app.simulation.simulator import Simulator
-from app.simulation.slots import Fault
+from app.simulation.virtual_chain import Fault
 from tests.tuners.worlds import STUDY, spec, submit
 
 ONE = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 10}]}

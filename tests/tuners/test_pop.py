@@ -15,7 +15,7 @@ from app.domain.states import TrialEventKind
 from app.scheduling.replay import replay
 from app.scheduling.tuners.base import Context
 from app.simulation.simulator import Simulator
-from app.simulation.slots import Fault
+from app.simulation.virtual_chain import Fault
 from stagetree.spec import StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 

@@ -30,6 +30,10 @@ class MemoryStudies:
         if row is not None:
             self._tables.studies.put(id, StudyRow(**{**row.model_dump(), "state": state}))
 
+    def show_due(self, due: Mapping[str, float]) -> None:
+        for row in [row for row in self._tables.studies.values() if row.slots_due != due.get(row.id)]:
+            self._tables.studies.put(row.id, StudyRow(**{**row.model_dump(), "slots_due": due.get(row.id)}))
+
     def find(self, id: str) -> StudyRow | None:
         return self._tables.studies.get(id)
 
@@ -143,6 +147,10 @@ class MemoryChains:
     def ask_stop(self, chain: str) -> None:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, stop=True))
+
+    def ask_preempt(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, preempt=True))
 
     def expired(self, longest: float = inf) -> list[MemoryChain]:
         return [row for row in self.live() if self._is_expired(row, longest)]
@@ -264,7 +272,7 @@ class MemoryRows:
 
 
 def _flags(row: MemoryChain) -> ChainFlags:
-    return ChainFlags(row.extra_eval_steps, row.stop)
+    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt)
 
 
 def _not_yours(chain: str) -> Fenced:

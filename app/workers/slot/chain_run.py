@@ -66,7 +66,8 @@ class ChainRun:
     def flags(self) -> ChainFlags:
         """What the scheduler wanted when the chain was claimed, and wants by now."""
         now, first = self._parts.flags(self.claim.chain), self._lease.flags
-        return ChainFlags((*first.extra_eval_steps, *now.extra_eval_steps), first.stop or now.stop)
+        steps = (*first.extra_eval_steps, *now.extra_eval_steps)
+        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt)
 
     def run_stage(self) -> bool:
         """Train the next stage; whether it was completed. If not, the chain is over."""
@@ -137,7 +138,7 @@ class ChainRun:
 
     def _check_wanted(self) -> None:
         self._check_ours()
-        if self.flags.stop:
+        if self.flags.end:
             raise Stopped
 
     def _state_facts(self, *more: e.Event, proof: Alongside | None = None, is_news: bool = False) -> None:

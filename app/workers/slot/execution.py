@@ -63,7 +63,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nobody wants more of the chain, or its worker is to end; what is there has been kept."""
+    """Nobody wants more of the chain, its slot is another study's, or its worker is to end. What is there is kept."""
 
 
 Action = Train | Evaluate | Save | Complete | Stop
@@ -106,6 +106,11 @@ class ChainExecution:
         return self.assignment.stages[min(self.index, len(self.assignment.stages) - 1)]
 
     @property
+    def is_over(self) -> bool:
+        """Whether no stage of it is trained any more."""
+        return self.state in (ExecutionState.SAVING, ExecutionState.CLOSED)
+
+    @property
     def is_last_stage(self) -> bool:
         return self.index + 1 >= len(self.assignment.stages)
 
@@ -132,7 +137,7 @@ class ChainExecution:
             return wanted
         if self.step >= self.stage.end:
             return Complete()
-        if outside.flags.stop:
+        if outside.flags.end:
             return Stop()
         self._is_in_step, self._trains_from = True, self.step
         self.last_good_step = max(self.last_good_step, self.step)
@@ -144,7 +149,7 @@ class ChainExecution:
         It is not further on once a step is reached where something is to be done: whoever asks may hear of it late.
         """
         self.reached(step)
-        if outside.flags.stop or self._is_intermediate_due(outside):
+        if outside.flags.end or self._is_intermediate_due(outside):
             return 0
         return self._next_stop(outside.flags)
 
@@ -162,7 +167,7 @@ class ChainExecution:
         stage, step = self.stage, self.step
         if step == stage.start:
             return None
-        if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.stop:
+        if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
             return Save(is_intermediate=False)
         return Save(is_intermediate=True) if self._is_intermediate_due(outside) else None
 

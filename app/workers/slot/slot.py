@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -220,7 +220,7 @@ class Slot:
     def _flags(self, chain: str) -> ChainFlags:
         """What is wanted of a chain; everything stops when the worker is to end."""
         flags = self.heartbeat.flags.get(chain, ChainFlags())
-        return ChainFlags(flags.extra_eval_steps, True) if self._is_retiring() else flags
+        return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
         return Description(self._parts.host.versions, self._notes.text)
