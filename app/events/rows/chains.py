@@ -5,7 +5,7 @@ A chain is never taken over: when its lease has run out it is ended, and the wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -123,11 +123,17 @@ class Chains:
         flags = ChainFlags(tuple(row.extra_eval_steps), row.stop)
         return Lease(chain, row.stream, row.slot, row.fence, row.assignment, flags)
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int) -> ChainFlags:
-        """The worker is at `step`; the lease lasts `ttl` seconds from here. Raises `Fenced`."""
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        """The worker is at `step`, and kept its state at `kept`; the lease lasts `ttl` seconds from here.
+
+        What was asked for at a step that it had passed by then is asked for no more. Raises `Fenced`.
+        """
         beat = _held(chain, fence).values(lease_until=now(self._session) + ttl, step=step)
         steps, stop = self._fenced(chain, beat, CHAINS.c.extra_eval_steps, CHAINS.c.stop)
-        return ChainFlags(tuple(steps), stop)
+        left = tuple(at for at in steps if at >= step or at in kept)
+        if len(left) < len(steps):
+            self._session.execute(_row(chain).values(extra_eval_steps=list(left)))
+        return ChainFlags(left, stop)
 
     def flags(self, chain: str, fence: int) -> ChainFlags:
         """What a heartbeat would say, without one. Raises `Fenced`."""
