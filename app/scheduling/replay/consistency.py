@@ -6,7 +6,6 @@ Names, times, costs and keys are what they are said to be: of them nothing is de
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -19,6 +18,9 @@ from app.scheduling.replay.report import Json
 
 COUNTED = ("trial", "step", "steps", "index", "size", "seconds")
 """Fields that are never below 0."""
+
+HINTS: dict[type, dict[str, Any]] = {cls: get_type_hints(cls) for cls in (*get_args(e.Event), e.Stage)}
+"""What each field of each event may be."""
 
 
 class DoesNotFollow(Exception):
@@ -66,17 +68,12 @@ def broken(number: int, event: e.Event, error: Exception) -> Json:
 
 
 def _check_fields(event: Any) -> None:
-    for name, hint in _hints(type(event)).items():
+    for name, hint in HINTS[type(event)].items():
         value = getattr(event, name)
         if not _fits(value, hint) or (name in COUNTED and value < 0):
             raise DoesNotFollow(f"its {name} is {value!r}")
         for stage in value if hint == tuple[e.Stage, ...] else ():
             _check_fields(stage)
-
-
-@lru_cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return get_type_hints(cls)
 
 
 def _fits(value: Any, hint: Any) -> bool:
