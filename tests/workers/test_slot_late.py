@@ -56,6 +56,25 @@ def test_what_was_passed_is_begun_by_the_other_slot_while_the_trunk_goes_on(pair
     assert pair.study(trunk).executed == 20
 
 
+def test_the_row_says_at_which_stage_its_worker_is(pair: Cluster) -> None:
+    """A trunk of three stages: what was passed in the last of them is not waited for either."""
+    trunk, found = pair.submit(spec(({"lr": switch(0.1, 0.2, 2)}, 3), ({"lr": switch(0.1, 0.2, 2)}, 20))), list[str]()
+
+    def ask() -> None:
+        """At step 10, in the third stage."""
+        pair.settle()
+        pair.beat()
+        assert [row.index for row in pair.live()] == [2]
+        pair.submit(spec(({"lr": switch(0.1, 0.2, 2)}, 7)))
+        pair.ticker.tick()
+        assert deliver_to(pair, "gpu1") > 0
+        found.append("served")
+
+    pair.at("train", 10, ask)
+    assert pair.run(trunk).state == "completed"
+    assert found == ["served"]
+
+
 def test_a_step_that_was_passed_before_the_slot_heard_of_it_is_not_waited_for(pair: Cluster) -> None:
     trunk, found = pair.submit(TRUNK), list[str]()
 
