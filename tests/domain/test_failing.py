@@ -14,8 +14,10 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
+from app.events.tables import SlotRow
 from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Span
+from app.scheduling.placement import Candidates, place
 from tests.plans import METRIC, Story, steps
 
 EARLY, LATE = steps(1, 2, milestones=[4]), steps(1, 3, milestones=[10])
@@ -300,3 +302,15 @@ def test_a_step_that_could_not_be_evaluated_is_not_awaited_where_its_state_is_ke
     assert states(story, theirs) == ["failed"]
     story.evaluate(node.id, 3)
     assert node.evaluation_failures == {}
+
+
+def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_is_wanted(story: Story) -> None:
+    mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3, max_restarts=1)
+    (node,) = story.path(mine)
+    slots = [SlotRow(name=name, trainers={"digits": "1"}) for name in ("gpu0", "gpu1")]
+    candidates, spans = Candidates(slots, slots), [Span(node.id, 0, 10)]
+    fail_evaluation(story, node, 3, 10)
+    assert place(story.plan, "plan", spans, None, candidates) is slots[1]
+    fail_evaluation(story, node, 3, 10)
+    assert states(story, theirs) == ["failed"]
+    assert place(story.plan, "plan", spans, None, candidates) is slots[0], "nobody wants that any more"
