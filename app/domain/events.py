@@ -204,6 +204,8 @@ class StageFailed:
 
     `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
     the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
+    `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or
+    saving did.
     """
 
     chain: ChainId
@@ -213,6 +215,7 @@ class StageFailed:
     error: str
     seconds: float
     signature: str | None = None
+    evaluated: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

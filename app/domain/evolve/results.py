@@ -12,6 +12,9 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     """A node was evaluated: whoever waited for that has a result."""
     node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
+    if node.evaluation_failures:
+        left = {place: slots for place, slots in node.evaluation_failures.items() if place[0] != event.step}
+        node.evaluation_failures = left
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
         if event.step in trial.unevaluated:
             trial.unevaluated.discard(event.step)

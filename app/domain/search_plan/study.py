@@ -101,6 +101,11 @@ class Study:
         """What its first node is named after: nothing, or the trial itself where the study does not merge."""
         return "" if self.merges else f"{self.id}/{trial}"
 
+    def evaluates(self, step: int) -> bool:
+        """Whether its `eval_every` asks for an evaluation at this step."""
+        every: int | None = self.spec.get("eval_every")
+        return every is not None and step % every == 0
+
     @property
     def max_restarts(self) -> int:
         """How often an error at one step is tried again in a fresh process before it fails a trial."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -196,8 +196,10 @@ class MemoryChains:
         self._put(begun)
         return Lease(chain, row.stream, row.slot, begun.fence, row.assignment, _flags(begun))
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int) -> ChainFlags:
-        beat = replace(self._held(chain, fence), lease_until=self._tables.clock() + ttl, step=step)
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        row = self._held(chain, fence)
+        left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
+        beat = replace(row, lease_until=self._tables.clock() + ttl, step=step, extra_eval_steps=left)
         self._put(beat)
         return _flags(beat)
 

@@ -5,8 +5,8 @@ A chain is never taken over: when its lease has run out it is ended, and the wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -137,10 +137,17 @@ class Chains:
             raise ChainNotClaimable(f"Chain {chain} is not ready.")
         return Lease(chain, row.stream, row.slot, row.fence, row.assignment, flags_of(row))
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int) -> ChainFlags:
-        """The worker is at `step`; the lease lasts `ttl` seconds from here. Raises `Fenced`."""
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        """The worker is at `step`, and kept its state at `kept`; the lease lasts `ttl` seconds from here.
+
+        What was asked for at a step that it had passed by then is asked for no more. Raises `Fenced`.
+        """
         beat = _held(chain, fence).values(lease_until=now(self._session) + ttl, step=step)
-        return flags_of(self._fenced(chain, beat, CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt))
+        row = self._fenced(chain, beat, CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt)
+        left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
+        if len(left) < len(row.extra_eval_steps):
+            self._session.execute(_row(chain).values(extra_eval_steps=list(left)))
+        return replace(flags_of(row), extra_eval_steps=left)
 
     def flags(self, chain: str, fence: int) -> ChainFlags:
         """What a heartbeat would say, without one. Raises `Fenced`."""

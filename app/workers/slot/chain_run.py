@@ -55,7 +55,8 @@ class ChainRun:
 
     @property
     def pulse(self) -> Pulse:
-        return Pulse(self.claim, self.execution.step, self._waits_since)
+        step = self.execution.step  # first: what is kept at a step is known before it is passed
+        return Pulse(self.claim, step, self._waits_since, self.execution.kept)
 
     @property
     def is_between_stages(self) -> bool:

@@ -87,6 +87,7 @@ class ChainExecution:
     """overhead: the share of training time that intermediate checkpoints may take.
 
     index: the stage that is under way or comes next. step: how many steps the model has been trained for.
+    kept: the steps at which its state was kept.
     last_good_step: the last one after which nothing has failed. It is always before the end of the stage, so that a
     failure there concerns someone, namely whoever waits for that end.
     """
@@ -96,7 +97,8 @@ class ChainExecution:
         self.state, self.index, self.step = ExecutionState.CLAIMED, 0, assignment.stages[0].start
         self.last_good_step = self.step
         self._overhead = overhead
-        self._is_in_step, self._trains_from = False, self.step
+        self.kept: frozenset[int] = frozenset()  # made anew each time, since the heartbeat reads it
+        self._is_in_step, self._is_in_evaluation, self._trains_from = False, False, self.step
         self._evaluated_at, self._saved_at = -1, -1
         self._began_at = self._last_save_at = 0.0
 
@@ -130,8 +132,9 @@ class ChainExecution:
 
     def next(self, outside: Outside) -> Action:
         """What to do now."""
-        self._is_in_step = False
+        self._is_in_step = self._is_in_evaluation = False
         if self.step != self._evaluated_at and self.step in self._evaluations(outside.flags):
+            self._is_in_evaluation = True
             return Evaluate()
         if self.step != self._saved_at and (wanted := self._wanted_save(outside)) is not None:
             return wanted
@@ -197,6 +200,7 @@ class ChainExecution:
     def saved(self, now: float) -> None:
         """The state has been copied, and its way to the store has begun."""
         self._saved_at, self._last_save_at = self.step, now
+        self.kept |= {self.step}
 
     def completed(self, now: float) -> e.StageCompleted:
         index, self.index = self.index, self.index + 1
@@ -224,6 +228,7 @@ class ChainExecution:
             error=error,
             seconds=now - self._began_at,
             signature=signature,
+            evaluated=self.step if self._is_in_evaluation else None,
         )
 
     def finished(self) -> e.ChainEnded:
