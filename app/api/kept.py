@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain import results
+from app.domain import keeping, results
 from app.domain.errors import Unknown
-from app.domain.search_plan import Checkpoint, SearchPlan, Study, Trial
+from app.domain.search_plan import Checkpoint, SearchPlan, Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,11 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     if not 0 <= trial < len(study.trials):
         raise Unknown(f"{study.id} has no trial {trial}: its trials are 0 to {len(study.trials) - 1}")
     of = study.trials[trial]
-    there = _kept(plan, of)
+    there = keeping.states_of(plan, of)
     if step is None:
         result = results.result(plan, study, of)
         step = result.step if result else max(there, default=0)
     if step not in there:
         steps = ", ".join(map(str, there)) or "none"
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
-    return KeptState(trial, step, there[step], dict(plan.metrics(of, step) or {}))
-
-
-def _kept(plan: SearchPlan, trial: Trial) -> dict[int, Checkpoint]:
-    """The checkpoints on a trial's path, by step."""
-    found: dict[int, Checkpoint] = {}
-    for number, name in enumerate(trial.path):
-        last = number + 1 == len(trial.path)
-        end = trial.steps if last else plan.nodes[trial.path[number + 1]].start
-        found |= {step: each for step, each in plan.nodes[name].checkpoints.items() if step <= end}
-    return dict(sorted(found.items()))
+    return KeptState(trial, step, there[step].checkpoint, dict(plan.metrics(of, step) or {}))

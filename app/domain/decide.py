@@ -11,6 +11,7 @@ from typing import assert_never
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import keeping
 from app.domain.asking import Trials, refusing
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import StudyId
@@ -63,6 +64,12 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             return tuple(_assign(plan, command))
         case c.LoseChain():
             return tuple(_lose(plan, command))
+        case c.DeleteStudy():
+            return (_delete(_study(plan, command.study), command.at),)
+        case c.ReleaseCheckpoints():
+            return tuple(keeping.release(plan, command))
+        case c.RecordDeleted():
+            return tuple(keeping.record_deleted(plan, command))
         case _:
             assert_never(command)
 
@@ -265,8 +272,14 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     yield e.ChainEnded(chain=chain.id, outcome=command.outcome, steps=command.steps, seconds=command.seconds)
 
 
+def _delete(study: Study, at: float) -> e.StudyDeleted:
+    if not study.is_final:
+        raise Conflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
+    return e.StudyDeleted(study=study.id, at=at)
+
+
 def _study(plan: SearchPlan, study: StudyId) -> Study:
-    if study not in plan.studies:
+    if study not in plan.studies or plan.studies[study].deleted:
         raise Unknown(f"there is no study {study}")
     return plan.studies[study]
 

@@ -30,6 +30,10 @@ class MemoryStudies:
         if row is not None:
             self._tables.studies.put(id, StudyRow(**{**row.model_dump(), "state": state}))
 
+    def remove(self, id: str) -> None:
+        if self._tables.studies.get(id) is not None:
+            self._tables.studies.remove(id)
+
     def find(self, id: str) -> StudyRow | None:
         return self._tables.studies.get(id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select, text, tuple_, update
+from sqlalchemy import delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.events.tables import ACTIVE, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
@@ -22,6 +22,10 @@ class Studies:
     def set_state(self, id: str, state: str) -> None:
         """Say how a study stands now."""
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(state=state))
+
+    def remove(self, id: str) -> None:
+        """The study is not listed any more."""
+        self._session.execute(delete(STUDIES).where(STUDIES.c.id == id))
 
     def find(self, id: str) -> StudyRow | None:
         """The study, if there is one of that id."""
