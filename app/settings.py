@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from stagetree.limits import LIMITS, Limits
@@ -57,6 +57,10 @@ class Settings(BaseSettings):
         default=2**30, ge=0, description="a trainer's process that has grown by more since its first stages is replaced"
     )
 
+    checkpoint_budget: ByteSize | None = Field(
+        default=None,
+        description="the most bytes of all checkpoints, such as 200GiB, before the least valuable go; by default any",
+    )
     strike_after_seconds: float = Field(
         default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"
     )

@@ -30,8 +30,8 @@ def weights(
     from app.events.database import Database
     from app.events.plans import Plans
     from app.events.records import SqlRecords
+    from app.object_store import open_store
     from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
-    from app.workers.slot.object_store import open_store
     from stagetree.weights import export_weights
 
     folder = dir or (DEFAULT if is_store(DEFAULT) else None)

@@ -138,7 +138,7 @@ class VirtualSlot:
         step, stage = attempt.next_step, attempt.stage
         facts = [*self._passed(attempt, step)]
         if step in self._branches or self._must_stop:
-            facts.append(_kept(stage, step))
+            facts.append(_kept(attempt, step))
         attempt.told = step
         if self._must_stop:
             steps = step - stage.start
@@ -150,7 +150,7 @@ class VirtualSlot:
     def _complete(self, attempt: Attempt) -> e.Stage | None:
         stage, chain, fence = attempt.stage, self._chain, self._fence
         done = e.StageCompleted(chain=chain, index=self._index, seconds=attempt.seconds)
-        facts: list[e.Event] = [*self._passed(attempt, stage.end), done, _kept(stage, stage.end)]
+        facts: list[e.Event] = [*self._passed(attempt, stage.end), done, _kept(attempt, stage.end)]
         self._index, self.attempt = self._index + 1, None
         if self._index < len(self._stages):
             self._record(facts, lambda rows: rows.chains.advance(chain, fence, self._index))
@@ -202,7 +202,7 @@ class VirtualSlot:
         ]
         if self._keep_every:
             kept = range(stage.start + self._keep_every, stage.end, self._keep_every)
-            facts += [_kept(stage, at, intermediate=True) for at in kept if first <= at <= step]
+            facts += [_kept(attempt, at, intermediate=True) for at in kept if first <= at <= step]
         return facts
 
     def _record(self, facts: Sequence[e.Event], proof: Alongside) -> None:
@@ -219,8 +219,9 @@ class VirtualSlot:
         return self._lease.fence
 
 
-def _kept(stage: e.Stage, step: int, *, intermediate: bool = False) -> e.CheckpointKept:
-    return e.CheckpointKept(node=stage.node, step=step, key="", sha256="", size=0, intermediate=intermediate)
+def _kept(attempt: Attempt, step: int, *, intermediate: bool = False) -> e.CheckpointKept:
+    node, key = attempt.stage.node, f"{attempt.stage.node}/{step}-{attempt.number}"
+    return e.CheckpointKept(node=node, step=step, key=key, sha256="", size=0, intermediate=intermediate)
 
 
 def _ended(chain: ChainId, outcome: ChainOutcome, steps: int = 0, seconds: float = 0.0) -> e.ChainEnded:

@@ -13,7 +13,7 @@ from threading import Lock
 from uuid import uuid4
 
 from app.away import Away, store_is_away
-from app.workers.slot.object_store import PART, ObjectStore
+from app.object_store import PART, ObjectStore
 from app.workers.state import State
 
 

@@ -64,14 +64,16 @@ class Saver:
         """Do something after all that came before, unless the chain is over by then. Does not wait for room."""
         self._thread.put(_Job(claim, do), wait=False)
 
-    def delete(self, claim: Claim, key: str) -> None:
-        """Delete a checkpoint that no fact names any more. What cannot be deleted at once stays as garbage."""
+    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+        """Delete a checkpoint that is released. What cannot be deleted at once is left to the scheduler."""
 
         def delete() -> None:
             try:
                 self._store.delete(key)
             except StoreUnavailable as problem:
-                logger.warning("%s; it stays", problem)
+                logger.info("%s; the scheduler will", problem)
+            else:
+                then()
 
         self.submit(claim, delete)
 

@@ -54,14 +54,19 @@ class LocalStore:
             raise
 
     def read(self, key: str) -> Iterator[bytes]:
-        if not self._root.is_dir():
-            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted?")
+        self._check_mounted()
         with (self._root / key).open("rb") as file:
             while part := file.read(PART):
                 yield part
 
     def delete(self, key: str) -> None:
+        self._check_mounted()
         (self._root / key).unlink(missing_ok=True)
+
+    def _check_mounted(self) -> None:
+        """What is not to be seen just now is neither missing nor deleted."""
+        if not self._root.is_dir():
+            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted?")
 
 
 class FsspecStore:
