@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from app.away import Away
+
 PART = 16 * 2**20
 """Bytes in one piece, on the way there and back."""
 
@@ -19,6 +21,10 @@ S3_OPTIONS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 2}},
 }
 """A connection that nobody answers on is given up in seconds: we try again ourselves."""
+
+
+class StoreUnavailable(Away):
+    """The store did not do what it was asked; the message says which object and why. Time may help."""
 
 
 class ObjectStore(Protocol):
@@ -30,6 +36,9 @@ class ObjectStore(Protocol):
     def read(self, key: str) -> Iterator[bytes]: ...
 
     def delete(self, key: str) -> None: ...
+
+    def open(self, key: str) -> int | None:
+        """A descriptor of the object, where it is a file of this machine; None elsewhere."""
 
 
 class LocalStore:
@@ -58,6 +67,10 @@ class LocalStore:
         with (self._root / key).open("rb") as file:
             while part := file.read(PART):
                 yield part
+
+    def open(self, key: str) -> int | None:
+        self._check_mounted()
+        return os.open(self._root / key, os.O_RDONLY)
 
     def delete(self, key: str) -> None:
         self._check_mounted()
@@ -93,6 +106,9 @@ class FsspecStore:
         with self._fs.open(f"{self._root}/{key}", "rb", block_size=PART, cache_type="readahead") as file:
             while part := file.read(PART):
                 yield part
+
+    def open(self, key: str) -> int | None:
+        return None
 
     def delete(self, key: str) -> None:
         self._fs.rm_file(f"{self._root}/{key}")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.away import Away
-from app.object_store import PART, LocalStore, ObjectStore, open_store
-from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, StoreUnavailable
+from app.object_store import PART, LocalStore, ObjectStore, StoreUnavailable, open_store
+from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
 from app.workers.state import State
 
 BIG = bytes(range(256)) * (PART // 128)

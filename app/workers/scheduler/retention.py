@@ -68,7 +68,7 @@ class Freed:
 
 class Retention:
     """budget: bytes for all checkpoints; None for any number. report: told a sentence when the budget cannot be held,
-    and an empty one when it can."""
+    and an empty one when it can. begin, until: shares of the budget."""
 
     def __init__(
         self,
@@ -79,7 +79,10 @@ class Retention:
         clock: Callable[[], float],
         report: Callable[[str], None] = lambda text: None,
         pause: Callable[[int], None] = back_off,
+        begin: float = BEGIN,
+        until: float = UNTIL,
     ) -> None:
+        self._begin, self._until = begin, until
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause = clock, report, pause
         self._uses: dict[str, PlanUse] = {}
@@ -141,9 +144,9 @@ class Retention:
     def _excess(self) -> int:
         """How many bytes are to go."""
         kept = self.kept_bytes
-        if self._budget is None or kept <= BEGIN * self._budget:
+        if self._budget is None or kept <= self._begin * self._budget:
             return 0
-        return int(kept - UNTIL * self._budget)
+        return int(kept - self._until * self._budget)
 
     def _in_order(self) -> list[str]:
         """The plans in which nothing goes on, the oldest first; then those which keep the most."""

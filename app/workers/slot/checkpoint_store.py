@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from threading import Lock
 from uuid import uuid4
 
-from app.away import Away, store_is_away
-from app.object_store import PART, ObjectStore
+from app.away import store_is_away
+from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.state import State
-
-
-class StoreUnavailable(Away):
-    """The store did not do what it was asked; the message says which object and why. Time may help."""
 
 
 class CheckpointUnreadable(Exception):

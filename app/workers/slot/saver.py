@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.workers.slot.checkpoint_store import CheckpointStore, Stored, StoreUnavailable
+from app.object_store import StoreUnavailable
+from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.slot.claim import Claim
 from app.workers.slot.notes import Notes
 from app.workers.slot.patience import Patience
