@@ -52,10 +52,10 @@ class LocalStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         try:
-            with partial.open("wb") as file:
+            with partial.open("wb", buffering=0) as file:
                 for part in parts:
-                    file.write(part)
-                file.flush()
+                    while part:
+                        part = part[file.write(part) :]
                 os.fsync(file.fileno())
             partial.rename(path)
         except BaseException:

@@ -51,7 +51,9 @@ class Settings(BaseSettings):
         description="the most bytes a plan spends on checkpoints inside stages, beside those at their ends",
     )
     memory_bytes: int = Field(
-        default=256 * 2**20, ge=0, description="the most bytes of recent checkpoints that a slot keeps in memory"
+        default=2**30,
+        ge=0,
+        description="the most bytes of checkpoints that a slot keeps in memory, those where trials part first of all",
     )
     growth_bytes: int = Field(
         default=2**30, ge=0, description="a trainer's process that has grown by more since its first stages is replaced"

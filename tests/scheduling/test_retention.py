@@ -65,8 +65,8 @@ def test_what_costs_little_beside_another_costs_more_when_that_is_gone() -> None
     """One at 9, 10 and 20 steps: 10 is one step behind 9, until that is gone."""
     story = trained(({"lr": 1}, 20), ({"lr": 2}, 9), keep_best=0)
     [node] = story.path(next(iter(story.plan.studies)))
-    story.keep(node.id, 9, spare=True)
-    story.keep(node.id, 10, spare=True)
+    story.keep(node.id, 9, intermediate=True)
+    story.keep(node.id, 10, intermediate=True)
     assert [step for name, step in going(story) if name == node.id] == [10, 9, 20]
 
 
@@ -179,7 +179,7 @@ def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
     story.drain(Frontier(story.plan))
     for node in story.plan.nodes.values():
         if rng.random() < 0.5:
-            story.keep(node.id, node.start + 1, spare=True)
+            story.keep(node.id, node.start + 1, intermediate=True)
     order = going(story)
     for place in order:
         [kept] = [kept for kept in keeping.checkpoints(story.plan) if (kept.node, kept.step) == place]

@@ -115,3 +115,8 @@ class FaultyStore(LocalStore):
         self.before_read(key)
         self.reads.append(key)
         yield from super().read(key)
+
+    def open(self, key: str) -> int | None:
+        self.before_read(key)
+        self.reads.append(key)
+        return super().open(key)

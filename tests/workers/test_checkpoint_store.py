@@ -73,6 +73,9 @@ class Broken:
 
     delete = write
 
+    def open(self, key: str) -> None:
+        """It is no file of this machine."""
+
 
 class ClientError(Exception):
     """No OSError, like most of botocore's and aiohttp's."""

@@ -44,16 +44,24 @@ class Saver:
     def is_idle(self) -> bool:
         return self._thread.is_idle
 
-    def save(self, claim: Claim, place: str, state: State, then: Callable[[Stored, float], None]) -> None:
+    def save(
+        self,
+        claim: Claim,
+        place: str,
+        state: State,
+        then: Callable[[Stored, float], None],
+        *,
+        is_branch_point: bool = False,
+    ) -> None:
         """Store a state, which is the saver's from here on; `then` gets what was stored, and the seconds it took.
 
-        Raises `Closing` if there was no room for it before the slot was to end.
+        is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there never was room for it.
         """
 
         def save() -> None:
             try:
                 begun_at = self._clock()
-                stored = self._write(claim, place, state)
+                stored = self._write(claim, place, state, is_branch_point)
             finally:
                 state.close()
             if stored is not None:
@@ -89,14 +97,14 @@ class Saver:
         if not job.claim.over.is_set():
             job.do()
 
-    def _write(self, claim: Claim, place: str, state: State) -> Stored | None:
+    def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> Stored | None:
         """None if the chain was over before the store took it."""
         try:
             for number in self._patience.tries():
                 if claim.over.is_set():
                     return None
                 try:
-                    return self._store.write(place, state)
+                    return self._store.write(place, state, is_branch_point=is_branch_point)
                 except StoreUnavailable as problem:
                     self._say(number, problem)
             return None
