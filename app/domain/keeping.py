@@ -2,12 +2,12 @@
 
 A checkpoint must stay while a chain under way begins with it, while somebody waits for what follows from it, and while
 it is the final state of one of the best trials of a study. It serves nobody once every study whose trials came as far
-is deleted, or struck.
+is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -38,10 +38,12 @@ def record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Che
 
 
 def unowned(plan: SearchPlan) -> Iterator[KeptAt]:
-    """The checkpoints that no study is left to ask for."""
-    for node in (*plan.nodes.values(), *plan.aside.values()):
-        end = _owned_to(plan, node)
-        yield from (KeptAt(node.id, step, each) for step, each in node.checkpoints.items() if step > end)
+    """The checkpoints to which only studies came that are deleted."""
+    studies = list(plan.studies.values())
+    deleted, others = [s for s in studies if s.deleted], [s for s in studies if not s.deleted]
+    for node in plan.nodes.values() if deleted else ():
+        begin, end = _last_step(others, node), _last_step(deleted, node)
+        yield from (KeptAt(node.id, step, each) for step, each in node.checkpoints.items() if begin < step <= end)
 
 
 def checkpoints(plan: SearchPlan) -> Iterator[KeptAt]:
@@ -100,6 +102,6 @@ def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:
         yield from (states[step] for step in {max(states, default=0), result.step} & states.keys())
 
 
-def _owned_to(plan: SearchPlan, node: Node) -> int:
-    """The last step of a node that a trial of a study that is not deleted came to, or is to come to."""
-    return max((study.deepest.get(node.id, -1) for study in plan.studies.values() if not study.deleted), default=-1)
+def _last_step(studies: Iterable[Study], node: Node) -> int:
+    """The last step of a node to which trials of these studies came, or are to come."""
+    return max((study.deepest.get(node.id, -1) for study in studies), default=-1)

@@ -233,7 +233,7 @@ class Retention:
 
 def garbage_of(plan: SearchPlan) -> Sequence[KeptAt]:
     """The checkpoints that no study is left to ask for."""
-    if not plan.struck and not any(study.deleted for study in plan.studies.values()):
+    if not any(study.deleted for study in plan.studies.values()):
         return ()
     used = keeping.must_stay(plan)
     return [kept for kept in keeping.unowned(plan) if kept.key not in used]
