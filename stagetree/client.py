@@ -28,6 +28,10 @@ from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, Stagetre
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
+Folder = str | PathLike[str]
+Holds = Literal["weights", "state"]
+"""What a file holds: a model's weights by their own names, or all that was in a checkpoint."""
+
 __all__ = [
     "AsyncClient",
     "Client",
@@ -110,11 +114,11 @@ class AsyncClient:
     async def checkpoint(
         self,
         study: str,
-        to: str | PathLike[str] = ".",
+        to: Folder = ".",
         *,
         trial: int | None = None,
         step: int | None = None,
-        holds: Literal["weights", "state"] = "weights",
+        holds: Holds = "weights",
     ) -> Path:
         """Write the weights of a trial to a safetensors file in the folder `to`; its path.
 

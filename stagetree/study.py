@@ -20,16 +20,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from stagetree._asking import Asker, Hp, Known, Result
 from stagetree._blocking import Blocking, blocking, blocking_iterator, chained
 from stagetree._http import Json
 from stagetree._live import Showing
 from stagetree._view import StudyView
-from stagetree.client import AsyncClient, body_of, path_of
+from stagetree.client import AsyncClient, Folder, Holds, body_of, path_of
 from stagetree.distributions import plain
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
@@ -183,12 +182,7 @@ class AsyncStudy(StudyView):
         await self._change("resume")
 
     async def checkpoint(
-        self,
-        to: str | PathLike[str] = ".",
-        *,
-        trial: int | None = None,
-        step: int | None = None,
-        holds: Literal["weights", "state"] = "weights",
+        self, to: Folder = ".", *, trial: int | None = None, step: int | None = None, holds: Holds = "weights"
     ) -> Path:
         """Write the weights of the best trial, or of another, to a file in a folder: see `AsyncClient.checkpoint`."""
         return await self._client.checkpoint(self.id, to, trial=trial, step=step, holds=holds)

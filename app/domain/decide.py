@@ -41,8 +41,7 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             study = _open_study(plan, command.study)
             return tuple(_ask(study, command.actions, Trials(plan, study, limits)))
         case c.CancelTrial():
-            study = _study(plan, command.study)
-            return tuple(_cancel_trial(study, _trial(study, command.trial)))
+            return tuple(_cancel_trial(_study(plan, command.study), command.trial))
         case c.PauseStudy():
             return tuple(_pause(_open_study(plan, command.study)))
         case c.ResumeStudy():
@@ -56,8 +55,7 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
         case c.CloseStudy():
             return tuple(_close(_study(plan, command.study), command.at))
         case c.FailStudy():
-            final = _study(plan, command.study).is_final
-            return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
+            return tuple(_fail(_study(plan, command.study), command.error, command.at))
         case c.CheckFailures():
             return tuple(_check_failures(plan, _study(plan, command.study), command.at))
         case c.AssignChain():
@@ -66,10 +64,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             return tuple(_lose(plan, command))
         case c.DeleteStudy():
             return (_delete(_study(plan, command.study), command.at),)
-        case c.ReleaseCheckpoints():
-            return tuple(keeping.release(plan, command))
-        case c.RecordDeleted():
-            return tuple(keeping.record_deleted(plan, command))
+        case c.ReleaseCheckpoints() | c.RecordDeleted():
+            return tuple(keeping.decide(plan, command))
         case _:
             assert_never(command)
 
@@ -159,8 +155,9 @@ def _complete(study: Study, at: float) -> Iterator[e.Event]:
     yield from _close(study, at)
 
 
-def _cancel_trial(study: Study, trial: Trial) -> Iterator[e.Event]:
+def _cancel_trial(study: Study, number: int) -> Iterator[e.Event]:
     """A trial can be removed as long as its tuner may ask for more of it."""
+    trial = _trial(study, number)
     if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != TrialState.CANCELLED:
@@ -202,6 +199,11 @@ def _close(study: Study, at: float) -> Iterator[e.Event]:
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:
         yield e.StudyCompleted(study=study.id, at=at)
+
+
+def _fail(study: Study, error: str, at: float) -> Iterator[e.Event]:
+    if not study.is_final:
+        yield e.StudyFailed(study=study.id, error=error, at=at)
 
 
 def _check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:

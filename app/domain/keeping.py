@@ -23,15 +23,20 @@ def must_stay(plan: SearchPlan) -> set[str]:
     return {kept.key for kept in (*used, *promised)}
 
 
-def release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
-    """Those that may go. What has come into use since it was chosen stays."""
+def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) -> Iterator[e.Event]:
+    """What follows from a command about checkpoints; nothing where that is so already, or may not be any more."""
+    yield from _release(plan, command) if isinstance(command, c.ReleaseCheckpoints) else _record_deleted(plan, command)
+
+
+def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
+    """What has come into use since it was chosen stays."""
     used = must_stay(plan) | command.named
     for kept in command.checkpoints:
         if kept.key not in used and find(plan, kept) is not None:
             yield e.CheckpointReleased(node=kept.node, step=kept.step, key=kept.key, reason=command.reason)
 
 
-def record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.CheckpointDropped]:
+def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.CheckpointDropped]:
     """Of those that nobody has recorded yet."""
     for kept in [plan.released[key] for key in command.keys if key in plan.released]:
         yield e.CheckpointDropped(node=kept.node, step=kept.step, key=kept.key, reason="deleted")
