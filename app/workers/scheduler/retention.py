@@ -33,13 +33,15 @@ MOST_FOLDED = 4
 """So many plans that have changed are looked at in one look; until all were, nothing goes for the budget."""
 BEGIN, UNTIL = 0.9, 0.8
 """From which share of the budget on checkpoints go, and down to which: what is being written meanwhile needs room."""
+ON_THE_WAY = 2
+"""So many states each chain may write before the next look; no more than half of the budget is held free for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanUse:
     """What a plan keeps, as of a version. last_at: when a study of it was submitted, or ended, for the last time.
 
-    has_garbage: whether something is to be deleted whatever the budget.
+    has_garbage: whether something is to be deleted whatever the budget. coming_bytes: what chains may write soon.
     """
 
     version: int
@@ -47,6 +49,7 @@ class PlanUse:
     is_open: bool
     last_at: float
     has_garbage: bool
+    coming_bytes: int = 0
 
     @classmethod
     def of(cls, plan: SearchPlan) -> PlanUse:
@@ -54,7 +57,9 @@ class PlanUse:
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
         garbage = bool(plan.released) or any(True for _ in garbage_of(plan))
-        return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage)
+        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if plan.chains else 0
+        coming = ON_THE_WAY * len(plan.chains) * largest
+        return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, coming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +148,12 @@ class Retention:
 
     def _excess(self) -> int:
         """How many bytes are to go."""
-        kept = self.kept_bytes
-        if self._budget is None or kept <= self._begin * self._budget:
+        if self._budget is None:
             return 0
-        return int(kept - self._until * self._budget)
+        coming = sum(use.coming_bytes for use in self._uses.values())
+        begin = max(self._budget / 2, min(self._begin * self._budget, self._budget - coming))
+        until = begin - (self._begin - self._until) * self._budget
+        return int(self.kept_bytes - until) if self.kept_bytes > begin else 0
 
     def _in_order(self) -> list[str]:
         """The plans in which nothing goes on, the oldest first; then those which keep the most."""
