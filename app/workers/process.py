@@ -62,8 +62,8 @@ _notifier: Notifier | None = None
 def open(queue: str) -> None:
     """Become what a queue is served by, in the process that runs the tasks."""
     if queue == SCHEDULER_QUEUE:
-        ticking().start()
         retention().start()
+        ticking().start()
     else:
         _open_slot()
 
