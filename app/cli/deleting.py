@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Chosen = Mapping[str, Sequence[KeptAt]]
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 Budget = Annotated[
     str | None,
