@@ -24,6 +24,7 @@ from app.events.plans import Plans
 from app.events.records import Records
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
+from app.object_store import ObjectStore, open_store
 from app.registry import Catalogue
 from stagetree.limits import LIMITS, Limits
 
@@ -36,7 +37,7 @@ class Services:
     that something happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
     for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
     take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
-    server answers to, besides addresses and localhost.
+    server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
     """
 
     records: Records
@@ -52,6 +53,7 @@ class Services:
     stopping: Flag = field(default_factory=Flag)
     logs: Path | None = None
     hosts: Collection[str] = ()
+    checkpoints: str = ""
 
     def close(self) -> None:
         """Let go of everything, before the process ends."""
@@ -65,6 +67,11 @@ class Services:
     def tail(self) -> Tail:
         """Who follows the log."""
         return Tail(self.log, self.stopping.is_set)
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """Where checkpoints lie."""
+        return open_store(self.checkpoints)
 
     def find(self, study: str) -> StudyRow:
         """The study's row. Raises `Unknown`."""

@@ -193,7 +193,12 @@ def plan(plan: SearchPlan, stream: str) -> Json:
     common: Json = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
     common |= {"trainer_args": opened.trainer_args, "seed": opened.seed}
     nodes = [_node(plan, node) for node in plan.nodes.values()]
-    return {"plan": stream, **common, "studies": list(plan.studies), "nodes": nodes}
+    return {
+        "plan": stream,
+        **common,
+        "studies": [study.id for study in plan.studies.values() if not study.deleted],
+        "nodes": nodes,
+    }
 
 
 def _node(plan: SearchPlan, node: Node) -> Json:
@@ -202,7 +207,7 @@ def _node(plan: SearchPlan, node: Node) -> Json:
         "parent": node.parent,
         "start": node.start,
         "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
-        "studies": [study.id for study in plan.studies.values() if node.id in study.deepest],
+        "studies": [study.id for study in plan.studies.values() if node.id in study.deepest and not study.deleted],
         "checkpoints": sorted(node.checkpoints),
         "metrics": [{"step": step, "metrics": writable(_finite(node.metrics[step]))} for step in sorted(node.metrics)],
         "waiting": [

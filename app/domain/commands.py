@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from app.domain.events import Json, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
-from app.domain.search_plan import Progresses
+from app.domain.search_plan import KeptAt, Progresses
 from app.domain.states import ChainOutcome
 
 
@@ -178,6 +178,30 @@ class LoseChain:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteStudy:
+    """Let go of a study that is over, and of what is kept for it alone."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseCheckpoints:
+    """Let nothing begin any more with these, as far as nothing does now. named: the keys that chains' rows name."""
+
+    checkpoints: tuple[KeptAt, ...]
+    reason: str
+    named: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordDeleted:
+    """The objects of these released checkpoints are gone."""
+
+    keys: tuple[str, ...]
+
+
 Command = (
     SubmitStudy
     | ApplyTunerActions
@@ -195,4 +219,7 @@ Command = (
     | CheckFailures
     | AssignChain
     | LoseChain
+    | DeleteStudy
+    | ReleaseCheckpoints
+    | RecordDeleted
 )

@@ -11,6 +11,7 @@ from typing import assert_never
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import keeping
 from app.domain.asking import Trials, refusing
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import StudyId
@@ -40,8 +41,7 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             study = _open_study(plan, command.study)
             return tuple(_ask(study, command.actions, Trials(plan, study, limits)))
         case c.CancelTrial():
-            study = _study(plan, command.study)
-            return tuple(_cancel_trial(study, _trial(study, command.trial)))
+            return tuple(_cancel_trial(_study(plan, command.study), command.trial))
         case c.PauseStudy():
             return tuple(_pause(_open_study(plan, command.study)))
         case c.ResumeStudy():
@@ -57,14 +57,17 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
         case c.EndStudy():
             return tuple(_end(_study(plan, command.study), command))
         case c.FailStudy():
-            final = _study(plan, command.study).is_final
-            return () if final else (e.StudyFailed(study=command.study, error=command.error, at=command.at),)
+            return tuple(_fail(_study(plan, command.study), command.error, command.at))
         case c.CheckFailures():
             return tuple(_check_failures(plan, _study(plan, command.study), command.at))
         case c.AssignChain():
             return tuple(_assign(plan, command))
         case c.LoseChain():
             return tuple(_lose(plan, command))
+        case c.DeleteStudy():
+            return (_delete(_study(plan, command.study), command.at),)
+        case c.ReleaseCheckpoints() | c.RecordDeleted():
+            return tuple(keeping.decide(plan, command))
         case _:
             assert_never(command)
 
@@ -159,8 +162,9 @@ def _end(study: Study, command: c.EndStudy) -> Iterator[e.Event]:
         yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
 
 
-def _cancel_trial(study: Study, trial: Trial) -> Iterator[e.Event]:
+def _cancel_trial(study: Study, number: int) -> Iterator[e.Event]:
     """A trial can be removed as long as its tuner may ask for more of it."""
+    trial = _trial(study, number)
     if trial.state == TrialState.ACTIVE or (trial.state == TrialState.COMPLETED and not study.is_final):
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != TrialState.CANCELLED:
@@ -203,6 +207,11 @@ def _close(study: Study, at: float) -> Iterator[e.Event]:
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:
         yield e.StudyCompleted(study=study.id, at=at)
+
+
+def _fail(study: Study, error: str, at: float) -> Iterator[e.Event]:
+    if not study.is_final:
+        yield e.StudyFailed(study=study.id, error=error, at=at)
 
 
 def _check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
@@ -273,8 +282,14 @@ def _lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     yield e.ChainEnded(chain=chain.id, outcome=command.outcome, steps=command.steps, seconds=command.seconds)
 
 
+def _delete(study: Study, at: float) -> e.StudyDeleted:
+    if not study.is_final:
+        raise Conflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
+    return e.StudyDeleted(study=study.id, at=at)
+
+
 def _study(plan: SearchPlan, study: StudyId) -> Study:
-    if study not in plan.studies:
+    if study not in plan.studies or plan.studies[study].deleted:
         raise Unknown(f"there is no study {study}")
     return plan.studies[study]
 

@@ -167,6 +167,14 @@ class StudyStruck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDeleted:
+    """A study that is over is not listed any more, and nothing is kept for it. What it found stays with its nodes."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssigned:
     """A path of stages was given to one slot: the first begins at a checkpoint or at step 0, the others follow."""
 
@@ -243,6 +251,16 @@ class CheckpointKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReleased:
+    """Nothing begins any more with the state at a step, so it may be deleted. `CheckpointDropped` says that it was."""
+
+    node: NodeId
+    step: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDropped:
     """The state at a step is gone, could not be read, or could not be written (no `key`); `reason` says which."""
 
@@ -267,11 +285,13 @@ Event = (
     | StudyCompleted
     | StudyFailed
     | StudyStruck
+    | StudyDeleted
     | ChainAssigned
     | StageCompleted
     | ChainEnded
     | StageFailed
     | Evaluated
     | CheckpointKept
+    | CheckpointReleased
     | CheckpointDropped
 )

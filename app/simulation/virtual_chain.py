@@ -1,7 +1,7 @@
 """A chain on a virtual slot: what is next is said by the workers' own state machine, and takes virtual time.
 
 As `app.workers.slot.chain_run` it does what `ChainExecution` says and hands the facts on, with the same proofs. Nothing
-is trained: an evaluation finds what `measure` says, and a state is kept under no key.
+is trained: an evaluation finds what `measure` says, and a state is a key that no other has.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ class VirtualChain:
 
     def _upload(self, stage: e.Stage, step: int, *, is_intermediate: bool = False) -> None:
         """The state is on record once it is stored: what is known besides is said before."""
-        kept = e.CheckpointKept(node=stage.node, step=step, key="", sha256="", size=0, intermediate=is_intermediate)
+        key = f"{stage.node}/{step}-{self._lease.chain}"
+        kept = e.CheckpointKept(node=stage.node, step=step, key=key, sha256="", size=0, intermediate=is_intermediate)
         if upload := self._world.overheads.upload:
             self._state_facts()
             self._uploads_until = max(self._uploads_until, self._now) + upload

@@ -48,6 +48,9 @@ class StudySpec(Model):
     )
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    keep_best: Restarts = Field(
+        default=1, description="of how many of its best trials the final state is kept for good, 0 or more"
+    )
     max_restarts: Restarts = Field(
         default=2, description="how often an error at one step is tried again before it fails a trial, 0 or more"
     )

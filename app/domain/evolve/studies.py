@@ -19,6 +19,7 @@ StudyEvent = (
     | e.StudyFailed
     | e.StudyCancelled
     | e.StudyStruck
+    | e.StudyDeleted
 )
 
 
@@ -45,6 +46,8 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _finish(plan, event.study, StudyState.CANCELLED, event.at)
         case e.StudyStruck():
             _finish(plan, event.study, StudyState.FAILED, event.at, f"struck by an operator: {event.reason}")
+        case e.StudyDeleted():
+            plan.studies[event.study].deleted = True
         case _:
             assert_never(event)
 

@@ -22,6 +22,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptAt:
+    """A checkpoint, and the node and step whose state it holds."""
+
+    node: NodeId
+    step: int
+    checkpoint: Checkpoint
+
+    @property
+    def key(self) -> str:
+        return self.checkpoint.key
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
 

@@ -34,6 +34,10 @@ class MemoryStudies:
         for row in [row for row in self._tables.studies.values() if row.slots_due != due.get(row.id)]:
             self._tables.studies.put(row.id, StudyRow(**{**row.model_dump(), "slots_due": due.get(row.id)}))
 
+    def remove(self, id: str) -> None:
+        if self._tables.studies.get(id) is not None:
+            self._tables.studies.remove(id)
+
     def find(self, id: str) -> StudyRow | None:
         return self._tables.studies.get(id)
 

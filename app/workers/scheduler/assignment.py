@@ -94,7 +94,7 @@ class Assignment:
         chain, plan = self._ports.new_id(), placed.frontier.plan
         stages = stages_of(plan, placed.spans)
         budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // sharers
-        assignment = assign(plan, placed.frontier.id, placed.spans, stages, budget)
+        assignment = assign(placed.frontier, placed.spans, stages, budget)
         try:
             self._record(chain, placed, assignment, stages)
         except SlotTaken:

@@ -217,7 +217,9 @@ class ChainRun:
                 proof, is_last = (self._finish, True) if last_words else (None, False)
                 self._parts.outbox.put(self.claim, [fact, *last_words], proof, is_last=is_last, is_news=True)
 
-        self._parts.saver.save(self.claim, f"{self._work.plan}/{stage.node}/{step}", state, then)
+        place = f"{self._work.plan}/{stage.node}/{step}"
+        is_branch_point = step == stage.end and self._work.stages.index(stage) in self._work.branch_points
+        self._parts.saver.save(self.claim, place, state, then, is_branch_point=is_branch_point)
 
     # ------------------------------------------------------------------------------------------------ endings
 

@@ -18,6 +18,7 @@ from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome
 from app.events.records import Records
 from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.object_store import ObjectStore
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.slot import quarantine
@@ -27,7 +28,6 @@ from app.workers.slot.claim import Claim, Claiming
 from app.workers.slot.health import Health
 from app.workers.slot.heartbeat import Description, Heartbeat, Pulse
 from app.workers.slot.notes import Notes
-from app.workers.slot.object_store import ObjectStore
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.owner import Owner
 from app.workers.slot.parts import Parts
