@@ -1,6 +1,6 @@
 """How soon a target is reached, by POP and by others, on recorded curves that are played again.
 
-    python benchmarks/pop.py [--data FOLDER] [--orders 25] [--slots 1 5 10 25]
+    python benchmarks/pop.py [--data FOLDER] [--orders 25] [--slots 1 10 25] [--save FILE.jsonl]
 
 Workloads: benchmarks/data/*.jsonl.gz, recorded with `stagetree export --curves`, and, in FOLDER, taskset_*.npz
 (TaskSet, Metz et al. 2020): 100 of 1,000 curves, the metric exp(-loss), a minute a step. A curve ends where it is not a
@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: studies are small
 
 import argparse
 import gzip
+import json
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 10, 25], help="beside 5")
     parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
     parser.add_argument("--only", default="", help="workloads with this in their name")
+    parser.add_argument("--save", type=Path, help="append the seconds of each order to this file, for plot_pop.py")
     arguments = parser.parse_args()
     for workload in workloads(arguments.data):
         if arguments.only not in workload.name:
@@ -106,13 +108,26 @@ def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> 
     reference = 0.0
     for name in every:
         times = play(workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
+        save(arguments.save, workload.name, name, FIGURE_SLOTS, times)
         reference = reference or float(np.median(times))
         print(row(name, times, reference), flush=True)
     few = -(-arguments.orders // 5)
     print(f"{'slots':12}" + "".join(f"{slots:>9}" for slots in arguments.slots))
     for name, tuner in every.items():
-        medians = [np.median(play(workload, tuner, target, slots, few, arguments.switch)) for slots in arguments.slots]
+        medians = []
+        for slots in arguments.slots:
+            times = play(workload, tuner, target, slots, few, arguments.switch)
+            save(arguments.save, workload.name, name, slots, times)
+            medians.append(np.median(times))
         print(f"{name:12}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
+
+
+def save(path: Path | None, workload: str, policy: str, slots: int, times: Sequence[float]) -> None:
+    """Append a line with the seconds of each order; null where the target was never reached."""
+    if path is not None:
+        seconds = [round(time, 3) if isfinite(time) else None for time in times]
+        with path.open("a") as lines:
+            lines.write(json.dumps({"workload": workload, "policy": policy, "slots": slots, "seconds": seconds}) + "\n")
 
 
 def play(

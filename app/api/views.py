@@ -20,7 +20,7 @@ from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
-from app.domain.standing import Standing, meaning, standing
+from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, StudyState
 from app.events.codec import encode
 from app.events.log import Recorded
@@ -131,7 +131,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
 
 def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Standing) -> Json:
     found, state, rung = results.result(plan, study, trial), _state(plan, trial, busy), stands.rung(trial.number)
-    view = {
+    view: Json = {
         "trial": trial.number,
         "state": state,
         "standing": meaning(study, trial, state, stands),
@@ -143,6 +143,8 @@ def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Sta
         "rank": stands.rank(trial.number),
         "hp": trial.hp,
     }
+    judged = prediction(trial, stands)
+    view |= {} if judged is None else {"prediction": judged}
     return view | ({"error": writable(_sentence(trial.error))} if trial.error else {})
 
 

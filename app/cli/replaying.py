@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import NOT_FOUND, USAGE, fail
 from app.cli.specs import changes_of
-from app.cli.text import one_line
+from app.cli.text import number, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,4 +113,16 @@ def print_replay(found: Json) -> None:
 def _reason(reason: dict[str, Any]) -> str:
     if {"rank", "cut", "of"} <= reason.keys():
         return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    if {"class", "p", "expected_seconds"} <= reason.keys():
+        return _judgement(reason)
     return one_line("  ".join(f"{name}={value}" for name, value in reason.items()))
+
+
+def _judgement(reason: dict[str, Any]) -> str:
+    """What a trial is taken for, with the numbers that say so."""
+    says = f"p {reason['p']} of {number(reason['target'])}, {number(reason['expected_seconds'])} s expected"
+    threshold = reason.get("threshold")
+    pool = f"threshold {'none' if threshold is None else threshold}" if "threshold" in reason else ""
+    own = f"{reason['own_slots']} of {reason['slots']} slots theirs" if "own_slots" in reason else ""
+    at = f"at {number(reason['elapsed'])} s" if "elapsed" in reason else ""
+    return "  ".join(filter(None, (f"{reason['class']} after step {reason['steps']}: {says}", pool, own, at)))
