@@ -40,7 +40,10 @@ DATA = Path(__file__).parent / "data"
 FIGURE_SLOTS = 5
 TRIALS = 100
 BOUNDS = {"max": [0, 1], "min": [0, None]}
+COMPARED = ("pop", "early_term", "bandit", "random", "asha", "hyperband")
+POLICIES = (*COMPARED, "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
 EVALUATED = ("pop", "early_term")
+STUDY_FIELDS = ("stop_hopeless",)
 
 
 def main() -> None:
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=25, help="random orders of the configurations")
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 10, 25], help="beside 5")
     parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
+    parser.add_argument("--policies", nargs="*", default=list(COMPARED), help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--only", default="", help="workloads with this in their name")
     parser.add_argument("--save", type=Path, help="append the seconds of each order to this file, for plot_pop.py")
     arguments = parser.parse_args()
@@ -102,9 +106,20 @@ def policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
     }
 
 
+def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
+    """And tuners that use curves where it was asked for; `stop_hopeless` is the study's."""
+    plain, bounds = policies(workload, target), BOUNDS[workload.mode]
+    predicted = plain["asha"] | {"promote_by": "predicted", "bounds": bounds}
+    hopeless = {"stop_hopeless": {"bounds": bounds}}
+    return plain | {
+        "asha predicted": predicted,
+        **{f"{name} hopeless": plain[name] | hopeless for name in ("asha", "random", "bandit")},
+    }
+
+
 def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> None:
-    every = policies(workload, target)
-    print(f"{'':12}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
+    every = {name: all_policies(workload, target)[name] for name in arguments.policies}
+    print(f"{'':16}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
     reference = 0.0
     for name in every:
         times = play(workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
@@ -112,14 +127,14 @@ def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> 
         reference = reference or float(np.median(times))
         print(row(name, times, reference), flush=True)
     few = -(-arguments.orders // 5)
-    print(f"{'slots':12}" + "".join(f"{slots:>9}" for slots in arguments.slots))
+    print(f"{'slots':16}" + "".join(f"{slots:>9}" for slots in arguments.slots))
     for name, tuner in every.items():
         medians = []
         for slots in arguments.slots:
             times = play(workload, tuner, target, slots, few, arguments.switch)
             save(arguments.save, workload.name, name, slots, times)
             medians.append(np.median(times))
-        print(f"{name:12}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
+        print(f"{name:16}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
 
 
 def save(path: Path | None, workload: str, policy: str, slots: int, times: Sequence[float]) -> None:
@@ -137,10 +152,18 @@ def play(
     times = []
     for seed in range(orders):
         order = np.random.default_rng(seed).permutation(len(workload.traces))
-        every = 1 if tuner["kind"] in EVALUATED else None
+        fields = {name: tuner[name] for name in STUDY_FIELDS if name in tuner}
+        own = {name: value for name, value in tuner.items() if name not in fields}
+        every = 1 if own["kind"] in EVALUATED or fields or "promote_by" in own else None
         seconds = switch * float(np.mean([trace.seconds[0] for trace in workload.traces]))
         player = Player(
-            workload.taken(map(int, order)), tuner, slots=slots, target=target, eval_every=every, switch=seconds
+            workload.taken(map(int, order)),
+            own,
+            slots=slots,
+            target=target,
+            eval_every=every,
+            switch=seconds,
+            **fields,
         )
         times.append(player.time_to_target())
     return times
@@ -150,7 +173,7 @@ def row(name: str, times: Sequence[float], reference: float) -> str:
     shares = [float(np.quantile(times, share, method="lower")) for share in (0, 0.25, 0.5, 0.75, 1)]
     never = sum(not isfinite(time) for time in times)
     spread, sooner = shares[4] - shares[0], np.median(times) / reference
-    return f"{name:12}" + "".join(f"{minutes(each):>9}" for each in [*shares, spread]) + f"{shown(sooner):>9}{never:>7}"
+    return f"{name:16}" + "".join(f"{minutes(each):>9}" for each in [*shares, spread]) + f"{shown(sooner):>9}{never:>7}"
 
 
 def minutes(seconds: float) -> str:

@@ -94,7 +94,8 @@ def _send(found: Standing, event: TrialEvent) -> None:
     if (left := found.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
         left.promoted.add(event.trial)
     place = (int(event.reason.get("bracket", 0)), int(number))
-    found.rungs.setdefault(place, Rung(*place, steps=event.steps)).entered += 1
+    steps = int(event.reason.get("until", event.steps))
+    found.rungs.setdefault(place, Rung(*place, steps=steps)).entered += 1
     found.at[event.trial] = place
 
 

@@ -14,6 +14,7 @@ from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Text
+from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
 from stagetree.spec.tuners import KINDS, GridTuner, RandomTuner, Tuner
@@ -75,6 +76,10 @@ class StudySpec(Model):
         description="a number above 0: its share of the slots beside other studies",
     )
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
+    stop_hopeless: StopHopeless | None = Field(
+        default=None,
+        description="an object with any of boundary, delta and bounds: trials end that will hardly come to the best",
+    )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
     where: Annotated[str | Where | None, PlainValidator(as_where, json_schema_input_type=str | None)] = Field(
@@ -109,6 +114,8 @@ class StudySpec(Model):
             if not self.tuner.needs_space and getattr(self, field) is not None:
                 raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
         self._check_first()
+        if self.stop_hopeless is not None:
+            self.stop_hopeless.check(self.tuner)
         try:
             self.tuner.check(self)
         except (WhereError, FieldError):
