@@ -43,7 +43,8 @@ class Player:
     """One study on recorded trials.
 
     tuner: as in a study file; `random` trains all to the end. target: what is waited for. switch: seconds that it takes
-    to leave a trial and to take it up again, in all, where it did not go on at once. fields: others of the study file.
+    to leave a trial and to take it up again, in all, where it did not go on at once. hand_over: seconds
+    between any two stages of a slot. fields: others of the study file.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class Player:
         target: float,
         eval_every: int | None = None,
         switch: float = 0.0,
+        hand_over: float = 0.0,
         **fields: Any,
     ) -> None:
         self._workload, self._target = workload, target
-        self._switch = switch
+        self._switch, self._hand_over = switch, hand_over
         self._left_at: dict[int, float] = {}  # when each trial was last left
         self.reached_at = inf
         self.spent = 0.0
@@ -99,7 +101,7 @@ class Player:
         """How long a stage takes; and whether, and when, it comes to the target."""
         node, now = self.simulator.plan.nodes[stage.node], self.simulator.now
         trace, trial = self._trace(node), self._number(node)
-        before = self._switch if stage.start and self._left_at.get(trial) != now else 0.0
+        before = self._hand_over + (self._switch if stage.start and self._left_at.get(trial) != now else 0.0)
         seconds = before + trace.time(stage.end) - trace.time(stage.start)
         for step, value in zip(trace.steps, trace.values, strict=True):
             if stage.start < step <= stage.end and self._workload.is_reached(value, self._target):
