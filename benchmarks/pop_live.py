@@ -5,8 +5,8 @@
 (HyperDrive, §7.1 and Figure 12a: at most 13 % there.) First all configurations of `digits` are trained to the end, for
 what they come to. Then POP looks for a target that three in a hundred of them reach (one at least), on real workers,
 from the first stage that a slot was given until that stage ended that reached it. Then the simulator plays the
-recording with the seconds that each step took in that very run, and with what lay in the median between two stages of
-a slot. Slots are cores: on a machine where they are busy, a step takes another time in each run, but the comparison is
+recording with the seconds that each step took in that very run, and with what lay in the mean between two stages of a
+slot. Slots are cores: on a machine where they are busy, a step takes another time in each run, but the comparison is
 of one run with itself.
 """
 
@@ -121,7 +121,7 @@ def traces_of(whole: Workload, plan: SearchPlan, study: Study) -> Iterable[Trace
 
 
 def hand_over(events: Iterable[e.Event]) -> float:
-    """The median of what lies between the seconds that a slot spent on a stage and its next chain."""
+    """The mean of what lies between the seconds that a slot spent on a stage and its next chain."""
     given: dict[str, tuple[str, float]] = {}
     slot_of, spent, gaps = dict[str, str](), dict[str, float](), list[float]()
     for event in events:
@@ -131,7 +131,7 @@ def hand_over(events: Iterable[e.Event]) -> float:
             given[event.slot], slot_of[event.chain] = (event.chain, event.at), event.slot
         elif isinstance(event, e.StageCompleted):
             spent[event.chain] = spent.get(event.chain, 0.0) + event.seconds
-    return max(0.0, statistics.median(gaps)) if gaps else 0.0
+    return max(0.0, statistics.fmean(gaps)) if gaps else 0.0
 
 
 def live(events: Iterable[e.Event], study: Study) -> float:

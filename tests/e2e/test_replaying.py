@@ -69,8 +69,8 @@ def test_two_slots_one_of_them_killed(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_pop_with_a_slot_killed(cluster: Cluster, tmp_path: Path) -> None:
     """What depends on the clock and on the number of slots is read from the log, so that nothing else is needed."""
-    tuner = {"kind": "pop", "num_trials": 6, "max_steps": 6, "boundary": 1, "target": 0.999, "bounds": [0, 1]}
-    study = cluster.submit(asha(3, trials=6) | {"name": "pop", "tuner": tuner})
+    tuner = {"kind": "pop", "num_trials": 4, "max_steps": 4, "boundary": 1, "target": 0.999, "bounds": [0, 1]}
+    study = cluster.submit(asha(3, trials=4) | {"name": "pop", "tuner": tuner})
     cluster.wait_for_event(study, "TrialPrioritized")
     slot = wait_for("a stage under way", lambda: cluster.running(study))[0]["slot"]
     os.kill(cluster.child(slot) or 0, signal.SIGKILL)

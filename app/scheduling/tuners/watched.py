@@ -98,7 +98,9 @@ class Watched(Tuner):
             return next(iter(self._due.values()))
         action = self._tuner.suggest()
         match action:
-            case NewTrial() | Start():
+            case NewTrial():
+                return self._by_way(action, 0)
+            case Start():
                 return self._by_way(action, 0)
             case Extend():
                 return self._by_way(action, self._asked[action.trial])
