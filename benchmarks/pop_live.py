@@ -72,7 +72,7 @@ def main() -> None:
 def run(folder: Path, tuner: Mapping[str, Any], slots: int, *what: str) -> list[str]:
     """Run a study on real workers, and export it."""
     folder.mkdir()
-    every = 1 if tuner["kind"] == "random" else None
+    every = BOUNDARY if tuner["kind"] == "random" else None  # POP evaluates at its boundaries, and so are both
     study = {"name": tuner["kind"], **STUDY, "eval_every": every, "tuner": tuner}
     (folder / "study.json").write_text(json.dumps(study))
     stagetree(folder, "run", "study.json", "--slots", str(slots), "--trainers", str(TRAINER), "--quiet")
