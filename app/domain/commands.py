@@ -202,13 +202,8 @@ class RecordDeleted:
     keys: tuple[str, ...]
 
 
-Command = (
-    SubmitStudy
-    | ApplyTunerActions
-    | AddTrial
-    | Ask
-    | CancelTrial
-    | PauseStudy
+StudyCommand = (
+    PauseStudy
     | ResumeStudy
     | ReopenStudy
     | CancelStudy
@@ -217,9 +212,7 @@ Command = (
     | EndStudy
     | FailStudy
     | CheckFailures
-    | AssignChain
-    | LoseChain
     | DeleteStudy
-    | ReleaseCheckpoints
-    | RecordDeleted
 )
+TrialCommand = ApplyTunerActions | AddTrial | Ask | CancelTrial
+Command = SubmitStudy | StudyCommand | TrialCommand | AssignChain | LoseChain | ReleaseCheckpoints | RecordDeleted
