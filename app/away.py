@@ -18,7 +18,7 @@ AWAY_CLASSES = ("08", "53", "57P", "58")
 AWAY_STATES = frozenset({"25006", "25P03", "25P04", "55P03", "57014", "XX001", "XX002"})
 """SQLSTATE: read-only (a demoted primary), transactions, statements and locks that took too long, damaged pages."""
 
-DATABASE_LIBRARIES = frozenset({"psycopg", "sqlite3"})
+DATABASE_LIBRARIES = frozenset({"psycopg", "pysqlite3", "sqlite3"})
 BROKER_LIBRARIES = frozenset({"amqp", "kombu", "redis"})
 STORE_LIBRARIES = frozenset(
     {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3"}

@@ -49,6 +49,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         new_id=lambda: uuid4().hex,
         hosts=settings.host_names,
         logs=settings.logs_folder,
+        checkpoints=settings.checkpoints,
         checks=Checks(_checks(settings)),
         lease_seconds=settings.lease_seconds,
         stop_seconds=settings.stop_seconds,

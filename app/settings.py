@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from stagetree.limits import LIMITS, Limits
@@ -31,6 +31,11 @@ class Settings(BaseSettings):
     policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"
     )
+    turn_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="how long a study keeps a slot that others are due as much of",
+    )
     threads: int = Field(
         default=1, ge=1, description="CPU threads of a slot without a GPU; another number may round otherwise"
     )
@@ -51,12 +56,18 @@ class Settings(BaseSettings):
         description="the most bytes a plan spends on checkpoints inside stages, beside those at their ends",
     )
     memory_bytes: int = Field(
-        default=256 * 2**20, ge=0, description="the most bytes of recent checkpoints that a slot keeps in memory"
+        default=2**30,
+        ge=0,
+        description="the most bytes of checkpoints that a slot keeps in memory, those where trials part first of all",
     )
     growth_bytes: int = Field(
         default=2**30, ge=0, description="a trainer's process that has grown by more since its first stages is replaced"
     )
 
+    checkpoint_budget: ByteSize | None = Field(
+        default=None,
+        description="the most bytes of all checkpoints, such as 200GiB, before the least valuable go; by default any",
+    )
     strike_after_seconds: float = Field(
         default=30.0, ge=0, description="a checkpoint that is missing or damaged is looked at again for so long"
     )

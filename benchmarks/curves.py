@@ -19,8 +19,9 @@ Predicted is the value at the end, after 10, 20, 40 and 60 % of a curve, by
 
 LL is the mean log density of what came, in nats. Beside it: the part of what came that lay in the central 50, 80 and
 95 %; the mean CRPS (less is better); and the Brier score of "it will reach the target", the value that one ended trial
-in ten has reached at the end. `last`, `drift` and `chain` have 2 % for a surprise, as the model has: else one crash
-costs them thousands of nats.
+in ten has reached at the end. Under each table is how far apart the Brier scores of the model and of the two plain
+predictions are, on the same curves; the standard error is that of the means of studies. `last`, `drift` and `chain`
+have 2 % for a surprise, as the model has: else one crash costs them thousands of nats.
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ def show(several: Sequence[tuple[Array, Array]], chains: int) -> None:
         names = ["last", "drift", "alone", "model", *(["model, the chain's", "chain"] if chains else [])]
         for name in names:
             print(line(name, np.concatenate(scores[cut, name])))
+        for name in ("last", "drift"):
+            print(f"  Brier of model less that of {name}: {paired(scores[cut, 'model'], scores[cut, name])}")
     if chains:
         print(f"\na chain takes {np.median(seconds):.2f} s")
 
@@ -163,6 +166,13 @@ def score(prediction: Prediction, came: Array, target: float) -> Array:
         reaches = 1 - prediction.below(np.full(len(came), target))
     brier = (reaches - (came >= target)) ** 2
     return np.stack([prediction.log_density(came), prediction.below(came), crps, brier], axis=1)
+
+
+def paired(ours: Sequence[Array], others: Sequence[Array]) -> str:
+    """The mean difference of the Brier scores of the same curves, and its standard error, from study to study."""
+    differences = [float((one[:, 3] - other[:, 3]).mean()) for one, other in zip(ours, others, strict=True)]
+    error = np.std(differences, ddof=1) / np.sqrt(len(differences)) if len(differences) > 1 else np.nan
+    return f"{np.mean(differences):+.4f}, standard error {error:.4f}, of {len(differences)} studies"
 
 
 def line(name: str, scores: Array) -> str:

@@ -1,6 +1,6 @@
 """How soon a target is reached, by POP and by others, on recorded curves that are played again.
 
-    python benchmarks/pop.py [--data FOLDER] [--orders 25] [--slots 1 5 10 25]
+    python benchmarks/pop.py [--data FOLDER] [--orders 25] [--slots 1 10 25] [--save FILE.jsonl]
 
 Workloads: benchmarks/data/*.jsonl.gz, recorded with `stagetree export --curves`, and, in FOLDER, taskset_*.npz
 (TaskSet, Metz et al. 2020): 100 of 1,000 curves, the metric exp(-loss), a minute a step. A curve ends where it is not a
@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: studies are small
 
 import argparse
 import gzip
+import json
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
@@ -39,7 +40,10 @@ DATA = Path(__file__).parent / "data"
 FIGURE_SLOTS = 5
 TRIALS = 100
 BOUNDS = {"max": [0, 1], "min": [0, None]}
+COMPARED = ("pop", "early_term", "bandit", "random", "asha", "hyperband")
+POLICIES = (*COMPARED, "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
 EVALUATED = ("pop", "early_term")
+STUDY_FIELDS = ("stop_hopeless",)
 
 
 def main() -> None:
@@ -48,7 +52,9 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=25, help="random orders of the configurations")
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 10, 25], help="beside 5")
     parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
+    parser.add_argument("--policies", nargs="*", default=list(COMPARED), help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--only", default="", help="workloads with this in their name")
+    parser.add_argument("--save", type=Path, help="append the seconds of each order to this file, for plot_pop.py")
     arguments = parser.parse_args()
     for workload in workloads(arguments.data):
         if arguments.only not in workload.name:
@@ -66,9 +72,10 @@ def workloads(folder: Path | None) -> Iterator[Workload]:
         yield taskset(path)
 
 
-def taskset(path: Path) -> Workload:
+def taskset(path: Path, part: int = 0) -> Workload:
+    """A hundred curves of a task; another part, other ones."""
     losses = np.load(path)["valid_loss"].astype(float)
-    chosen = np.random.default_rng(0).permutation(len(losses))[:TRIALS]
+    chosen = np.random.default_rng(0).permutation(len(losses))[part * TRIALS : (part + 1) * TRIALS]
     traces = tuple(trace(np.exp(-losses[number, 1:])) for number in chosen)
     return Workload(path.stem.removeprefix("taskset_"), "exp(-loss)", "max", losses.shape[1] - 1, traces)
 
@@ -100,19 +107,43 @@ def policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
     }
 
 
+def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
+    """And tuners that use curves where it was asked for; `stop_hopeless` is the study's."""
+    plain, bounds = policies(workload, target), BOUNDS[workload.mode]
+    predicted = plain["asha"] | {"promote_by": "predicted", "bounds": bounds}
+    hopeless = {"stop_hopeless": {"bounds": bounds}}
+    return plain | {
+        "asha predicted": predicted,
+        **{f"{name} hopeless": plain[name] | hopeless for name in ("asha", "random", "bandit")},
+    }
+
+
 def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> None:
-    every = policies(workload, target)
-    print(f"{'':12}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
+    every = {name: all_policies(workload, target)[name] for name in arguments.policies}
+    print(f"{'':16}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
     reference = 0.0
     for name in every:
         times = play(workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
+        save(arguments.save, workload.name, name, FIGURE_SLOTS, times)
         reference = reference or float(np.median(times))
         print(row(name, times, reference), flush=True)
     few = -(-arguments.orders // 5)
-    print(f"{'slots':12}" + "".join(f"{slots:>9}" for slots in arguments.slots))
+    print(f"{'slots':16}" + "".join(f"{slots:>9}" for slots in arguments.slots))
     for name, tuner in every.items():
-        medians = [np.median(play(workload, tuner, target, slots, few, arguments.switch)) for slots in arguments.slots]
-        print(f"{name:12}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
+        medians = []
+        for slots in arguments.slots:
+            times = play(workload, tuner, target, slots, few, arguments.switch)
+            save(arguments.save, workload.name, name, slots, times)
+            medians.append(np.median(times))
+        print(f"{name:16}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
+
+
+def save(path: Path | None, workload: str, policy: str, slots: int, times: Sequence[float]) -> None:
+    """Append a line with the seconds of each order; null where the target was never reached."""
+    if path is not None:
+        seconds = [round(time, 3) if isfinite(time) else None for time in times]
+        with path.open("a") as lines:
+            lines.write(json.dumps({"workload": workload, "policy": policy, "slots": slots, "seconds": seconds}) + "\n")
 
 
 def play(
@@ -122,10 +153,18 @@ def play(
     times = []
     for seed in range(orders):
         order = np.random.default_rng(seed).permutation(len(workload.traces))
-        every = 1 if tuner["kind"] in EVALUATED else None
+        fields = {name: tuner[name] for name in STUDY_FIELDS if name in tuner}
+        own = {name: value for name, value in tuner.items() if name not in fields}
+        every = 1 if own["kind"] in EVALUATED or fields or "promote_by" in own else None
         seconds = switch * float(np.mean([trace.seconds[0] for trace in workload.traces]))
         player = Player(
-            workload.taken(map(int, order)), tuner, slots=slots, target=target, eval_every=every, switch=seconds
+            workload.taken(map(int, order)),
+            own,
+            slots=slots,
+            target=target,
+            eval_every=every,
+            switch=seconds,
+            **fields,
         )
         times.append(player.time_to_target())
     return times
@@ -135,7 +174,7 @@ def row(name: str, times: Sequence[float], reference: float) -> str:
     shares = [float(np.quantile(times, share, method="lower")) for share in (0, 0.25, 0.5, 0.75, 1)]
     never = sum(not isfinite(time) for time in times)
     spread, sooner = shares[4] - shares[0], np.median(times) / reference
-    return f"{name:12}" + "".join(f"{minutes(each):>9}" for each in [*shares, spread]) + f"{shown(sooner):>9}{never:>7}"
+    return f"{name:16}" + "".join(f"{minutes(each):>9}" for each in [*shares, spread]) + f"{shown(sooner):>9}{never:>7}"
 
 
 def minutes(seconds: float) -> str:

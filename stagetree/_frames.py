@@ -105,13 +105,19 @@ _NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
     """A study in a line."""
-    said = f"{study['state']}, {len(trials)} trials" if "state" in study else "not heard of yet"
+    said = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
+    if study.get("error"):
+        said += f": {study['error']}"
     winner = best(trials, study.get("mode", "max"))
     if winner is not None:
         said += (
             f", best {study['metric']} {winner['value']:.6g} (trial {winner['trial']} after {winner['steps']} steps)"
         )
     return f"<{name} {study['study']} at {url}: {said}>"
+
+
+def _count(trials: int) -> str:
+    return "1 trial" if trials == 1 else f"{trials} trials"
 
 
 def html(line: str, study: Json, trials: Collection[Json]) -> str:

@@ -13,6 +13,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
@@ -109,6 +110,29 @@ class Http:
                 await asyncio.sleep(max(pause_after(attempt), error.retry_after))
         raise AssertionError
 
+    async def download(self, path: str, folder: Path, params: Json) -> Path:
+        """Write a file that the server names into a folder; its path. Tried as `send` is."""
+        for attempt in count(1):
+            try:
+                return await self._download(path, folder, params)
+            except (Unreachable, ProblemError) as error:
+                if attempt > self._retries or not is_passing(error):
+                    raise
+                await asyncio.sleep(max(pause_after(attempt), error.retry_after))
+        raise AssertionError
+
+    async def _download(self, path: str, folder: Path, params: Json) -> Path:
+        import httpx2
+
+        try:
+            async with self._http.stream("GET", API + path, params=params) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise problem_of(response)
+                return await _written(response, folder)
+        except httpx2.TransportError as error:
+            raise Unreachable(self.url, error) from None
+
     async def _stream(self, path: str, after: int) -> AsyncIterator[httpx2.ServerSentEvent]:
         """One connection's events. It may end, or break, at any time."""
         import httpx2
@@ -137,6 +161,22 @@ class Http:
         if not response.is_success:
             raise problem_of(response)
         return response
+
+
+async def _written(response: httpx2.Response, folder: Path) -> Path:
+    """The body in a file that has its name only once it is whole."""
+    _, _, name = response.headers.get("Content-Disposition", "").partition("filename=")
+    target = folder / (Path(name.strip('"')).name or "checkpoint.safetensors")
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            async for part in response.aiter_bytes():
+                file.write(part)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
 
 
 def server_url(url: str | None) -> str:

@@ -1,4 +1,4 @@
-"""How a study that is waited for is shown: one line that changes, in a terminal or in a notebook's cell, or lines."""
+"""How a study that is waited for is shown: a line that changes in a terminal, a view in a notebook, or lines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from types import TracebackType
 from typing import Any, Protocol
 
+from stagetree import _cell
 from stagetree.models import StudyAnswer
 
 _LINE_SECONDS = 5.0
@@ -16,9 +17,9 @@ _LINE_SECONDS = 5.0
 
 
 class Live(Protocol):
-    """Shows a text in place of the one before."""
+    """Shows a study as it stands, in place of how it stood before."""
 
-    def show(self, text: str) -> None: ...
+    def show(self, study: StudyAnswer) -> None: ...
 
     def close(self) -> None: ...
 
@@ -26,7 +27,7 @@ class Live(Protocol):
 class Nothing:
     """Shows nothing."""
 
-    def show(self, text: str) -> None: ...
+    def show(self, study: StudyAnswer) -> None: ...
 
     def close(self) -> None: ...
 
@@ -34,9 +35,9 @@ class Nothing:
 class Terminal:
     """The last line of a terminal."""
 
-    def show(self, text: str) -> None:
+    def show(self, study: StudyAnswer) -> None:
         width = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[2K{text[:width]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[2K{progress_text(study)[:width]}", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         print(file=sys.stderr, flush=True)
@@ -48,8 +49,8 @@ class Lines:
     def __init__(self) -> None:
         self._next, self._last, self._printed = 0.0, "", ""
 
-    def show(self, text: str) -> None:
-        self._last = text
+    def show(self, study: StudyAnswer) -> None:
+        self._last = progress_text(study)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _LINE_SECONDS
             self._print()
@@ -69,8 +70,8 @@ class Cell:
     def __init__(self, display: Any) -> None:
         self._display, self._handle = display, None
 
-    def show(self, text: str) -> None:
-        bundle = {"text/plain": text}
+    def show(self, study: StudyAnswer) -> None:
+        bundle = {"text/plain": progress_text(study), "text/html": _cell.html(study)}
         if self._handle is None:
             self._handle = self._display(bundle, raw=True, display_id=True)
         else:
@@ -93,7 +94,7 @@ class Showing:
 
     def show(self, study: StudyAnswer) -> None:
         """Show how it stands now."""
-        self._live.show(progress_text(study))
+        self._live.show(study)
 
 
 def _fitting() -> Live:
@@ -114,18 +115,13 @@ def notebook_display() -> Any:
 
 
 def progress_text(study: StudyAnswer) -> str:
-    """A study in a line: its state, trials, steps, best trial, failures, and the time it has taken."""
-    trials, over = sum(study.counts.values()), ("completed", "stopped", "failed", "cancelled")
-    ended = sum(study.counts.get(state, 0) for state in over)
-    parts = [f"{study.study} {study.state}", f"{ended}/{trials} trials", f"{study.steps.executed} steps run"]
-    if study.best is not None:
-        parts.append(f"best {study.metric} {study.best.value:.6g} (trial {study.best.trial})")
+    """A study in a line: its state, trials, steps, failures, best trial, and the time it has taken."""
+    parts = [f"{study.study} {study.state}"]
+    if (trials := study.progress.trials) is not None:
+        parts.append(f"{trials.done}{'' if trials.expected is None else f'/{trials.expected}'} trials")
+    parts.append(f"{study.steps.executed} steps run")
     if failed := study.counts.get("failed", 0):
         parts.append(f"{failed} failed")
-    return " · ".join([*parts, _duration(study.wall_seconds)])
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    if study.best is not None:
+        parts.append(f"best {study.metric} {study.best.value:.6g} (trial {study.best.trial})")
+    return " · ".join([*parts, _cell.duration(study.wall_seconds)])

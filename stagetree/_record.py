@@ -51,6 +51,8 @@ class StudyRecord:
         for number, history in histories.items():
             measured = [self._measured[place] for place in self._places(number) if place in self._measured]
             history.ended = max([*measured, *([history.ended] if history.ended else [])], default=None)
+            if history.ended is None and self.trials[number].state == "completed":
+                history.ended = history.added  # all was known before the study came
         return histories
 
     @cached_property

@@ -15,7 +15,9 @@ again, and does what it does only once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from stagetree import models
@@ -25,6 +27,10 @@ from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, Stagetre
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
+
+Folder = str | PathLike[str]
+Holds = Literal["weights", "state"]
+"""What a file holds: a model's weights by their own names, or all that was in a checkpoint."""
 
 __all__ = [
     "AsyncClient",
@@ -100,6 +106,28 @@ class AsyncClient:
     async def cancel(self, study: str) -> models.StudyAnswer:
         """End the study for good."""
         return await self._change(study, "cancel")
+
+    async def delete(self, study: str) -> None:
+        """Let go of a study that is over: it is not listed any more, and what is kept for it alone is deleted."""
+        await self.http.send("DELETE", API + path_of(study))
+
+    async def checkpoint(
+        self,
+        study: str,
+        to: Folder = ".",
+        *,
+        trial: int | None = None,
+        step: int | None = None,
+        holds: Holds = "weights",
+    ) -> Path:
+        """Write the weights of a trial to a safetensors file in the folder `to`; its path.
+
+        By default those of the best trial, where its value was measured. The whole state is what `load_state` reads.
+        Raises `NotFound`, which says at which steps a state is kept.
+        """
+        wanted = {"trial": trial, "step": step, "holds": holds}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), params)
 
     async def complete(self, study: str) -> models.StudyAnswer:
         """End a study of the kind `external`, which has got all it was asked for."""
@@ -225,6 +253,8 @@ class Client(Blocking):
     reopen = blocking(AsyncClient.reopen)
     cancel = blocking(AsyncClient.cancel)
     complete = blocking(AsyncClient.complete)
+    delete = blocking(AsyncClient.delete)
+    checkpoint = blocking(AsyncClient.checkpoint)
     replay = blocking(AsyncClient.replay)
     log = blocking(AsyncClient.log)
     plan = blocking(AsyncClient.plan)

@@ -13,6 +13,7 @@ StagetreeError
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 __all__ = [
@@ -48,7 +49,16 @@ class ProblemError(StagetreeError):
     def __init__(self, status: int, title: str, detail: str = "", errors: Iterable[Mapping[str, Any]] = ()) -> None:
         self.status, self.title, self.detail, self.errors = status, title, detail, list(errors)
         fields = [f"{error.get('field')}: {error.get('problem')}" for error in self.errors]
-        super().__init__("\n".join([": ".join(filter(None, (title, detail))), *fields]))
+        is_known = title in _titles(status)
+        said = detail or title if is_known else ": ".join(filter(None, (title, detail)))
+        super().__init__("\n".join(fields if fields and is_known else [said, *fields]))
+
+
+def _titles(status: int) -> set[str]:
+    """What HTTP calls a status, by its old and its new name: it says nothing that the detail does not."""
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        return {"Unprocessable Entity", "Unprocessable Content"}
+    return {HTTPStatus(status).phrase} if status in set(HTTPStatus) else set()
 
 
 class NotFound(ProblemError):

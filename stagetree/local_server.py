@@ -119,7 +119,7 @@ class LocalServer:
         return source.name
 
     def __repr__(self) -> str:
-        state = "stopped" if self._process.poll() is not None else f"at {self.url} with {self.slots} slots"
+        state = "stopped" if self._process.poll() is not None else f"at {self.url}, slots: {self.slots}"
         return f"<LocalServer {state}, in {self._folder}>"
 
     def _started(self) -> tuple[str, int]:

@@ -36,6 +36,10 @@ class Plots:
     def __init__(self, results: StudyRecord) -> None:
         self._results = results
 
+    def __repr__(self) -> str:
+        pictures = [name for name, value in vars(Plots).items() if callable(value) and not name.startswith("_")]
+        return f"<Plots of {self._results.study.study}: {', '.join(pictures)}>"
+
     def history(self, axes: Axes | None = None) -> Axes:
         """The value of each trial by its number, with the best so far as a line; failed trials at the lower edge."""
         axes, study = axes or _new_axes(), self._results.study

@@ -44,6 +44,9 @@ class Results(StudyRecord):
         events = [event async for event in client.events(study)]
         return cls(whole, details, events, (await client.plan(study)).nodes)
 
+    def __repr__(self) -> str:
+        return f"<Results of {self.study.study}: {self.study.state}, {len(self.trials)} trials>"
+
     def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """A row for each trial.
 

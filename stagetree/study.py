@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from stagetree._asking import Asker, Hp, Known, Result
@@ -27,7 +28,7 @@ from stagetree._blocking import Blocking, blocking, blocking_iterator, chained
 from stagetree._http import Json
 from stagetree._live import Showing
 from stagetree._view import StudyView
-from stagetree.client import AsyncClient, body_of, path_of
+from stagetree.client import AsyncClient, Folder, Holds, body_of, path_of
 from stagetree.distributions import plain
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
@@ -180,6 +181,12 @@ class AsyncStudy(StudyView):
         """Go on with it, where it was paused."""
         await self._change("resume")
 
+    async def checkpoint(
+        self, to: Folder = ".", *, trial: int | None = None, step: int | None = None, holds: Holds = "weights"
+    ) -> Path:
+        """Write the weights of the best trial, or of another, to a file in a folder: see `AsyncClient.checkpoint`."""
+        return await self._client.checkpoint(self.id, to, trial=trial, step=step, holds=holds)
+
     async def _change(self, verb: str) -> None:
         self._known.study = await self._client.http.post(f"{path_of(self.id)}:{verb}")
 
@@ -239,6 +246,7 @@ class Study(Blocking, StudyView):
     results = blocking(AsyncStudy.results)
     dataframe = blocking(AsyncStudy.dataframe)
     curve = blocking(AsyncStudy.curve)
+    checkpoint = blocking(AsyncStudy.checkpoint)
     events = blocking(AsyncStudy.events)
     eval = blocking(AsyncStudy.eval)
     eval_all = blocking(AsyncStudy.eval_all)

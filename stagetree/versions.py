@@ -15,9 +15,11 @@ import hashlib
 import importlib
 import importlib.util
 import linecache
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_loader
@@ -177,7 +179,7 @@ class Imports:
         """The modules from below the folder that were imported by now and are not in `files`, as relative paths."""
         below = self.base / self.name.split(".")[0] if "." in self.name else self.base
         files = {_file(module) for module in list(sys.modules.values())}
-        inside = (file for file in files if file is not None and file.is_relative_to(below))
+        inside = (Path(file) for file in files if file is not None and file.startswith(f"{below}{os.sep}"))
         outside = {name for file in inside if (name := file.relative_to(self.base).as_posix()) not in self.files}
         return sorted(name for name in outside if "site-packages" not in name)
 
@@ -261,9 +263,15 @@ def _module_name(relative: str) -> str:
 
 
 def _is_at(module: ModuleType, path: Path) -> bool:
-    return _file(module) == path
+    return _file(module) == str(path)
 
 
-def _file(module: ModuleType) -> Path | None:
+def _file(module: ModuleType) -> str | None:
     file = getattr(module, "__file__", None)
-    return Path(file).resolve() if isinstance(file, str) else None
+    return _resolved(file) if isinstance(file, str) else None
+
+
+@cache
+def _resolved(file: str) -> str:
+    """Once for each: there are thousands of modules, and every new model asks where all of them are."""
+    return os.path.realpath(file)

@@ -7,6 +7,7 @@ the bytes they are.
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ LENGTH = 8
 """A safetensors file begins with the length of its header, in so many bytes."""
 
 Entry = dict[str, Any]
+Image = bytes | memoryview | mmap.mmap
 
 
-def export_weights(image: bytes) -> bytes:
+def export_weights(image: Image) -> bytes:
     """The model of a checkpoint, as `evaluate` measured it, as a safetensors file.
 
     Names are those of the model's `state_dict`, so a plain module of the same shape loads it. Of a `TorchTrainer` with
@@ -27,6 +29,11 @@ def export_weights(image: bytes) -> bytes:
     Raises:
         ValueError: if that is no checkpoint, or holds no tensors.
     """
+    return b"".join(weight_parts(image))
+
+
+def weight_parts(image: Image) -> list[memoryview]:
+    """As `export_weights`, in parts that lie where they were: for models that memory should not hold twice."""
     header, begin = _header(image)
     names = _names(header)
     if not names:
@@ -54,11 +61,11 @@ def load_state(path: str | Path) -> dict[str, Any]:
     return state_format.tensors_of(bytearray(image), begin, _entries(header))
 
 
-def _header(image: bytes) -> tuple[dict[str, Any], int]:
+def _header(image: Image) -> tuple[dict[str, Any], int]:
     """The header, and where the tensors begin."""
     begin = LENGTH + int.from_bytes(image[:LENGTH], "little")
     try:
-        header = json.loads(image[LENGTH:begin])
+        header = json.loads(bytes(image[LENGTH:begin]))
     except ValueError:
         header = None
     if begin > len(image) or not isinstance(header, dict):
@@ -101,8 +108,8 @@ def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         yield from _tensors(value, (*path, str(key)))
 
 
-def _written(entries: Mapping[str, Entry], area: memoryview) -> bytes:
-    """A safetensors file of these tensors, which lie in `area`."""
+def _written(entries: Mapping[str, Entry], area: memoryview) -> list[memoryview]:
+    """The parts of a safetensors file of these tensors, which lie in `area`."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # as other tools expect of PyTorch's names
     pieces, end = list[memoryview](), 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):  # largest elements first
@@ -112,4 +119,4 @@ def _written(entries: Mapping[str, Entry], area: memoryview) -> bytes:
         header[name] = {**entry, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % LENGTH)
-    return b"".join([len(text).to_bytes(LENGTH, "little"), text, *pieces])
+    return [memoryview(len(text).to_bytes(LENGTH, "little") + text), *pieces]

@@ -10,7 +10,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
 from app.api.guard import Guard
-from app.api.routes import pages, plans, replays, service, studies, trials
+from app.api.routes import checkpoints, pages, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
 from app.grace import end_within
@@ -33,7 +33,8 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     errors.install(app)
     openapi.install(app)
-    for router in (studies.router, trials.router, trials.batch, plans.router, replays.router, service.slots):
+    about_studies = (studies.router, checkpoints.router, trials.router, trials.batch, plans.router, replays.router)
+    for router in (*about_studies, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
     app.include_router(pages.router)

@@ -20,6 +20,7 @@ from app.domain import errors as domain
 from app.events import log
 from app.events.database import DatabaseUnavailable
 from app.events.plans import PlanUnusable
+from app.object_store import StoreUnavailable
 from stagetree.spec import SpecError
 
 MEDIA_TYPE = "application/problem+json"
@@ -123,7 +124,7 @@ def _crowded(request: Request, _: log.VersionConflict) -> Response:
     return answer(request, 503, "Too many others are writing to this plan; try again.", TRY_AGAIN)
 
 
-def _unavailable(request: Request, error: DatabaseUnavailable) -> Response:
+def _unavailable(request: Request, error: DatabaseUnavailable | StoreUnavailable) -> Response:
     return answer(request, 503, str(error), TRY_AGAIN)
 
 
@@ -145,6 +146,7 @@ HANDLERS: dict[type[Exception], Any] = {
     log.KeyReused: _key_reused,
     log.VersionConflict: _crowded,
     DatabaseUnavailable: _unavailable,
+    StoreUnavailable: _unavailable,
     PlanUnusable: _unusable,
     Exception: _unexpected,
 }

@@ -1,4 +1,6 @@
-"""The events of one study: those of its plan's stream that are about it, its nodes, or chains that train them."""
+"""The events of one study: those of its plan's stream, from its submission on, that are about it, its nodes, or chains
+that train them. Their positions are counted from the submission, which is 1; what is others' leaves gaps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.events.database import DatabaseUnavailable
-from app.events.log import EventLog, Recorded
+from app.events.log import Recorded
 from app.events.tables import StudyRow
 
 BATCH = 500
@@ -29,23 +31,18 @@ Trained = Sequence[tuple[str, str]]
 """(study that is charged, node) for each stage of a chain."""
 
 
-def version_at(log: EventLog, stream: str, position: int) -> int:
-    """How many events of the stream stand at or before a position of the log."""
-    low, high = 0, min(position, log.version(stream))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if log.read(stream, after=middle - 1, limit=1)[0].position <= position:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 class Feed:
-    """Reads a stream from `version` on and gives what concerns the study. `is_over`: it is final, and all was given."""
+    """Reads a stream behind position `after` and gives what concerns the study.
 
-    def __init__(self, use: Services, row: StudyRow, version: int) -> None:
-        self.version, self.is_over, self.state = version, False, ""
+    version: of the stream, as far as it was read. before: the version that the study's positions are counted from.
+    is_over: the study is final, and all was given.
+    """
+
+    def __init__(self, use: Services, row: StudyRow, after: int) -> None:
+        with use.looking_at(row) as (plan, study):
+            self.before = study.submitted_version - 1
+            self.version = min(self.before + after, plan.version)
+        self.is_over, self.state = False, ""
         self.stream = row.stream
         self._use, self._study = use, StudyId(row.id)
         self._chains: dict[str, Trained] = {}
@@ -70,8 +67,6 @@ class Feed:
             return [recorded for recorded in batch if self._concerns(recorded.event, study)]
 
     def _concerns(self, event: e.Event, study: Study) -> bool:
-        if isinstance(event, e.PlanOpened):
-            return True
         if (node := getattr(event, "node", None)) is not None:
             return node in study.deepest
         if (chain := getattr(event, "chain", None)) is not None:
@@ -114,7 +109,7 @@ async def _texts(feed: Feed, use: Services, watcher: Watcher) -> AsyncIterator[b
     while not use.stopping.is_set():
         before, batch = feed.version, await run_in_threadpool(feed.read, BATCH)
         if batch or monotonic() - spoken >= HEARTBEAT_SECONDS:
-            yield b"".join(map(_sse, batch)) or KEEPALIVE_COMMENT
+            yield b"".join(_sse(recorded, feed.before) for recorded in batch) or KEEPALIVE_COMMENT
             spoken = monotonic()
         if feed.is_over:
             yield format_sse_event(event="end", data_str=json.dumps({"state": feed.state}))
@@ -123,6 +118,6 @@ async def _texts(feed: Feed, use: Services, watcher: Watcher) -> AsyncIterator[b
             await watcher.wait(HEARTBEAT_SECONDS)
 
 
-def _sse(recorded: Recorded) -> bytes:
-    text = json.dumps(views.event(recorded), allow_nan=False)
-    return format_sse_event(data_str=text, id=str(recorded.position))
+def _sse(recorded: Recorded, before: int) -> bytes:
+    shown = views.event(recorded, before)
+    return format_sse_event(data_str=json.dumps(shown, allow_nan=False), id=str(shown["position"]))

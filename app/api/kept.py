@@ -1,12 +1,21 @@
-"""Which checkpoint holds the weights that somebody asks for."""
+"""Which checkpoint holds the weights that somebody asks for, and what is in it."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 
-from app.domain import results
+from app.away import store_is_away
+from app.domain import keeping, results
 from app.domain.errors import Unknown
-from app.domain.search_plan import Checkpoint, SearchPlan, Study, Trial
+from app.domain.search_plan import Checkpoint, SearchPlan, Study
+from app.object_store import PART, ObjectStore, StoreUnavailable
+from stagetree.weights import weight_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +26,11 @@ class KeptState:
     step: int
     checkpoint: Checkpoint
     metrics: dict[str, float | None]
+
+    @property
+    def file_name(self) -> str:
+        """What to call a file with it, behind the study's name."""
+        return f"trial-{self.trial}-step-{self.step}.safetensors"
 
 
 def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:
@@ -32,21 +46,62 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
     if not 0 <= trial < len(study.trials):
         raise Unknown(f"{study.id} has no trial {trial}: its trials are 0 to {len(study.trials) - 1}")
     of = study.trials[trial]
-    there = _kept(plan, of)
+    there = keeping.states_of(plan, of)
     if step is None:
         result = results.result(plan, study, of)
         step = result.step if result else max(there, default=0)
     if step not in there:
         steps = ", ".join(map(str, there)) or "none"
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
-    return KeptState(trial, step, there[step], dict(plan.metrics(of, step) or {}))
+    return KeptState(trial, step, there[step].checkpoint, dict(plan.metrics(of, step) or {}))
 
 
-def _kept(plan: SearchPlan, trial: Trial) -> dict[int, Checkpoint]:
-    """The checkpoints on a trial's path, by step."""
-    found: dict[int, Checkpoint] = {}
-    for number, name in enumerate(trial.path):
-        last = number + 1 == len(trial.path)
-        end = trial.steps if last else plan.nodes[trial.path[number + 1]].start
-        found |= {step: each for step, each in plan.nodes[name].checkpoints.items() if step <= end}
-    return dict(sorted(found.items()))
+def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterator[memoryview]:
+    """A safetensors file of the model's weights or, if `whole`, the checkpoint as it is.
+
+    Raises `Unknown` before the first part where the checkpoint is gone, damaged, or holds no tensors, and
+    `StoreUnavailable`.
+    """
+    with _image(store, checkpoint) as image:
+        try:
+            pieces = [memoryview(image)] if whole else weight_parts(image)
+        except ValueError as error:
+            raise Unknown(str(error)) from None
+        for piece in pieces:
+            for begin in range(0, len(piece), PART):
+                yield piece[begin : begin + PART]
+
+
+@contextmanager
+def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
+    """The checkpoint in a file of this machine, which is its own where it can be."""
+    fd = _descriptor(store, checkpoint)
+    try:
+        image, digest = mmap.mmap(fd, 0, access=mmap.ACCESS_READ), sha256()
+    finally:
+        os.close(fd)
+    for begin in range(0, len(image), PART):
+        digest.update(memoryview(image)[begin : begin + PART])
+    if digest.hexdigest() != checkpoint.sha256:
+        raise Unknown(f"checkpoint {checkpoint.key} is damaged: its SHA-256 is not the one recorded")
+    yield image  # it is unmapped when nobody has a part of it any more
+
+
+def _descriptor(store: ObjectStore, checkpoint: Checkpoint) -> int:
+    try:
+        fd = store.open(checkpoint.key)
+        return _copied(store.read(checkpoint.key)) if fd is None else fd
+    except Exception as error:  # whatever the client of the store raises
+        if isinstance(error, FileNotFoundError) and not store_is_away(error):
+            raise Unknown(f"checkpoint {checkpoint.key} is not there") from None
+        text = f"checkpoint {checkpoint.key} cannot be read: {type(error).__name__}: {error}"
+        raise StoreUnavailable(text) from error
+
+
+def _copied(parts: Iterator[bytes]) -> int:
+    """A file without a name that holds these parts."""
+    with tempfile.TemporaryFile() as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        return os.dup(file.fileno())

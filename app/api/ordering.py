@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Json = dict[str, Any]
-KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank")
+KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank", "p")
 RESULTS = ("value", "best", "last")
 
 
 def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
-    """By a key; results with the best first; `-KEY` the other way round; what has none comes last."""
+    """By a key; results with the best first, p with the likeliest; `-KEY` turns it round; what has none comes last."""
     name = sort.removeprefix("-")
     known = [trial for trial in trials if _key(trial, name) is not None]
-    best_first = name in RESULTS and mode != "min"
+    best_first = name == "p" or (name in RESULTS and mode != "min")
     known.sort(key=lambda trial: _key(trial, name), reverse=sort.startswith("-") != best_first)
     return known + [trial for trial in trials if _key(trial, name) is None]
 
 
 def _key(trial: Json, name: str) -> Any:
-    found = trial.get(name)
+    found = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
     return found["value"] if isinstance(found, dict) else found
 
 

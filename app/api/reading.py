@@ -1,6 +1,7 @@
 """What the reading routes answer, as plain functions: the command line calls the same ones on a store without a server.
 
-Each takes the services and, where it is about one study, the study's row. Steps and positions are as in the log.
+Each takes the services and, where it is about one study, the study's row. The positions of events are counted from
+the submission of their study.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 from app.api import ordering, views
 from app.api.errors import Invalid
-from app.api.feed import Feed, version_at
+from app.api.feed import Feed
 from app.api.services import ID, Services
 from app.api.writable import writable
 from app.domain.errors import Unknown
-from app.domain.ids import StudyId
+from app.domain.ids import ChainId, StudyId
 from app.events.export import lines
 from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
@@ -34,8 +35,9 @@ def studies(
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise wrong_cursor(cursor)
         found = list(islice(_matching(rows, cursor, states, name), limit + 1))
+        live = rows.chains.live()
     more = found[limit - 1].id if len(found) > limit else None
-    return {"items": [views.listed(row) for row in found[:limit]], "next_cursor": more}
+    return {"items": [views.listed(row, live) for row in found[:limit]], "next_cursor": more}
 
 
 def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
@@ -46,9 +48,11 @@ def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: 
 
 def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int]:
     """The study, and the version of its plan."""
-    reached = use.reached(row.stream)
+    live = use.live(row.stream)
+    reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.looking_at(row) as (plan, found):
-        return views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials), plan.version
+        shown = views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials)
+        return shown | {"slots": views.share(row, live)}, plan.version
 
 
 def trials(
@@ -86,10 +90,10 @@ def trial(use: Services, row: StudyRow, number: int) -> Json:
 
 def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None) -> Json:
     """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last."""
-    feed = Feed(use, row, number(cursor) or version_at(use.log, row.stream, after))
+    feed = Feed(use, row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
-    more = str(feed.version) if feed.version - before == limit else None
-    return {"items": [views.event(recorded) for recorded in items], "next_cursor": more}
+    more = str(feed.version - feed.before) if feed.version - before == limit else None
+    return {"items": [views.event(recorded, feed.before) for recorded in items], "next_cursor": more}
 
 
 def plan(use: Services, row: StudyRow) -> Json:
@@ -105,13 +109,13 @@ def stage_tree(use: Services, row: StudyRow) -> Json:
 
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Json:
-    """Every decision derived again. Raises `Unknown` for a position before the study."""
+    """Every decision derived again, as far as position `at`."""
     from app.scheduling.replay import replay as replayed
 
-    log = ((recorded.position, recorded.event) for recorded in use.log.scan(row.stream))
+    with use.looking_at(row) as (_, study):
+        before = study.submitted_version - 1
+    log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
     found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
-    if row.id not in found.plan.studies:
-        raise Unknown(f"there was no study {row.id} yet at event {at}: `stagetree events` lists those it has")
     return writable(found.to_json())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,12 +17,14 @@ from fastapi import Path as PathParameter
 from app.api.health import Checks
 from app.api.tail import Tail
 from app.domain.errors import Unknown
-from app.domain.ids import ChainId, StudyId
+from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
 from app.events.plans import Plans
 from app.events.records import Records
+from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
+from app.object_store import ObjectStore, open_store
 from app.registry import Catalogue
 from stagetree.limits import LIMITS, Limits
 
@@ -35,7 +37,7 @@ class Services:
     that something happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
     for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
     take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
-    server answers to, besides addresses and localhost.
+    server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
     """
 
     records: Records
@@ -51,6 +53,7 @@ class Services:
     stopping: Flag = field(default_factory=Flag)
     logs: Path | None = None
     hosts: Collection[str] = ()
+    checkpoints: str = ""
 
     def close(self) -> None:
         """Let go of everything, before the process ends."""
@@ -64,6 +67,11 @@ class Services:
     def tail(self) -> Tail:
         """Who follows the log."""
         return Tail(self.log, self.stopping.is_set)
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """Where checkpoints lie."""
+        return open_store(self.checkpoints)
 
     def find(self, study: str) -> StudyRow:
         """The study's row. Raises `Unknown`."""
@@ -79,10 +87,10 @@ class Services:
         with self.plans.holding(row.stream) as plan:
             yield plan, plan.studies[StudyId(row.id)]
 
-    def reached(self, stream: str) -> dict[ChainId, int]:
-        """The last step done by each chain of a plan that is under way, by its heartbeat."""
+    def live(self, stream: str) -> Sequence[ChainRecord]:
+        """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""
         with self.records.read() as rows:
-            return {ChainId(row.chain): row.step for row in rows.chains.live(stream)}
+            return rows.chains.live(stream)
 
 
 def services(request: Request) -> Services:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from app.api.endings import ending_text
 from app.api.forms import form_text
 from app.api.progress import progress
 from app.api.writable import writable
@@ -19,7 +20,8 @@ from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
-from app.domain.standing import Standing, meaning, standing
+from app.domain.standing import Standing, meaning, prediction, standing
+from app.domain.states import ChainState, StudyState
 from app.events.codec import encode
 from app.events.log import Recorded
 from app.events.rows.ports import ChainRecord, SlotRecord
@@ -50,6 +52,7 @@ def study(
         "state": found.state,
         "error": writable(found.error),
         "not_exact": writable(exactness.of_study(plan, found)),
+        "ending": ending_text(found.ending),
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
         "value": found.spec.get("value", "last"),
@@ -90,10 +93,22 @@ def _results(plan: SearchPlan, study: Study, trial: Trial) -> Json:
     return {"last": last and last._asdict(), "best": best and best._asdict()}
 
 
-def listed(row: StudyRow) -> Json:
-    """A study in a list of them."""
+def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> Json:
+    """A study in a list of them; `live` are the chains under way."""
     facts = {"name": row.name, "state": row.state, "submitted_at": row.submitted_at}
-    return {"study": row.id, **facts, "plan": row.stream}
+    return {"study": row.id, **facts, "plan": row.stream, "slots": share(row, live)}
+
+
+def share(row: StudyRow, live: Sequence[ChainRecord]) -> Json:
+    """The slots that train for a study, and its share of them while it competes with others."""
+    training = [chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)]
+    due = row.slots_due if row.state == StudyState.RUNNING else None
+    return {"used": sum(_payer(chain) == row.id for chain in training), "due": due}
+
+
+def _payer(chain: ChainRecord) -> str:
+    stages = chain.assignment["stages"]
+    return str(stages[min(chain.index, len(stages) - 1)]["study"])
 
 
 # -------------------------------------------------------------------------------------------------------------- trials
@@ -118,7 +133,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
 
 def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Standing) -> Json:
     found, state, rung = results.result(plan, study, trial), _state(plan, trial, busy), stands.rung(trial.number)
-    view = {
+    view: Json = {
         "trial": trial.number,
         "state": state,
         "standing": meaning(study, trial, state, stands),
@@ -130,6 +145,8 @@ def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Sta
         "rank": stands.rank(trial.number),
         "hp": trial.hp,
     }
+    judged = prediction(trial, stands)
+    view |= {} if judged is None else {"prediction": judged}
     return view | ({"error": writable(_sentence(trial.error))} if trial.error else {})
 
 
@@ -180,7 +197,12 @@ def plan(plan: SearchPlan, stream: str) -> Json:
     common: Json = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
     common |= {"trainer_args": opened.trainer_args, "seed": opened.seed}
     nodes = [_node(plan, node) for node in plan.nodes.values()]
-    return {"plan": stream, **common, "studies": list(plan.studies), "nodes": nodes}
+    return {
+        "plan": stream,
+        **common,
+        "studies": [study.id for study in plan.studies.values() if not study.deleted],
+        "nodes": nodes,
+    }
 
 
 def _node(plan: SearchPlan, node: Node) -> Json:
@@ -189,7 +211,7 @@ def _node(plan: SearchPlan, node: Node) -> Json:
         "parent": node.parent,
         "start": node.start,
         "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
-        "studies": [study.id for study in plan.studies.values() if node.id in study.deepest],
+        "studies": [study.id for study in plan.studies.values() if node.id in study.deepest and not study.deleted],
         "checkpoints": sorted(node.checkpoints),
         "metrics": [{"step": step, "metrics": writable(_finite(node.metrics[step]))} for step in sorted(node.metrics)],
         "waiting": [
@@ -232,10 +254,10 @@ def _stage(stage: TreeStage) -> Json:
 # ---------------------------------------------------------------------------------------------------- events and slots
 
 
-def event(recorded: Recorded) -> Json:
-    """A fact in its place in the log."""
+def event(recorded: Recorded, before: int) -> Json:
+    """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
     name, _, data = encode(recorded.event)
-    place = {"position": recorded.position, "version": recorded.version}
+    place = {"position": recorded.version - before, "version": recorded.version}
     return {**place, "type": name, "data": writable(data), "at": recorded.at}
 
 

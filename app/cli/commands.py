@@ -8,7 +8,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli import changing, checking, debugging, exporting, history, looking, running, serving, striking, tuners
+from app.cli import (
+    changing,
+    checking,
+    debugging,
+    deleting,
+    exporting,
+    history,
+    looking,
+    running,
+    serving,
+    striking,
+    tuners,
+)
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -62,9 +74,16 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         history.export,
         exporting.weights,
     ),
-    "Change studies": (changing.pause, changing.resume, changing.reopen, changing.cancel, striking.strike),
+    "Change studies": (
+        changing.pause,
+        changing.resume,
+        changing.reopen,
+        changing.cancel,
+        deleting.delete,
+        striking.strike,
+    ),
     "Run a cluster": (serving.api, serving.worker),
-    "Look at the installation": (looking.slots, looking.trainers, tuners.check_tuner, looking.doctor),
+    "Look at the installation": (looking.slots, looking.trainers, tuners.check_tuner, deleting.gc, looking.doctor),
 }
 
 for group, commands in GROUPS.items():

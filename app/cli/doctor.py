@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ def examine(server: str | None) -> list[Finding]:
         ("torch", _torch),
         ("torchvision", _torchvision),
         ("redis", _redis),
-        ("sqlite", lambda: sqlite3.sqlite_version),
+        ("sqlite", _sqlite),
         ("folder", _folder),
         ("trainers", _trainers),
     ]
@@ -63,6 +62,13 @@ def _redis() -> str:
     from app.embedded import redis_server
 
     return redis_server()
+
+
+def _sqlite() -> str:
+    from app.events.connections import SAFE_WAL, SQLITE
+
+    slow = "" if SQLITE.sqlite_version_info >= SAFE_WAL else ", without a write-ahead log: pip install pysqlite3"
+    return f"{SQLITE.sqlite_version}{slow}"
 
 
 def _folder() -> str:

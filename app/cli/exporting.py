@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, fail
 from app.cli.options import Store, StudyId
 from app.cli.store import DATABASE, DEFAULT, is_store
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
 Step = Annotated[int | None, typer.Option("--step", metavar="S", min=1, help="By default where it was measured last.")]
+Whole = Annotated[
+    bool, typer.Option("--state", help="The whole checkpoint, for stagetree.load_state, instead of the weights.")
+]
 Into = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
 
 
 def weights(
-    id: StudyId, trial: TrialNumber = None, step: Step = None, output: Into = Path(), dir: Store = None
+    id: StudyId,
+    trial: TrialNumber = None,
+    step: Step = None,
+    output: Into = Path(),
+    whole: Whole = False,
+    dir: Store = None,
 ) -> None:
     """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server.
 
     \b
     Example:  stagetree weights last -o best
     """
-    from app.api.kept import kept_state
+    from app.api.kept import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
     from app.events.database import Database
     from app.events.plans import Plans
     from app.events.records import SqlRecords
-    from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
-    from app.workers.slot.object_store import open_store
-    from stagetree.weights import export_weights
+    from app.object_store import open_store
 
     folder = dir or (DEFAULT if is_store(DEFAULT) else None)
-    name, (database, root) = _study(id, folder), _places(folder)
+    name, (database, root) = _study(id, folder), places(folder)
     records = SqlRecords(Database(database))
     try:
         with records.read() as rows:
@@ -44,17 +51,21 @@ def weights(
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
             found = kept_state(plan, plan.studies[ids.StudyId(name)], trial, step)
-        state = CheckpointStore(open_store(root)).read(found.checkpoint.key, found.checkpoint.sha256)
-    except (Unknown, CheckpointUnreadable) as problem:
-        fail(str(problem), NOT_FOUND)
     finally:
         records.close()
-    path = output / f"{name}-trial-{found.trial}-step-{found.step}.safetensors"
-    output.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(export_weights(bytes(state.view())))
-    state.close()
+    path = output / f"{name}-{found.file_name}"
+    _write(path, parts(open_store(root), found.checkpoint, whole=whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
     print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
+
+
+def _write(path: Path, parts: Iterator[memoryview]) -> None:
+    """What is wrong with a checkpoint is known before anything is written."""
+    first = next(parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for part in chain([first], parts):
+            file.write(part)
 
 
 def _study(meant: str, folder: Path | None) -> str:
@@ -68,7 +79,7 @@ def _study(meant: str, folder: Path | None) -> str:
         return study_id(store, meant)
 
 
-def _places(folder: Path | None) -> tuple[str, str]:
+def places(folder: Path | None) -> tuple[str, str]:
     """The URL of the database, and where checkpoints are kept."""
     from app.settings import settings
 

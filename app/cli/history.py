@@ -17,7 +17,7 @@ from app.cli.text import one_line, short
 
 Json = dict[str, Any]
 WIDEST = 160
-HIDDEN = ("spec", "hp", "sha256", "key", "stages", "at", "study")
+HIDDEN = ("spec", "hp", "path", "sha256", "key", "stages", "at", "study")
 
 
 def events(

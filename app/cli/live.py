@@ -88,6 +88,8 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
         yield "best", _best(study)
     if study["progress"]["last"]:
         yield "last", Text(decision(study["progress"]["last"]))
+    if study["ending"]:
+        yield "ended", Text(one_line(study["ending"]))
     if study["error"]:
         yield "error", Text(one_line(study["error"]), "red")
 

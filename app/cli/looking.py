@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -39,8 +40,16 @@ def studies(
     _check(state, STUDY_STATES)
     with stacks.reading(server, dir) as service:
         found = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
-    rows = [(study["study"], study["state"], study["name"], _when(study["submitted_at"])) for study in found]
-    print_list(found, output, ("study", "state", "name", "submitted"), rows)
+    rows = [
+        (study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)) for study in found
+    ]
+    print_list(found, output, ("study", "state", "name", "submitted", "slots", "due"), rows)
+
+
+def _share(study: Json) -> tuple[int | None, float | None]:
+    """What it has of the slots, and what it is due while others compete for them."""
+    slots = study.get("slots") or {}  # a server of the version before says nothing
+    return slots.get("used") or None, slots.get("due")
 
 
 def trials(
@@ -72,18 +81,25 @@ def trials(
     found = [trial for trial in every if not state or trial["state"] in state]
     found = ordered(found, sort, study["mode"])[:limit]
     metric, value = study["metric"], study["value"]
-    rows = [_row(trial, value, every) for trial in found]
     other = "best" if value == "last" else "last"
-    print_list(found, output, ("trial", metric, "step", other, "step", "standing", "hyper-parameters"), rows)
+    predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
+    rows = [_row(trial, value, predicted, every) for trial in found]
+    header = ("trial", metric, "step", other, "step", *predicted.values(), "standing", "hyper-parameters")
+    print_list(found, output, header, rows)
 
 
-def _row(trial: Json, value: str, every: list[Json]) -> tuple[Any, ...]:
+PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
+"""What a table shows of the predictions of a tuner that makes some, and under which heading."""
+
+
+def _row(trial: Json, value: str, predicted: Mapping[str, str], every: list[Json]) -> tuple[Any, ...]:
     from app.cli.result import common_hp, varied
 
     other = "best" if value == "last" else "last"
     numbers = [(trial[name] or {}).get(part) for name in (value, other) for part in ("value", "step")]
+    prediction = [(trial.get("prediction") or {}).get(name) for name in predicted]
     standing = trial.get("error") or trial["standing"]
-    return trial["trial"], *numbers, standing, short_hp(varied(trial["hp"], common_hp(every)))
+    return trial["trial"], *numbers, *prediction, standing, short_hp(varied(trial["hp"], common_hp(every)))
 
 
 def _check(states: list[str] | None, known: tuple[str, ...]) -> None:
@@ -118,6 +134,8 @@ def print_trial(study: str, trial: Json) -> None:
     for name in ("last", "best"):
         if trial[name]:
             print(f"{name:<9} {number(trial[name]['value'])} at step {trial[name]['step']}")
+    if trial.get("prediction"):
+        print(f"predicted {_predicted(trial['prediction'])}")
     print(f"values    {one_line(short_hp(trial['hp']))}")
     if reason := {name: value for name, value in trial["reason"].items() if name != "sample"}:
         print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
@@ -131,6 +149,15 @@ def print_trial(study: str, trial: Json) -> None:
     if "failure" in trial:
         failure = trial["failure"]
         print(f"\n{failure['kind']} after step {failure['step']}:\n{harmless(failure['error']).rstrip()}")
+
+
+def _predicted(prediction: Json) -> str:
+    """What the tuner foretells of a trial, in a line."""
+    if prediction["p"] is None:
+        return f"{prediction['class']}"
+    to_go = f"{number(prediction['expected_seconds'])} s expected to go" if prediction["expected_seconds"] else ""
+    reaches = f"reaches {number(prediction['target'])} with p {number(prediction['p'])}"
+    return ", ".join(filter(None, (f"{prediction['class']} at step {prediction['step']}: {reaches}", to_go)))
 
 
 def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = None) -> None:

@@ -118,6 +118,8 @@ def headline(study: Json) -> str:
         parts.append(f"{study['counts']['failed']} failed")
     if study["best"]:
         parts.append(f"best {best(study)}")
+    if study["ending"]:
+        parts.append(one_line(study["ending"]))
     if (left := progress["seconds_left"]) is not None:
         parts.append(f"about {duration(left)} left")
     return separator(sys.stderr).join(parts)

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import NOT_FOUND, USAGE, fail
 from app.cli.specs import changes_of
-from app.cli.text import one_line
+from app.cli.text import number, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.domain.events import Event
     from app.scheduling.replay import Replay
 
 Json = dict[str, Any]
@@ -36,6 +39,10 @@ def imagined(
     from app.events.export import parse
     from app.simulation.what_if import what_if
 
+    wanted = changes_of(changes, "--what-if")
+    if fixed := [path for path in wanted if path.split(".")[0] in ("space", "where")]:
+        fail(f"--what-if: {fixed[0]} cannot be changed: the configurations of a study stay what they were", USAGE)
+
     if log:
         text = read(log)
     else:
@@ -44,7 +51,7 @@ def imagined(
             text = service.client.log(study)
     known = from_log(text, study, at, str(log or "the log"))
     events = [event for _, event in islice(parse(text.splitlines()), known.events)]
-    return what_if(events, StudyId(study), changes_of(changes, "--what-if"))
+    return what_if(events, StudyId(study), wanted)
 
 
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
@@ -53,10 +60,19 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     from app.events.export import parse
     from app.scheduling.replay import replay
 
-    found = replay(parse(text.splitlines()), StudyId(study), at=at)
+    events = [event for _, event in parse(text.splitlines())]
+    found = replay(_numbered(events, study), StudyId(study), at=at)
     if study not in found.plan.studies:
         fail(f"{where} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)
     return found
+
+
+def _numbered(events: list[Event], study: str) -> Iterator[tuple[int, Event]]:
+    """The events of a plan by their positions in a study: its submission is 1."""
+    from app.domain.events import StudySubmitted
+
+    submissions = [n for n, event in enumerate(events) if isinstance(event, StudySubmitted) and event.study == study]
+    return enumerate(events, 1 - next(iter(submissions), 0))
 
 
 def read(path: Path) -> str:
@@ -100,4 +116,16 @@ def print_replay(found: Json) -> None:
 def _reason(reason: dict[str, Any]) -> str:
     if {"rank", "cut", "of"} <= reason.keys():
         return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    if {"class", "p", "expected_seconds"} <= reason.keys():
+        return _judgement(reason)
     return one_line("  ".join(f"{name}={value}" for name, value in reason.items()))
+
+
+def _judgement(reason: dict[str, Any]) -> str:
+    """What a trial is taken for, with the numbers that say so."""
+    says = f"p {reason['p']} of {number(reason['target'])}, {number(reason['expected_seconds'])} s expected"
+    threshold = reason.get("threshold")
+    pool = f"threshold {'none' if threshold is None else threshold}" if "threshold" in reason else ""
+    own = f"{reason['own_slots']} of {reason['slots']} slots theirs" if "own_slots" in reason else ""
+    at = f"at {number(reason['elapsed'])} s" if "elapsed" in reason else ""
+    return "  ".join(filter(None, (f"{reason['class']} after step {reason['steps']}: {says}", pool, own, at)))

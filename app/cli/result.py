@@ -29,6 +29,8 @@ def print_result(study: Json) -> None:
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
+    if study.get("ending"):
+        print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
 

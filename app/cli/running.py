@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from app.cli.following import AnyService
     from app.cli.progress import Show
     from app.cli.stacks import Service
+    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 Keep = Annotated[
@@ -65,6 +68,8 @@ def run(
         fail("--dir keeps what --discard would not: leave one out", USAGE)
     url, show = None if own else server_url(server), how(plain, quiet)
     spec = specs.load(study, changes or (), None if url else settings().limits)
+    if not quiet:
+        _print_advice(spec)
     if url:
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
@@ -81,6 +86,16 @@ def run(
     if not quiet:
         say_what_is_kept(service)
     raise typer.Exit(code)
+
+
+def _print_advice(spec: StudySpec) -> None:
+    """What would let its trials share more, before anything is trained."""
+    from stagetree.advice import advice
+
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    for sentence in advice(spec):
+        text = f"Advice: {sentence}."
+        print(textwrap.fill(text, width) if width else text, file=sys.stderr)
 
 
 def preview(

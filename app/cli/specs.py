@@ -27,15 +27,14 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
     from stagetree.spec.file import read
 
     place = STDIN if str(path) == "-" else path
-    if not changes:
-        return StudySpec.from_file(place, limits)
     try:
         values = read(place)
-        return StudySpec.from_dict(
-            changed(values, changes_of(changes, "--set")) if isinstance(values, dict) else values
-        )
+        if changes and isinstance(values, dict):
+            values = changed(values, changes_of(changes, "--set"))
+        return StudySpec.from_dict(values, limits)
     except SpecError as error:
-        raise SpecError(error.problems, str(place)) from None
+        source = error.source or str(place)
+        raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None
 
 
 def changes_of(given: Sequence[str], option: str) -> Json:

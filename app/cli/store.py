@@ -1,6 +1,7 @@
 """A store without a server: what its folder holds, read with the functions that the server's routes call.
 
-A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes nothing.
+A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only to
+let go of a study.
 """
 
 from __future__ import annotations
@@ -120,6 +121,11 @@ class Store:
 
         return "".join(reading.trial_log(self._use, self._use.find(study), number))
 
+    def delete(self, study: str) -> None:
+        from app.api.deleting import delete_study
+
+        delete_study(self._use, self._use.find(study))
+
 
 def _is_held(lock: Path) -> bool:
     """Whether a stack has locked its folder."""
@@ -159,6 +165,7 @@ def _services(folder: Path) -> Services:
         lease_seconds=settings().lease_seconds,
         stop_seconds=0.0,
         logs=folder / "logs",
+        checkpoints=str(folder.resolve() / "checkpoints"),
     )
 
 

@@ -21,14 +21,14 @@ def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
 
 def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
     """Steps past `before` on the trial's way were trained for others, and not evaluated: they are, if it is kept."""
-    if not (every := study.spec.get("eval_every")):
+    if not study.spec.get("eval_every"):
         return
     for name, end in plan.ends(trial):
         node = plan.nodes[name]
         if node.running:
             plan.touched.add(name)  # whoever trains there is to evaluate what is ahead
         for step in {*node.checkpoints, *node.saving} - node.metrics.keys():
-            if max(before, node.start) < step <= end and step % every == 0 and step != trial.steps:
+            if max(before, node.start) < step <= end and step != trial.steps and is_regular(study, node, step):
                 trial.unevaluated.add(step)
                 wait(plan, node, step, trial)
 
@@ -41,8 +41,7 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
     if step in node.metrics:
         return
     for study in plan.studies.values():
-        every = study.spec.get("eval_every")
-        if study.is_final or not every or step % every or study.deepest.get(node.id, 0) < step:
+        if study.is_final or study.deepest.get(node.id, 0) < step or not is_regular(study, node, step):
             continue
         for trial in study.trials:
             goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
@@ -52,6 +51,11 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
                 trial.state = TrialState.ACTIVE
                 trial.unevaluated.add(step)
                 wait(plan, node, step, trial)
+
+
+def is_regular(study: Study, node: Node, step: int) -> bool:
+    """Whether a study's `eval_every` asks for an evaluation there, and that was not tried in vain too often."""
+    return study.evaluates(step) and node.evaluation_tries(step) <= study.max_restarts
 
 
 def answer(plan: SearchPlan, trial: Trial, step: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from app.domain.events import Json, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
-from app.domain.search_plan import Progresses
+from app.domain.search_plan import KeptAt, Progresses
 from app.domain.states import ChainOutcome
 
 
@@ -131,6 +131,15 @@ class CloseStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndStudy:
+    """Something ends the study before its tuner does: nobody waits for its trials any more."""
+
+    study: StudyId
+    reason: Json
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailStudy:
     study: StudyId
     error: str
@@ -169,20 +178,41 @@ class LoseChain:
     seconds: float = 0.0
 
 
-Command = (
-    SubmitStudy
-    | ApplyTunerActions
-    | AddTrial
-    | Ask
-    | CancelTrial
-    | PauseStudy
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteStudy:
+    """Let go of a study that is over, and of what is kept for it alone."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseCheckpoints:
+    """Let nothing begin any more with these, as far as nothing does now. named: the keys that chains' rows name."""
+
+    checkpoints: tuple[KeptAt, ...]
+    reason: str
+    named: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordDeleted:
+    """The objects of these released checkpoints are gone."""
+
+    keys: tuple[str, ...]
+
+
+StudyCommand = (
+    PauseStudy
     | ResumeStudy
     | ReopenStudy
     | CancelStudy
     | CompleteStudy
     | CloseStudy
+    | EndStudy
     | FailStudy
     | CheckFailures
-    | AssignChain
-    | LoseChain
+    | DeleteStudy
 )
+TrialCommand = ApplyTunerActions | AddTrial | Ask | CancelTrial
+Command = SubmitStudy | StudyCommand | TrialCommand | AssignChain | LoseChain | ReleaseCheckpoints | RecordDeleted

@@ -10,12 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.domain.artifacts import CheckpointDropped as CheckpointDropped
+from app.domain.artifacts import CheckpointKept as CheckpointKept
+from app.domain.artifacts import CheckpointReleased as CheckpointReleased
+from app.domain.artifacts import Evaluated as Evaluated
+from app.domain.artifacts import ExactnessLost as ExactnessLost
+from app.domain.artifacts import Metrics as Metrics
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome, FailureKind
 
 Json = dict[str, Any]
-Metrics = dict[str, float | None]
-"""Named numbers; None for one that was not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +142,14 @@ class StudyCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCompleted:
-    """The tuner wants nothing more and every trial has come to an end."""
+    """The tuner wants nothing more and every trial has come to an end.
+
+    reason: what ended the study earlier (`by`: target, patience or max_time); empty where nothing did.
+    """
 
     study: StudyId
     at: float
+    reason: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,14 @@ class StudyStruck:
 
     study: StudyId
     reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDeleted:
+    """A study that is over is not listed any more, and nothing is kept for it. What it found stays with its nodes."""
+
+    study: StudyId
     at: float
 
 
@@ -200,6 +216,8 @@ class StageFailed:
 
     `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
     the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
+    `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or
+    saving did.
     """
 
     chain: ChainId
@@ -209,52 +227,7 @@ class StageFailed:
     error: str
     seconds: float
     signature: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """The metrics of the model at a step: a named vector, whatever a tuner makes of it."""
-
-    node: NodeId
-    step: int
-    metrics: Metrics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointKept:
-    """The state at a step is safe under `key`; what no event names does not exist.
-
-    `intermediate`: it was kept inside a stage, because that was cheap: somebody may branch there, or the worker die.
-    """
-
-    node: NodeId
-    step: int
-    key: str
-    sha256: str
-    size: int
-    intermediate: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDropped:
-    """The state at a step is gone, could not be read, or could not be written (no `key`); `reason` says which."""
-
-    node: NodeId
-    step: int
-    key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactnessLost:
-    """What a stage trained or measured in `node`, up to `step` and further, may differ from a training alone.
-
-    `reason` is in words that follow "3 stages": went on under another torch (2.13.0 after 2.12.0).
-    """
-
-    node: NodeId
-    step: int
-    reason: str
+    evaluated: int | None = None
 
 
 Event = (
@@ -272,12 +245,14 @@ Event = (
     | StudyCompleted
     | StudyFailed
     | StudyStruck
+    | StudyDeleted
     | ChainAssigned
     | StageCompleted
     | ChainEnded
     | StageFailed
     | Evaluated
     | CheckpointKept
+    | CheckpointReleased
     | CheckpointDropped
     | ExactnessLost
 )

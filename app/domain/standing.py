@@ -16,6 +16,9 @@ from app.domain.states import StudyState, TrialEventKind, TrialState
 Place = tuple[int, int]
 """(bracket, rung)"""
 
+PREDICTED = {name: name for name in ("class", "p", "expected_seconds", "target")} | {"step": "steps"}
+"""What is shown of a judgement, and under which name it was recorded."""
+
 
 @dataclass(slots=True)
 class Rung:
@@ -91,7 +94,8 @@ def _send(found: Standing, event: TrialEvent) -> None:
     if (left := found.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
         left.promoted.add(event.trial)
     place = (int(event.reason.get("bracket", 0)), int(number))
-    found.rungs.setdefault(place, Rung(*place, steps=event.steps)).entered += 1
+    steps = int(event.reason.get("until", event.steps))
+    found.rungs.setdefault(place, Rung(*place, steps=steps)).entered += 1
     found.at[event.trial] = place
 
 
@@ -105,6 +109,13 @@ def _arrive(found: Standing, event: TrialEvent, metric: str) -> None:
         rung.values[event.trial] = value
 
 
+def prediction(trial: Trial, found: Standing) -> Mapping[str, object] | None:
+    """What the tuner took a trial for when it judged it last, with its numbers; None if it never did."""
+    stopped = found.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
+    judged = stopped if "class" in stopped else trial.standing
+    return {name: judged.get(field) for name, field in PREDICTED.items()} if "class" in judged else None
+
+
 def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
     """What the trial's shown state means, for people: "waits at rung 1: rank 5 of 9"."""
     rung = found.rung(trial.number)
@@ -112,10 +123,12 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
         case "waiting":
             return f"waits for a slot, to train to step {trial.steps}"
         case "running":
-            return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else "")
+            return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class(trial))
         case TrialState.COMPLETED if rung and _could_go_on(study, trial):
             rested = "stayed" if study.is_final else "waits"
             return f"{rested} at rung {rung.number}: {_rank(found, rung, trial)}{_cut(study, rung)}"
+        case TrialState.COMPLETED if _could_go_on(study, trial) and not study.is_final and _class(trial):
+            return f"suspended after step {trial.steps}{_class(trial)}"
         case TrialState.COMPLETED:
             return f"trained to step {trial.steps}"
         case TrialState.STOPPED:
@@ -123,6 +136,11 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
         case TrialState.CANCELLED:
             return "cancelled"
     return str(state)
+
+
+def _class(trial: Trial) -> str:
+    """What the tuner takes the trial for, if it classifies trials."""
+    return f", {trial.standing['class']}" if "class" in trial.standing else ""
 
 
 def _could_go_on(study: Study, trial: Trial) -> bool:
@@ -152,7 +170,14 @@ def _why(reason: Mapping[str, object]) -> str:
         return f": its best {_number(reason['best'])} is worse than the median {_number(reason['median'])}"
     if {"best", "best_of_all"} <= reason.keys():
         return f": its best {_number(reason['best'])} is too far from {_number(reason['best_of_all'])}"
-    return ""
+    if "p" in reason:
+        return f": it will hardly get to {_number(reason.get('target', reason.get('best_of_all')))}, p {reason['p']}"
+    if "kill_threshold" in reason:
+        return f": {_number(reason['value'])} is worse than {_number(reason['kill_threshold'])}"
+    return OVER.get(str(reason.get("over")), "")
+
+
+OVER = {"target": ": the target is reached", "time": ": time is up"}
 
 
 def _number(value: object) -> str:

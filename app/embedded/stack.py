@@ -24,6 +24,8 @@ from app.embedded.machine import slot_names
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
+BUDGET = "20GiB"
+"""For all checkpoints, unless the environment says otherwise."""
 
 
 @dataclass
@@ -86,6 +88,7 @@ class Embedded:
     def environment(self) -> dict[str, str]:
         """The settings of the child processes."""
         return {
+            "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             **os.environ,
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
             "STAGETREE_WARM": f"{self._scratch}/trainers.sock",

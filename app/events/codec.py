@@ -25,13 +25,16 @@ def _name_intermediate(data: Data) -> Data:
 
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("CheckpointKept", "PlanOpened", "StageFailed", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= dict.fromkeys(("CheckpointKept", "PlanOpened", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= {"StageFailed": 3}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("CheckpointKept", 1): _name_intermediate,
     ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
     ("StageFailed", 1): lambda data: data | {"signature": None},
+    ("StageFailed", 2): lambda data: data | {"evaluated": None},
+    ("StudyCompleted", 1): lambda data: data | {"reason": {}},
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},
 }

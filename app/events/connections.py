@@ -1,13 +1,17 @@
 """How connections to PostgreSQL and SQLite are opened. Each has limits: nobody waits for ever for one that is dead.
 
-SQLite uses a write-ahead log only from 3.51.3 on: older versions can corrupt it when several connections write.
+SQLite uses a write-ahead log only from 3.51.3 on: older versions can corrupt it when several connections write. With
+that log a commit waits for the disk once, without it four or five times; so the SQLite of the wheel `pysqlite3` is
+preferred to that of Python, which is seldom so new.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
+from contextlib import suppress
 from time import monotonic
+from types import ModuleType
 from typing import Any
 
 import psycopg
@@ -15,6 +19,19 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, Connection
 
 SAFE_WAL = (3, 51, 3)
+
+
+def newest_sqlite() -> ModuleType:
+    """The library that is used: a DB-API module."""
+    with suppress(ImportError):
+        from pysqlite3 import dbapi2
+
+        if dbapi2.sqlite_version_info > sqlite3.sqlite_version_info:
+            return dbapi2  # type: ignore[no-any-return]
+    return sqlite3
+
+
+SQLITE = newest_sqlite()
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -98,8 +115,9 @@ def _limits(patience: float) -> list[tuple[str, float]]:
 
 def sqlite(url: URL, patience: float) -> Engine:
     """An engine whose transactions raise when another one holds the lock for `patience` seconds."""
-    engine = create_engine(url, pool_timeout=patience) if url.database else create_engine(url)
-    journal = "WAL" if sqlite3.sqlite_version_info >= SAFE_WAL else "DELETE"
+    options: dict[str, Any] = {"pool_timeout": patience} if url.database else {}
+    engine = create_engine(url, module=SQLITE, **options)
+    journal = "WAL" if SQLITE.sqlite_version_info >= SAFE_WAL else "DELETE"
     settings = {"journal_mode": journal, "synchronous": "FULL", "foreign_keys": "ON"}
 
     @event.listens_for(engine, "connect")

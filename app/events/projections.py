@@ -24,5 +24,7 @@ def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
     for event in events:
         if isinstance(event, e.StudySubmitted):
             rows.studies.add(event.study, stream, event.spec["name"], StudyState.RUNNING, event.at)
+        elif isinstance(event, e.StudyDeleted):
+            rows.studies.remove(event.study)
         elif (state := STATE_AFTER.get(type(event))) is not None:
             rows.studies.set_state(event.study, state)  # type: ignore[union-attr]

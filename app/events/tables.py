@@ -62,6 +62,8 @@ class KeyRow(SQLModel, table=True):
 
 
 class StudyRow(SQLModel, table=True):
+    """A study and how it stands. slots_due: its share of the slots, while others compete with it for them."""
+
     __tablename__ = "studies"
     __table_args__ = (
         Index("ix_studies_submitted", "submitted_at", "id"),
@@ -73,6 +75,7 @@ class StudyRow(SQLModel, table=True):
     name: str
     state: str
     submitted_at: float
+    slots_due: float | None = None
 
 
 class SlotRow(SQLModel, table=True):
@@ -112,7 +115,7 @@ class ChainRow(SQLModel, table=True):
     """A chain and who may write for it; `state` is a `ChainState`.
 
     assignment: the JSON of a `ChainAssignment`. index: the stage under way. step: the last one known to be trained.
-    extra_eval_steps: further steps at which to evaluate and keep.
+    extra_eval_steps: further steps at which to evaluate and keep. stop, preempt: as in `ChainFlags`.
     """
 
     __tablename__ = "chains"
@@ -130,6 +133,7 @@ class ChainRow(SQLModel, table=True):
     step: int = 0
     extra_eval_steps: list[int] = Field(sa_column=Column(JSON, nullable=False))
     stop: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    preempt: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     dispatched_at: float
 
 

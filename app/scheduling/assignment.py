@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.domain.events import Stage
-from app.domain.ids import PlanId
 from app.domain.search_plan import SearchPlan
 from app.scheduling.chains import lead_trial
-from app.scheduling.frontier import Span
+from app.scheduling.frontier import Frontier, Span
 
-FORMAT = 2
-"""Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism."""
+FORMAT = 3
+READABLE = (2, FORMAT)
+"""Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points."""
 
 
 class UnknownFormat(Exception):
@@ -38,7 +38,7 @@ class ChainAssignment:
     """Train these stages in a row, from `resume` or from step 0, with the values of `hp`.
 
     study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
-    in checkpoints inside its stages.
+    in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     """
 
     plan: str
@@ -54,6 +54,7 @@ class ChainAssignment:
     intermediate_bytes: int = 0
     runtime_args: Mapping[str, Any] = field(default_factory=dict)
     determinism: str = "strict"
+    branch_points: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -64,9 +65,10 @@ class ChainAssignment:
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment:
         """Raises `UnknownFormat`."""
         fields = dict(data)
-        if (version := fields.pop("format", 1)) != FORMAT:
+        if (version := fields.pop("format", 1)) not in READABLE:
             raise UnknownFormat(f"a chain was assigned in format {version}; this version reads format {FORMAT}")
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
+        fields["branch_points"] = tuple(fields.get("branch_points", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         return cls(**fields)
 
@@ -76,13 +78,14 @@ STAGE_FIELDS = tuple(field.name for field in fields(Stage))
 
 
 def assign(
-    plan: SearchPlan, id: PlanId, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
+    frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
 ) -> ChainAssignment:
     """The assignment of a chain of these spans, which are to be trained as `stages`."""
+    plan = frontier.plan
     assert plan.opened is not None
     study, trial = lead_trial(plan, spans[-1])
     return ChainAssignment(
-        plan=id,
+        plan=frontier.id,
         trainer=plan.opened.trainer,
         trainer_version=plan.opened.trainer_version,
         trainer_args=plan.opened.trainer_args,
@@ -95,7 +98,14 @@ def assign(
         resume=resume_point(plan, spans[0]),
         intermediate_bytes=intermediate_bytes,
         runtime_args=plan.studies[study].spec.get("runtime_args", {}),
+        branch_points=branch_points(frontier, spans),
     )
+
+
+def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
+    """The numbers of the spans at whose ends other stages can begin than the next one of the chain."""
+    last = len(spans) - 1
+    return tuple(at for at, span in enumerate(spans) if frontier.children(span) > (at < last))
 
 
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:

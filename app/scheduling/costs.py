@@ -19,11 +19,15 @@ Features = dict[str, float]
 MOST_FITTED = 1000
 """The most nodes that the regression is fitted to, taken evenly from all that were measured."""
 
+NEAR = 0.05
+"""By so much of itself an estimate may be off before it is another one."""
+
 
 class Costs:
     """Seconds a step for the nodes of one plan. Until anything is measured, every step costs one second.
 
-    The regression is fitted anew each time the number of stages run has doubled, so that keeping it costs little.
+    The regression is fitted anew each time the number of stages run has doubled, so that keeping it costs little. What
+    was estimated before stands until `revise` is asked.
     """
 
     def __init__(self) -> None:
@@ -51,9 +55,18 @@ class Costs:
             return node.seconds / node.steps_run
         if not self._fitted_at:
             return 1.0
-        if node.id not in self._estimates:
-            self._estimates[node.id] = self._estimate(node)
-        return self._estimates[node.id]
+        known = self._estimates.get(node.id)
+        return self._estimate(node) if known is None else known
+
+    def revise(self, node: Node) -> bool:
+        """Estimate a node anew, by what was learnt since; whether that makes a difference to anybody."""
+        if node.steps_run and node.seconds > 0:
+            return False
+        before, now = self._estimates.get(node.id), self._estimate(node)
+        if before is not None and abs(now - before) <= NEAR * before:
+            return False
+        self._estimates[node.id] = now
+        return True
 
     def _estimate(self, node: Node) -> float:
         logarithm = self._base + sum(self._weights.get(name, 0.0) * x for name, x in _features(node).items())
@@ -75,7 +88,6 @@ class Costs:
             rcond=None,
         )[0]
         self._base, self._weights = float(weights[0]), dict(zip(names, map(float, weights[1:]), strict=True))
-        self._estimates.clear()
 
 
 def _features(node: Node) -> Features:

@@ -59,6 +59,10 @@ class Demands:
         first, last = demand.get(node.start, {}), before.get(node.start, {})
         return None if first == last else self._tell_parent(node, first)
 
+    def revise(self, node: Node) -> NodeId | None:
+        """Estimate anew how long a node takes; its parent if that must be looked at again."""
+        return self.update(node) if self._demand.get(node.id) and self._costs.revise(node) else None
+
     def _tell_parent(self, node: Node, demand: Urgencies) -> NodeId | None:
         """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
         parent = node.parent or NOTHING
@@ -110,7 +114,7 @@ class Demands:
         if not node.waiting and not self.branches[node.id]:
             return []
         reach = Reach(node, self._progress)
-        wanted = self.wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
+        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
         cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
         for step in sorted(wanted):
             cut = reach.latest(step)
@@ -119,12 +123,20 @@ class Demands:
             needs.append(Need(step, cut, onward))
         return needs
 
-    def wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
+    def unkept(self, node: Node) -> list[int]:
+        """The steps at which somebody needs the node's state or a result, and no state is kept, in order."""
+        waiting = (step for step, keys in node.waiting.items() if any(self._runs(study) for study, _ in keys))
+        return sorted({*waiting, *self.branches[node.id]} - node.checkpoints.keys())
+
+    def _runs(self, study: StudyId) -> bool:
+        return self._plan.studies[study].is_running
+
+    def _wanted(self, node: Node, counts: Callable[[int], bool]) -> dict[int, Urgencies]:
         """Those steps that someone waits for or that children begin at, each with the urgency of what follows there."""
         wanted: dict[int, Urgencies] = defaultdict(dict)
         for step in filter(counts, node.waiting):
             for key in node.waiting[step]:
-                if self._plan.studies[key[0]].is_running:
+                if self._runs(key[0]):
                     raise_to(wanted[step], {key[0]: (self._plan.trial(key).priority, 0.0)})
         for step, branch in self.branches[node.id].items():
             if step not in node.checkpoints and counts(step):

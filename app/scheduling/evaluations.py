@@ -11,12 +11,13 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
     """The steps in (start, end], or just `start` when they are equal, after which to evaluate.
 
     Those are the steps that trials wait for, and every `eval_every` of the running studies that pass here; what has
-    been evaluated already is not evaluated again.
+    been evaluated already is not evaluated again, nor what a study has tried in vain as often as it may.
     """
     wanted = {step for step in node.waiting if start < step <= end or start == step == end}
     for study in plan.studies.values():
         if study.is_running and node.id in study.deepest:
-            wanted.update(_regular(study, start, min(end, study.deepest[node.id])))
+            steps = _regular(study, start, min(end, study.deepest[node.id]))
+            wanted.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
     return sorted(step for step in wanted if step not in node.metrics)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from app.domain.ids import ChainId, NodeId, PlanId, StudyId
-from app.domain.search_plan import Chain, Node, Progress, SearchPlan
+from app.domain.search_plan import Chain, Progress, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Demands
@@ -25,7 +25,7 @@ from app.scheduling.reach import Urgencies
 
 UNNAMED = PlanId("")
 
-MOST_ESTIMATES = 100
+MOST_ESTIMATES = 20
 """How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
 
 
@@ -79,10 +79,16 @@ class Frontier:
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
             self._outdated = len(self._nodes)
+        self._revise_estimates()
         self._take_in_events()
+
+    def _revise_estimates(self) -> None:
+        """Of some nodes; children come first, so that a node is seldom looked at twice."""
         for _ in range(min(self._outdated, MOST_ESTIMATES)):
-            self._outdated -= 1  # children first: only urgencies change, and the parent's turn will come
-            self.demands.update(self.plan.nodes[self._nodes[self._outdated]])
+            self._outdated -= 1
+            parent = self.demands.revise(self.plan.nodes[self._nodes[self._outdated]])
+            if parent is not None:
+                self._pending.add(parent)
 
     def _take_in_events(self) -> None:
         touched = self._pending | self.plan.touched
@@ -171,7 +177,7 @@ class Frontier:
         """
         found: set[int] = set()
         ahead = chain.stages[chain.index :]
-        needed = {name: self._unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
+        needed = {name: self.demands.unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
         passed = self.progress[chain.id].step if chain.id in self.progress else 0
         for stage in ahead:
             steps, start = needed[stage.node], max(stage.start, passed)
@@ -179,9 +185,6 @@ class Frontier:
             late = evaluations(self.plan, self.plan.nodes[stage.node], start, stage.end) if start <= stage.end else []
             found.update(step for step in late if step not in stage.evaluate)
         return sorted(found)
-
-    def _unkept(self, node: Node) -> list[int]:
-        return sorted(self.demands.wanted(node, lambda step: step not in node.checkpoints))
 
     def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
         """What is urgent within a study, compared with what is in others: by its priority and the time alone."""

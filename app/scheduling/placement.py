@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import Slot
 from app.scheduling.assignment import ResumePoint
+from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Span
 
 
@@ -57,4 +58,15 @@ def _failures(plan: SearchPlan, spans: Sequence[Span]) -> dict[str, int]:
         for slots in plan.nodes[node].failures.values():
             for slot in slots:
                 counts[slot] = counts.get(slot, 0) + 1
+    for span in spans:
+        for slot in _could_not_evaluate(plan, span):
+            counts[slot] = counts.get(slot, 0) + 1
     return counts
+
+
+def _could_not_evaluate(plan: SearchPlan, span: Span) -> Iterator[str]:
+    """The slots on which an evaluation that is still wanted of these steps failed, once for each time."""
+    node = plan.nodes[span.node]
+    wanted = evaluations(plan, node, span.start, span.end) if node.evaluation_failures else ()
+    for (step, _), slots in node.evaluation_failures.items():
+        yield from slots if step in wanted else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from app.domain.stage_tree import Place
+from app.scheduling.balance import EVEN, Balance
 from app.scheduling.fair_share import fair_share
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.policy import NOTHING, Choice, PassedOver, Policy
@@ -13,7 +14,9 @@ from app.scheduling.ranking import Urgency
 __all__ = ["NOTHING", "POLICIES", "Choice", "PassedOver", "Policy"]
 
 
-def critical_path(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
+def critical_path(
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+) -> Choice | None:
     """The longest remaining path over all trees, as a whole, so that its model stays in memory (TreeML §4.3)."""
     best: tuple[Urgency, Frontier, Place] | None = None
     for frontier in frontiers:
@@ -23,14 +26,18 @@ def critical_path(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHI
     return best and (best[1], best[1].path(best[2]))
 
 
-def breadth_first(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
+def breadth_first(
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+) -> Choice | None:
     """One stage at a time, those nearest to the root first (BFS)."""
     return _single(
         frontiers, passed_over, lambda frontier, span: (-len(frontier.plan.ancestry(span.node)), -span.start)
     )
 
 
-def most_children_first(frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING) -> Choice | None:
+def most_children_first(
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+) -> Choice | None:
     """One stage at a time, those first after which the most others can begin (THR)."""
     return _single(frontiers, passed_over, lambda frontier, span: (frontier.children(span), -span.start))
 

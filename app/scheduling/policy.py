@@ -7,6 +7,7 @@ from typing import Protocol
 
 from app.domain.ids import PlanId
 from app.domain.stage_tree import Place
+from app.scheduling.balance import EVEN, Balance
 from app.scheduling.frontier import Frontier, Span
 
 Choice = tuple[Frontier, list[Span]]
@@ -19,4 +20,8 @@ NOTHING: PassedOver = {}
 
 
 class Policy(Protocol):
-    def __call__(self, frontiers: Sequence[Frontier], passed_over: PassedOver = ...) -> Choice | None: ...
+    """balance: what is due to each study, for a policy that goes by that."""
+
+    def __call__(
+        self, frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+    ) -> Choice | None: ...

@@ -16,6 +16,7 @@ from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
 
 MOST_EVENTS = 2_000_000
+ENDINGS = ("target", "patience", "max_time")
 
 
 class PreviewTooLong(Exception):
@@ -52,7 +53,11 @@ def preview(
 
 
 def unguided(spec: dict[str, Any]) -> dict[str, Any]:
-    """The study with random draws for a sampler that learns from results: here there are none to learn from."""
+    """The study with nothing in it that goes by results or time, since here there are none.
+
+    A sampler that learns draws at random, and nothing ends the study but its tuner.
+    """
+    spec = {name: value for name, value in spec.items() if name not in ENDINGS}
     tuner = spec["tuner"]
     return {**spec, "tuner": {**tuner, "sampler": "random"}} if tuner.get("sampler") in NEEDED else spec
 

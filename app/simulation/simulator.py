@@ -7,6 +7,7 @@ looked at with the same eyes; and what the scheduler does when something goes wr
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterable
 from itertools import count
 from math import inf
@@ -16,12 +17,15 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, PlanId, StudyId
 from app.domain.search_plan import Node, SearchPlan
+from app.events.log import Recorded
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.scheduling.costs import Costs
 from app.scheduling.policies import POLICIES, Policy
 from app.scheduling.tuners.driver import TunerDriver, make_driver
-from app.simulation.slots import Fault, VirtualSlot
+from app.simulation.pace import NO_OVERHEADS, Overheads
+from app.simulation.slots import VirtualSlot
+from app.simulation.virtual_chain import Fault, World
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from app.workers.scheduler.tuning import Tuning
@@ -30,6 +34,9 @@ from stagetree.limits import LIMITS, Limits
 PLAN = PlanId("simulated")
 EPOCH = 1e9
 """Unix seconds at virtual time 0."""
+
+TICK_SECONDS = 5.0
+"""Where studies take turns, the scheduler looks at least so often."""
 
 Measure = Callable[[Node, int], e.Metrics]
 
@@ -62,6 +69,7 @@ class Simulator:
     """Virtual slots that train a plan. `now`: in virtual seconds.
 
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
+    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
 
@@ -74,15 +82,17 @@ class Simulator:
         seconds: Seconds = one_second_a_step,
         faults: Faults = no_fault,
         keep_every: int | None = None,
+        overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
+        turn_seconds: float | None = None,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
         self.now = 0.0
         self._records = MemoryRecords(lambda: EPOCH + self.now)
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
-        self._due: list[tuple[float, int, str]] = []  # when, in which order, on which slot
-        self._valid: dict[str, int] = {}  # for each slot, which of its entries there counts
+        self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
+        self._is_tick_due = False
         self._seen = 0  # how many events were there when it was last asked whether that is news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
@@ -93,15 +103,29 @@ class Simulator:
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
             lease_seconds=inf,
-            intermediate_bytes=0,
+            intermediate_bytes=sys.maxsize if keep_every else 0,
             clock=lambda: self.now,
+            elapsed=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
             make_costs=Unit,
             notify=self._look,
             limits=limits,
+            turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self._ports)
-        self._slots = {name: self._slot(name, keep_every) for name in map("gpu{}".format, range(slots))}
+        world = World(
+            records=self._records,
+            stream=PLAN,
+            clock=lambda: self.now,
+            later=self._later,
+            pace=self._pace,
+            measure=self._measured,
+            keep_every=keep_every,
+            overheads=overheads,
+        )
+        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
+        for slot in self._slots.values():
+            slot.register({})
 
     @property
     def plan(self) -> SearchPlan:
@@ -111,7 +135,11 @@ class Simulator:
     @property
     def events(self) -> list[e.Event]:
         """Everything that was decided or happened."""
-        return [recorded.event for recorded in self._log.read(PLAN)]
+        return [recorded.event for recorded in self.log()]
+
+    def log(self) -> list[Recorded]:
+        """The same, each event with the virtual time of it."""
+        return self._log.read(PLAN)
 
     def give(self, command: c.Command) -> tuple[e.Event, ...]:
         """Decide a command and take in what follows."""
@@ -139,26 +167,34 @@ class Simulator:
             self._watch(self._seen)
         return self.now
 
-    def advance(self) -> bool:
-        """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do."""
+    def run_until(self, time: float) -> None:
+        """Until that time, whatever is under way then."""
+        while self.advance(time):
+            pass
+        self.now = max(self.now, time)
+
+    def advance(self, until: float = inf) -> bool:
+        """Look as the scheduler does, and let the next thing happen on a slot; False when nothing is left to do.
+
+        Nothing happens that is later than `until`.
+        """
         while True:
             if self._is_nudged():
-                self.scheduler.tick()
-            if self._happens():
+                self._tick()
+            if self._happens(until):
                 return True
             if self._log.version(PLAN) == self._seen:
                 return False  # what a look itself has changed, such as a slot that is free again, asks for another one
 
-    def _happens(self) -> bool:
-        """Let the next thing happen on a slot, if anything does."""
-        while self._due:
-            at, number, name = heapq.heappop(self._due)
-            slot = self._slots[name]
-            if slot.attempt is not None and self._valid[name] == number:
-                self.now = at
-                self._proceed(slot)
+    def _happens(self, until: float) -> bool:
+        """Let the next thing happen on a slot, if anything does by then."""
+        while self._due and self._due[0][0] <= until:
+            at, _, do = heapq.heappop(self._due)
+            before, self.now = self.now, at
+            if do():
                 self._plans.get(PLAN)  # whoever holds the plan sees what happened
                 return True
+            self.now = before
         return False
 
     def set_tuner(self, study: StudyId, driver: TunerDriver) -> None:
@@ -170,11 +206,6 @@ class Simulator:
         _ = self.plan
         Tuning(self._ports).tune(PLAN, len(self._slots))
 
-    def _slot(self, name: str, keep_every: int | None) -> VirtualSlot:
-        slot = VirtualSlot(name, self._records, PLAN, self._measured, keep_every)
-        slot.register({})
-        return slot
-
     def _measured(self, node: str, step: int) -> e.Metrics:
         with self._plans.holding(PLAN, fresh=False) as plan:
             return self._measure(plan.nodes[NodeId(node)], step)
@@ -184,29 +215,33 @@ class Simulator:
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)
         only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
-        return not only_saved or not all(slot.attempt for slot in self._slots.values())
+        return not only_saved or any(slot.is_idle for slot in self._slots.values())
+
+    def _tick(self) -> None:
+        """The heartbeats of the slots say how far they are."""
+        for slot in self._slots.values():
+            slot.beat()
+        self.scheduler.tick()
+        if self._ports.turn_seconds is not None and not self._is_tick_due and self._due:
+            self._is_tick_due = True
+            self._later(self.now + TICK_SECONDS, self._tick_by_itself)
+
+    def _tick_by_itself(self) -> bool:
+        """Studies take turns by the time that has passed: the scheduler looks though nothing happens."""
+        self._is_tick_due = False
+        self._tick()
+        return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
         """The message that starts a chain has arrived as soon as it was sent."""
-        self._begin_stage(self._slots[slot], self._slots[slot].claim(chain))
+        self._slots[slot].begin(chain)
 
-    def _begin_stage(self, slot: VirtualSlot, stage: e.Stage) -> None:
+    def _pace(self, stage: e.Stage, slot: str) -> tuple[float, Fault | None]:
         number = next(self._stages)
-        seconds, fault = self._seconds(stage, number), self._faults(stage, number, slot.name)
-        self._await(slot, slot.begin(number, self.now, seconds, fault))
-
-    def _proceed(self, slot: VirtualSlot) -> None:
-        following = slot.proceed(self.now)
-        if following is not None:
-            self._begin_stage(slot, following)
-        elif slot.attempt is not None:
-            self._await(slot, slot.look(self.now))
+        return self._seconds(stage, number), self._faults(stage, number, slot)
 
     def _look(self, chain: str, slot: str) -> None:
-        """A chain under way was told something."""
-        if self._slots[slot].attempt is not None:
-            self._await(self._slots[slot], self._slots[slot].look(self.now))
+        self._slots[slot].look()
 
-    def _await(self, slot: VirtualSlot, at: float) -> None:
-        self._valid[slot.name] = next(self._order)
-        heapq.heappush(self._due, (at, self._valid[slot.name], slot.name))
+    def _later(self, at: float, do: Callable[[], bool]) -> None:
+        heapq.heappush(self._due, (at, next(self._order), do))

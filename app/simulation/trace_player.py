@@ -43,7 +43,8 @@ class Player:
     """One study on recorded trials.
 
     tuner: as in a study file; `random` trains all to the end. target: what is waited for. switch: seconds that it takes
-    to leave a trial and to take it up again, in all, where it did not go on at once.
+    to leave a trial and to take it up again, in all, where it did not go on at once. hand_over: seconds
+    between any two stages of a slot. fields: others of the study file.
     """
 
     def __init__(
@@ -55,14 +56,16 @@ class Player:
         target: float,
         eval_every: int | None = None,
         switch: float = 0.0,
+        hand_over: float = 0.0,
+        **fields: Any,
     ) -> None:
         self._workload, self._target = workload, target
-        self._switch = switch
+        self._switch, self._hand_over = switch, hand_over
         self._left_at: dict[int, float] = {}  # when each trial was last left
         self.reached_at = inf
         self.spent = 0.0
         self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds)
-        spec = self._spec(tuner, eval_every).to_json()
+        spec = self._spec(tuner, {"eval_every": eval_every, **fields}).to_json()
         opened = e.PlanOpened(trainer="recorded", trainer_version="", trainer_args={}, seed=0)
         self.simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
         submitted = self.simulator.plan.studies[STUDY].spec
@@ -74,10 +77,10 @@ class Player:
             pass
         return self.reached_at
 
-    def _spec(self, tuner: Mapping[str, Any], eval_every: int | None) -> StudySpec:
+    def _spec(self, tuner: Mapping[str, Any], fields: Mapping[str, Any]) -> StudySpec:
         workload = self._workload
         study = {"name": workload.name, "trainer": "recorded", "merge": False, "tuner": dict(tuner)}
-        study |= {"metric": workload.metric, "mode": workload.mode, "eval_every": eval_every}
+        study |= {"metric": workload.metric, "mode": workload.mode, **fields}
         if tuner["kind"] == "random":  # it starts trials one by one, as the others do, in the order of the workload
             steps = tuner["max_steps"]
             study["tuner"] = {"kind": "asha", "num_trials": tuner["num_trials"], "min_steps": steps, "max_steps": steps}
@@ -98,7 +101,7 @@ class Player:
         """How long a stage takes; and whether, and when, it comes to the target."""
         node, now = self.simulator.plan.nodes[stage.node], self.simulator.now
         trace, trial = self._trace(node), self._number(node)
-        before = self._switch if stage.start and self._left_at.get(trial) != now else 0.0
+        before = self._hand_over + (self._switch if stage.start and self._left_at.get(trial) != now else 0.0)
         seconds = before + trace.time(stage.end) - trace.time(stage.start)
         for step, value in zip(trace.steps, trace.values, strict=True):
             if stage.start < step <= stage.end and self._workload.is_reached(value, self._target):

@@ -22,7 +22,7 @@ from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, TrialEventKind
 from app.scheduling.costs import Costs
 from app.scheduling.tuners import TunerDriver, sampler_of
-from app.scheduling.tuners.base import Context, NewTrial, Next
+from app.scheduling.tuners.base import Context, End, NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.simulator import Simulator
 from stagetree.spec import KINDS, Problem, SpecError, StudySpec
@@ -139,7 +139,7 @@ class _Follower:
         return _is_same(event, self._driver.expected(), study)
 
 
-def _is_same(event: e.Event, action: Next | None, study: Study) -> bool:
+def _is_same(event: e.Event, action: Next | End | None, study: Study) -> bool:
     """Whether a recorded decision is what the tuner wants; the reason may be another one."""
     match event, action:
         case e.TrialAdded(), NewTrial():
@@ -152,6 +152,8 @@ def _is_same(event: e.Event, action: Next | None, study: Study) -> bool:
             return event.trial == action.trial
         case e.TrialPrioritized(), c.Prioritize():
             return (event.trial, event.priority) == (action.trial, action.priority)
+        case e.StudyCompleted(), End():
+            return event.reason == action.reason
         case e.StudyCompleted(), None:
             return study.active == 0
     return False

@@ -15,12 +15,15 @@ SHARE = 4
 
 
 def resident_bytes(pid: int) -> int:
-    """What the process has in memory, and not on disk; 0 where the system does not say, or when it has ended."""
+    """What the process has in memory for itself, without what it shares, such as the memory of checkpoints.
+
+    0 where the system does not say, or when it has ended.
+    """
     try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (OSError, IndexError):
+        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
         return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ MODULES = (
     "app.workers.tasks",
     "app.workers.scheduler.tick",
     "app.workers.slot.slot",
-    "app.workers.slot.object_store",
+    "app.object_store",
     "app.workers.trainer_process",
     "app.workers.warm",
 )

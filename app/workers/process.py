@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from uuid import uuid4
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
+from app.object_store import open_store
 from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, nudge, publish
@@ -23,11 +25,14 @@ from app.workers.gc_tuning import collect_young, freeze_survivors
 from app.workers.notifier import Notifier
 from app.workers.now_and_then import NowAndThen
 from app.workers.ownership import Ownership, SlotLock
+from app.workers.regularly import Regularly
 from app.workers.retiring import Retiring
 from app.workers.slot.device import SlotDevice, device_of, visible_gpus
 from app.workers.ticking import Ticking
 
 if TYPE_CHECKING:
+    from app.events.plans import Plans
+    from app.workers.scheduler.retention import Retention
     from app.workers.scheduler.tick import Scheduler
     from app.workers.slot.slot import Slot
     from app.workers.trainer_process import TrainerProcess
@@ -50,12 +55,14 @@ ownership: Ownership | None = None
 
 _slot: Slot | None = None
 _ticking: Ticking | None = None
+_retention: Regularly | None = None
 _notifier: Notifier | None = None
 
 
 def open(queue: str) -> None:
     """Become what a queue is served by, in the process that runs the tasks."""
     if queue == SCHEDULER_QUEUE:
+        retention().start()
         ticking().start()
     else:
         _open_slot()
@@ -63,8 +70,9 @@ def open(queue: str) -> None:
 
 def close() -> None:
     """Before the process ends."""
-    if _ticking is not None:
-        _ticking.close()
+    for part in (_ticking, _retention):
+        if part is not None:
+            part.close()
     if _slot is not None:
         _slot.close()
     if _notifier is not None:
@@ -100,13 +108,49 @@ def ticking() -> Ticking:
         def look() -> None:
             scheduler.tick()
             collect_young()
+            retention().wake()
 
         _ticking = Ticking(look, settings().tick_seconds, after=tidy.do_if_due)
     return _ticking
 
 
-def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
+def retention() -> Regularly:
+    """What deletes the checkpoints that are too many, beside the ticks."""
+    global _retention
+    if _retention is None:
+        _retention = Regularly("retention", lambda: _deleting().look().is_done, settings().tick_seconds)
+    return _retention
+
+
+@cache
+def _deleting() -> Retention:
+    from app.workers.scheduler.retention import Retention
+
+    store, budget = open_store(settings().checkpoints), settings().checkpoint_budget
+    return Retention(SqlRecords(database()), _plans(), store, budget, time.time, _say_once())
+
+
+@cache
+def _plans() -> Plans:
+    """Those of the scheduler."""
     from app.events.plans import Plans
+
+    return Plans(SqlRecords(database()).log)
+
+
+def _say_once() -> Callable[[str], None]:
+    """Logs a sentence when it becomes true, and not again as long as it is."""
+    said = [""]
+
+    def say(text: str) -> None:
+        if text and not said[0]:
+            logger.warning("%s", text)
+        said[0] = text
+
+    return say
+
+
+def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
     from app.scheduling.policies import POLICIES
     from app.tuner_files import register
     from app.workers.scheduler.ports import Ports
@@ -115,13 +159,14 @@ def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
     register(settings().tuner_files)
     ports = Ports(
         records=records,
-        plans=Plans(records.log),
+        plans=_plans(),
         policy=POLICIES[settings().policy],
         publish=publish,
         new_id=lambda: uuid4().hex,
         lease_seconds=settings().lease_seconds,
         intermediate_bytes=settings().intermediate_bytes,
         limits=settings().limits,
+        turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
         show=show,
     )
     return Scheduler(ports)
@@ -167,7 +212,6 @@ def end_worker(why: str) -> None:
 def _open_slot() -> None:
     """Be ready for stages. The slot puts itself on record, as soon as the database answers."""
     global _slot
-    from app.workers.slot.object_store import open_store
     from app.workers.slot.slot import Limits, Slot, Surroundings
 
     assert ownership is not None

@@ -1,18 +1,49 @@
-"""A model's whole state on its way between processes: an image in a file without a name."""
+"""A model's whole state on its way between processes: an image in a file without a name, or in one of a store."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
+from threading import Lock
 
 from stagetree.runtime.anonymous_file import anonymous_file
 
 
-class State:
-    """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing."""
+class _Memory:
+    """What copies of a state have in common: told when the last of them is closed that its memory may be used again.
 
-    def __init__(self, fd: int, size: int) -> None:
+    Not if a model was loaded from it: parts of that may lie there still.
+    """
+
+    def __init__(self, give_back: Callable[[], None] | None) -> None:
+        self._give_back, self._users, self._lock = give_back, 1, Lock()
+        self._is_lent = False
+
+    def join(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def lend(self) -> None:
+        self._is_lent = True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            is_free = not self._users and not self._is_lent
+        if is_free and self._give_back is not None:
+            self._give_back()
+
+
+class State:
+    """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing.
+
+    give_back: called when it and its copies are closed, unless it was lent.
+    """
+
+    def __init__(self, fd: int, size: int, give_back: Callable[[], None] | None = None) -> None:
         self.fd, self.size = fd, size
+        self._memory = _Memory(give_back)
         self._area: mmap.mmap | None = None
 
     @classmethod
@@ -36,7 +67,14 @@ class State:
 
     def copy(self) -> State:
         """The same image under another descriptor, to be closed apart from this one."""
-        return State(os.dup(self.fd), self.size)
+        other = State(os.dup(self.fd), self.size)
+        other._memory = self._memory
+        self._memory.join()
+        return other
+
+    def lend(self) -> None:
+        """A model is loaded from it, and may have parts of it for as long as it likes."""
+        self._memory.lend()
 
     def view(self) -> memoryview:
         """The image, where it is; usable until `close`."""
@@ -49,3 +87,4 @@ class State:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd, self._area = -1, None
+            self._memory.leave()

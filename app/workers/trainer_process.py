@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ class TrainerProcess(TrainerConnection):
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         super().__init__(connection, lifeline, pid)
         self.info = Message()
+        self._given_back = deque[int]()  # the numbers of buffers; from any thread
         self.not_exact: tuple[str, ...] = ()
 
     @classmethod
@@ -102,6 +105,7 @@ class TrainerProcess(TrainerConnection):
 
         How this process differs from the one that made the state: see `stagetree.runtime.inexact.changes`.
         """
+        state.lend()
         answer, _ = self._ask("load", deadline, state.fd, hp=dict(hp), step=step)
         return tuple(answer["not_exact"])
 
@@ -151,8 +155,9 @@ class TrainerProcess(TrainerConnection):
 
     def save(self, *, deadline: Deadline) -> State:
         """The model's whole state; the model may train on at once."""
-        answer, fds = self._ask("save", deadline)
-        return State(fds[0], answer["size"])
+        given_back = [self._given_back.popleft() for _ in range(len(self._given_back))]
+        answer, fds = self._ask("save", deadline, given_back=given_back)
+        return State(fds[0], answer["size"], partial(self._given_back.append, answer["buffer"]))
 
     def resident_bytes(self) -> int:
         """What the process has in memory by now; 0 where that is not known."""

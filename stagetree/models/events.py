@@ -7,7 +7,7 @@ from stagetree.models.studies import Steps
 
 
 class Event(Answer):
-    """A fact in its place: `position` in the whole log, `version` in the stream of its plan."""
+    """A fact in its place: `position` in its study, of which the submission is 1, `version` in the log of the plan."""
 
     position: int
     version: int = 0

@@ -103,6 +103,13 @@ class Progress(Answer):
     running: list[UnderWay] = []
 
 
+class Share(Answer):
+    """What a study has of the slots, and what it is due while others compete with it for them."""
+
+    used: int = 0
+    due: float | None = None
+
+
 class StudyAnswer(Answer):
     """A study with its results so far; `spec` and `trials` only where they were asked for.
 
@@ -114,6 +121,7 @@ class StudyAnswer(Answer):
     state: StudyState
     error: str | None = None
     not_exact: list[str] = []
+    ending: str | None = None
     metric: str = ""
     mode: str = ""
     value: str = "last"
@@ -127,6 +135,7 @@ class StudyAnswer(Answer):
     wall_seconds: float = 0.0
     submitted_at: float = 0.0
     finished_at: float | None = None
+    slots: Share = Share()
     progress: Progress = Progress()
     spec: Json = {}
     trials: list[Trial] = []
@@ -140,6 +149,7 @@ class StudyListed(Answer):
     state: StudyState
     submitted_at: float = 0.0
     plan: str = ""
+    slots: Share = Share()
 
 
 class Preview(Answer):

@@ -20,6 +20,7 @@ class Trial(Answer):
     """A configuration that is asked to train for a number of steps.
 
     `value` is its `last` result or its `best` one, as the study says; `standing` says what its state means.
+    `prediction` is what a tuner such as POP took it for last: `class`, `p`, `expected_seconds`, `target`, `step`.
     """
 
     trial: int
@@ -33,6 +34,7 @@ class Trial(Answer):
     rung: int | None = None
     rank: int | None = None
     hp: Json = {}
+    prediction: Json | None = None
     error: str = ""
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from stagetree.runtime import inexact, machine, state_format
+from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
@@ -53,7 +54,7 @@ class Child:
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
         self._hp: dict[str, Any] | None = None
-        self._timeline = Timeline({})
+        self._timeline, self._buffers = Timeline({}), Buffers("cpu")
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             "start": self._start,
             "build": self._build,
@@ -99,6 +100,7 @@ class Child:
         faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks)
         self._device = message["device"]
+        self._buffers = Buffers(self._device)
         machine = Machine(self._device, message["visible_devices"], message["threads"], message["determinism"])
         self._machine = {**machine.prepare(), "threads": machine.threads}
         return dict(self._machine)
@@ -144,8 +146,10 @@ class Child:
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        fd, size = self._built.save(self._machine)
-        return {"fd": fd, "size": size}
+        """What was given back with the command is used again."""
+        self._buffers.give_back(message["given_back"])
+        buffer, size = self._built.save_in(self._buffers, self._machine)
+        return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
     # ------------------------------------------------------------------------------------------------ their parts
 
@@ -181,6 +185,7 @@ class Child:
             except Exception:  # the next model, which may be another trial's, is not to blame
                 traceback.print_exc()
             self._model = None
+            self._buffers.forget()
             gc.collect()
             if self._device != "cpu":
                 torch.cuda.empty_cache()

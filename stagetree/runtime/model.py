@@ -7,10 +7,12 @@ that happens between steps disturbs them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from stagetree.runtime import state_format
+from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.timeline import Timeline
 from stagetree.trainer import Trainer
@@ -72,11 +74,28 @@ class Model:
 
         machine: what is to be known of where it was made; it changes nothing of what is loaded.
         """
-        state = {**self.state(), "machine": dict(machine or {})}
-        try:
-            return state_format.write(state)
-        except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one
-            raise TrainerFailed.of(error) from error
+        with _unsavable():
+            return state_format.write({**self.state(), "machine": dict(machine or {})})
+
+    def save_in(self, buffers: Buffers, machine: Mapping[str, Any]) -> tuple[Buffer, int]:
+        """As `save`, in a buffer that is used again once it is given back."""
+        with _unsavable():
+            layout = state_format.Layout.of({**self.state(), "machine": dict(machine)})
+            buffer = buffers.take(layout.size)
+            try:
+                layout.fill(buffer.area)
+            except BaseException:
+                buffers.give_back([buffer.number])
+                raise
+            return buffer, layout.size
+
+
+@contextmanager
+def _unsavable() -> Iterator[None]:
+    try:
+        yield
+    except (state_format.Unsavable, RuntimeError) as error:  # the latter is torch's: the device, for one
+        raise TrainerFailed.of(error) from error
 
 
 def _finite(name: str, value: Any) -> float | None:

@@ -3,7 +3,7 @@
 Arrays of NumPy and bytes lie beside the tensors, as tensors do.
 
 Nothing is ever unpickled. An image is written into a file without a name, which can be handed to another process: each
-tensor is copied once, from where it is.
+tensor is copied once, from where it is; from a GPU on a stream of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,19 +51,45 @@ class Unsavable(TypeError):
     """A state holds something that is no tensor, array, bytes or JSON value; the message says where."""
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An image before it is written: what it begins with, the tensors behind that, and how many bytes it has."""
+
+    header: bytes
+    tensors: list[torch.Tensor]
+    size: int
+
+    @classmethod
+    def of(cls, state: Any) -> Layout:
+        """Where everything of a nested state is to lie. Raises `Unsavable`."""
+        tensors: dict[str, torch.Tensor] = {}
+        tree = _flatten(state, ("state",), tensors)
+        placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
+        header, size = _header(tree, placed)
+        return cls(header, [tensor for _, tensor in placed], size)
+
+    def fill(self, area: mmap.mmap) -> None:
+        """Write it to the beginning of `area`; all of it is there on return."""
+        area[: len(self.header)] = self.header
+        with _side_stream(self.tensors):
+            offset = len(self.header)
+            for tensor in self.tensors:
+                if tensor.numel():
+                    there = torch.frombuffer(area, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+                    there.view(tensor.shape).copy_(tensor, non_blocking=True)
+                    offset += tensor.numel() * tensor.element_size()
+
+
 def write(state: Any) -> tuple[int, int]:
     """A nested state as an image in a file without a name: its descriptor and size. Raises `Unsavable`, OSError."""
-    tensors: dict[str, torch.Tensor] = {}
-    tree = _flatten(state, ("state",), tensors)
-    placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
-    header, size = _header(tree, placed)
-    fd = anonymous_file(size)
+    layout = Layout.of(state)
+    fd = anonymous_file(layout.size)
     try:
-        _fill(fd, size, header, [tensor for _, tensor in placed])
+        layout.fill(mmap.mmap(fd, layout.size))
     except BaseException:
         os.close(fd)
         raise
-    return fd, size
+    return fd, layout.size
 
 
 def unpack(image: Image) -> Any:
@@ -150,15 +178,18 @@ def _header(tree: Any, tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, 
     return len(text).to_bytes(LENGTH, "little") + text, LENGTH + len(text) + end
 
 
-def _fill(fd: int, size: int, header: bytes, tensors: list[torch.Tensor]) -> None:
-    area = mmap.mmap(fd, size)
-    area[: len(header)] = header
-    offset = len(header)
-    for tensor in tensors:
-        if tensor.numel():
-            there = torch.frombuffer(area, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-            there.view(tensor.shape).copy_(tensor)
-            offset += tensor.numel() * tensor.element_size()
+@contextmanager
+def _side_stream(tensors: list[torch.Tensor]) -> Iterator[None]:
+    """Copies from a GPU within the block go by a stream of their own, after what was computed until now."""
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    streams = {device: torch.cuda.Stream(device) for device in devices}  # type: ignore[no-untyped-call]
+    with ExitStack() as entered:
+        for device, stream in streams.items():
+            stream.wait_stream(torch.cuda.current_stream(device))
+            entered.enter_context(torch.cuda.stream(stream))
+        yield
+        for stream in streams.values():
+            stream.synchronize()
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

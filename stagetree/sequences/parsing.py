@@ -33,6 +33,8 @@ def parse(value: Any, path: str = "") -> Sequence:
 def _family(value: Mapping[str, Any]) -> type[Sequence]:
     """The class that `value` names, after a look at the names of its fields."""
     name = value.get("family")
+    if name is None and (hint := _meant(value)):
+        raise SequenceError("", f"must be a sequence, which names its family, or a distribution: {hint}")
     if not isinstance(name, str) or name not in FAMILIES:
         raise SequenceError(
             "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"
@@ -45,6 +47,17 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
         if field.name not in value and field.default is MISSING:
             raise SequenceError(field.name, f"is missing: {name} needs {_listed(known)}")
     return FAMILIES[name]
+
+
+def _meant(value: Mapping[str, Any]) -> str:
+    """How to write what other tools write otherwise; empty if it is none of that."""
+    if "grid_search" in value:
+        return "write the list alone, with the tuner grid, in place of grid_search"
+    if "values" in value and value.keys() <= {"values", "distribution"}:
+        return "write {choice: [...]}, or the list alone"
+    if not value.keys() & {"low", "high", "log", "uniform"}:
+        return ""
+    return f"write {{{'loguniform' if value.get('log') else 'uniform'}: [low, high]}}"
 
 
 def _listed(known: tuple[Field[Any], ...]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from stagetree.spec.errors import Problem, SpecError, shown
 from stagetree.spec.fields import OTHER_NAMES
+from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.study import StudySpec
 from stagetree.spec.trial import TrialSpec
 from stagetree.spec.tuners import (
@@ -58,6 +59,7 @@ __all__ = [
     "SamplingTuner",
     "ShaTuner",
     "SpecError",
+    "StopHopeless",
     "StudySpec",
     "TrialSpec",
     "TrialsTuner",

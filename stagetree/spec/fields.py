@@ -5,11 +5,13 @@ Every field's description completes the sentences "must be ..." and "is missing:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from stagetree.space import plain
+from stagetree.spec.errors import FieldError
 from stagetree.spec.values import as_entry, as_json, as_named, as_sequence
 
 Json = Annotated[Any, AfterValidator(as_json)]
@@ -18,9 +20,12 @@ Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(as_sequence)]], Be
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=1)]
 Restarts = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Factor = Annotated[int, Field(ge=2)]
 Rate = Annotated[int, Field(ge=0, le=64)]
+Bounds = Annotated[list[float | None], Field(min_length=2, max_length=2)]
 
 OTHER_NAMES = {
     "max_steps": ("max_t", "max_resource"),
@@ -71,6 +76,13 @@ def sampling_seed_field() -> Any:
 
 def first_field() -> Any:
     return common("first", "a list of configurations to try before any are drawn", default=None)
+
+
+def check_bounds(bounds: Sequence[float | None], field: str) -> None:
+    """Raise `FieldError` if the least value that a metric can have is not less than the greatest."""
+    least, greatest = bounds
+    if least is not None and greatest is not None and not least < greatest:
+        raise FieldError(field, f"must begin with the lesser one, got {least:g} and {greatest:g}")
 
 
 class Model(BaseModel):

@@ -29,7 +29,7 @@ def read(path: Path) -> Any:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError([Problem("", f"cannot be read: {reason}")], str(path)) from None
     try:
-        return _read_json(text) if path.suffix == ".json" else yaml.load(text, _Loader)  # a SafeLoader
+        value = _read_json(text) if path.suffix == ".json" else yaml.load(text, _Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         problem = ": ".join(filter(None, (error.context, error.problem)))
         raise SpecError([Problem("", problem)], _at_line(path, error.problem_mark)) from None
@@ -39,6 +39,9 @@ def read(path: Path) -> Any:
         raise SpecError([Problem("", str(error).splitlines()[0])], str(path)) from None
     except RecursionError:
         raise SpecError([Problem("", "must not be nested this deeply")], str(path)) from None
+    if value is None:
+        raise SpecError([Problem("", "is empty: a study has at least name, trainer, metric and mode")], str(path))
+    return value
 
 
 def _at_line(path: Path, mark: Any) -> str:

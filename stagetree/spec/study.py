@@ -13,7 +13,8 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
-from stagetree.spec.fields import Count, Entries, Json, Model, Restarts, Seed, Text
+from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Text
+from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
 from stagetree.spec.tuners import KINDS, GridTuner, RandomTuner, Tuner
@@ -48,11 +49,25 @@ class StudySpec(Model):
     )
     eval_every: Count | None = Field(default=None, description="the number of steps between evaluations, at least 1")
     priority: float = Field(default=1, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    keep_best: Restarts = Field(
+        default=1, description="of how many of its best trials the final state is kept for good, 0 or more"
+    )
     max_restarts: Restarts = Field(
         default=2, description="how often an error at one step is tried again before it fails a trial, 0 or more"
     )
     max_failures: Restarts | None = Field(
         default=None, description="how many trials may fail before the study does, 0 or more"
+    )
+    max_time: Seconds | None = Field(
+        default=None, description="a number of seconds above 0: so long after its submission the study ends"
+    )
+    patience: Count | None = Field(
+        default=None,
+        description="a number of results, at least 1: when so many in a row are no better than one before, the study "
+        "ends",
+    )
+    target: Finite | None = Field(
+        default=None, description="a finite number: when a trial's result is as good, the study ends"
     )
     weight: float = Field(
         default=1,
@@ -61,6 +76,10 @@ class StudySpec(Model):
         description="a number above 0: its share of the slots beside other studies",
     )
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
+    stop_hopeless: StopHopeless | None = Field(
+        default=None,
+        description="an object with any of boundary, delta and bounds: trials end that will hardly come to the best",
+    )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
     where: Annotated[str | Where | None, PlainValidator(as_where, json_schema_input_type=str | None)] = Field(
@@ -95,6 +114,8 @@ class StudySpec(Model):
             if not self.tuner.needs_space and getattr(self, field) is not None:
                 raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
         self._check_first()
+        if self.stop_hopeless is not None:
+            self.stop_hopeless.check(self.tuner)
         try:
             self.tuner.check(self)
         except (WhereError, FieldError):

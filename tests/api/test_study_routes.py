@@ -176,7 +176,9 @@ def test_a_listed_study(http: TestClient, study: str, use: Services) -> None:
     item = http.get("/studies").json()["items"][0]
     assert item.pop("submitted_at") > 1e9
     stream = use.find(study).stream
-    assert item == {"study": study, "name": "Digits, again!", "state": "running", "plan": stream}
+    assert item == {"study": study, "name": "Digits, again!", "state": "running", "plan": stream} | {
+        "slots": {"used": 0, "due": None}
+    }
 
 
 def test_a_preview_runs_nothing(http: TestClient, use: Services, nudges: list[str]) -> None:

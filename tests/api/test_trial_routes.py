@@ -58,6 +58,19 @@ def test_a_trial_and_its_study_say_why_they_are_not_exact(http: TestClient, tune
     assert http.get(f"/studies/{tuned}").json()["not_exact"] == [f"1 stage {torch}"]
 
 
+def test_a_trial_that_its_tuner_judged_is_shown_with_what_is_foretold(
+    http: TestClient, tuned: str, workers: Workers
+) -> None:
+    judged = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "steps": 20}
+    action = c.Prioritize(trial=0, priority=0.0, reason=judged | {"threshold": 0.5})
+    workers.decide(tuned, c.ApplyTunerActions(study=StudyId(tuned), actions=(action,)))
+    shown = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 20}
+    assert http.get(f"/studies/{tuned}/trials/0").json()["prediction"] == shown
+    first, second = http.get(f"/studies/{tuned}/trials?sort=p").json()["items"]
+    assert first["prediction"] == shown and "prediction" not in second
+    assert http.get(f"/studies/{tuned}/trials:columns").json()["columns"]["prediction.p"] == [0.25, None]
+
+
 def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, tuned: str, workers: Workers) -> None:
     traceback = "Traceback (most recent call last):\n  ...\nValueError: the data is gone\n"
     workers.fail(tuned, workers.assign(tuned, 1), traceback)

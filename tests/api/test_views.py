@@ -121,7 +121,7 @@ def test_wall_seconds_go_from_submission_to_the_end_or_to_now() -> None:
     [
         (Values(["adam", "sgd"], [5]), 0, '"adam"'),
         (Values([64, 128], [5]), 1, "128"),
-        (Linear(0.5, 0.25), 1, "line (init 0.5, slope 0.25) from step 0"),
+        (Linear(0.5, 0.25), 1, "linear (init 0.5, slope 0.25) from step 0"),
         (Cosine(1.0, 0.0, 10), 1, "half cosine (init 1, low 0, period 10) from step 0"),
     ],
 )

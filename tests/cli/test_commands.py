@@ -50,6 +50,28 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
     assert all(trial.keys() >= {"trial", "state", "steps", "value", "hp"} for trial in said.json["trials"])
 
 
+def test_run_says_what_would_be_shared(stagetree: Stagetree, served: Service, write: Write) -> None:
+    """A drawn peak shares nothing: said before anything is trained, and not where nobody wants to hear."""
+    spec = grid(
+        "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 2, "max_steps": 1}
+    )
+    said = stagetree("run", write(spec))
+    assert said.code == 0
+    assert said.err.startswith("Advice: lr is drawn, so no two trials begin alike and nothing is shared: list 2 values")
+    assert "Advice" not in stagetree("run", write(spec), "--quiet").err
+
+
+def test_a_study_says_what_ended_it(stagetree: Stagetree, served: Service, write: Write) -> None:
+    said = stagetree("run", write(grid("ended", target=-1000)))
+    assert said.code == 0
+    assert "target -1000 reached: " in said.err
+    assert "ended   target -1000 reached: " in said.out
+    assert "not trained" in said.out, "which is no saving"
+    study = next(served.client.studies())["study"]
+    assert stagetree("replay", study).out.splitlines()[-1].startswith("identical: ")
+    assert stagetree("trials", study, "--state", "cancelled").out.count("cancelled") >= 4
+
+
 def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Counted, with the first traceback; the command fails when no trial worked."""
     moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2)
@@ -169,6 +191,15 @@ def test_fields_of_a_study_are_set(stagetree: Stagetree, write: Write) -> None:
         assert said.code == 2 and sentence in said.err
 
 
+def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Service, done: Json) -> None:
+    said = stagetree("replay", done["study"], "--what-if", "space.lr=0.1")
+    assert said.code == 2
+    assert (
+        said.err
+        == "stagetree: --what-if: space.lr cannot be changed: the configurations of a study stay what they were\n"
+    )
+
+
 def test_version(stagetree: Stagetree) -> None:
     assert stagetree("--version").out.startswith("stagetree ")
     for help in ("-h", "--help"):
@@ -178,7 +209,7 @@ def test_version(stagetree: Stagetree) -> None:
 
 def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("events", done["study"])
-    assert "PlanOpened" in said.out.splitlines()[0]
+    assert said.out.splitlines()[0].split()[::2] == ["1", "StudySubmitted"]
     assert "StudyCompleted" in said.out  # the last checkpoint may come after it
     followed = stagetree("events", done["study"], "--follow", "-o", "json").json
     events = stagetree("events", done["study"], "-o", "json").json

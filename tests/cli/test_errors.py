@@ -35,7 +35,7 @@ WRONG = {
 FILES = {
     "study.yaml:3: ": "name: x\nspace: [1,\n",
     "must be an object with the fields of a study, got 'words'": "words",
-    "must be an object with the fields of a study": "",
+    "is empty: a study has at least name, trainer, metric and mode": "",
 }
 
 
@@ -53,6 +53,14 @@ def test_a_wrong_file(stagetree: Stagetree, write: Write, sentence: str) -> None
     said = stagetree("run", write(FILES[sentence]))
     assert (said.code, said.out) == (2, "")
     assert sentence in said.err
+
+
+def test_what_comes_from_stdin_is_named_so(write: Write) -> None:
+    command = [sys.executable, "-m", "app.cli", "preview", "-"]
+    for text, sentence in (("", "is empty: a study has"), ("name: x\nspace: [1,\n", ":3: ")):
+        said = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        assert said.returncode == 2
+        assert said.stderr.startswith("stagetree: stdin") and sentence in said.stderr
 
 
 def test_a_file_that_cannot_be_read(stagetree: Stagetree, tmp_path: Path) -> None:

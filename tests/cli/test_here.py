@@ -52,3 +52,35 @@ def test_nobody_waits_for_a_study_that_nobody_runs(
     with (here / ".stagetree" / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert stagetree("wait", study, "--timeout", 0).code == 124
+
+
+def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Write) -> None:
+    """Checkpoints down to a budget, of which the promised ones stay; then the study, and what it alone had."""
+
+    def stored() -> int:
+        return len(list((here / ".stagetree" / "checkpoints").rglob("*.safetensors")))
+
+    study = write(grid("kept"))
+    ran = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "-o", "json")
+    before, best = stored(), ran.json["best"]["trial"]
+    assert stagetree("gc").out.startswith("0 checkpoints, 0 B may go; all that are kept take ")
+    said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
+    assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
+    assert stagetree("gc", "--budget", "1B").code == 2  # nobody is here to be asked
+    assert stagetree("gc", "--budget", "much").code == 2
+    assert stagetree("gc", "--budget", "1B", "--yes").code == 0
+    assert stored() == 1
+    assert f"(trial {best} after step" in stagetree("weights", "last", "-o", "best").out
+    assert stagetree("delete", "last").code == 2
+    assert stagetree("delete", "last", "--yes").out.startswith(f"{ran.json['study']} is deleted")
+    assert stagetree("studies", "-o", "json").json == []
+    assert stagetree("gc", "--yes", "-o", "json").json["checkpoints"] == 1
+    assert stored() == 0
+    again = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "-o", "json")
+    assert again.json["best"] == ran.json["best"]  # what was measured stays on record
+
+
+def test_a_study_under_way_is_not_deleted(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
+    study = make_store(here / ".stagetree")
+    said = stagetree("delete", study, "--yes")
+    assert (said.code, said.err) == (4, f"stagetree: study {study} is running: cancel it before it is deleted\n")

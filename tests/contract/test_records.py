@@ -57,7 +57,19 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
         for x in rows.slots.all()
     ]
     plain = [
-        x and (x.slot, str(x.state), x.fence, x.owner, x.lease_until, x.index, x.step, list(x.extra_eval_steps), x.stop)
+        x
+        and (
+            x.slot,
+            str(x.state),
+            x.fence,
+            x.owner,
+            x.lease_until,
+            x.index,
+            x.step,
+            list(x.extra_eval_steps),
+            x.stop,
+            x.preempt,
+        )
         for x in chains
     ]
     lists = [rows.chains.live(), rows.chains.expired(), rows.chains.undelivered(5.0)]
@@ -221,7 +233,7 @@ class Alike(RuleBasedStateMachine):
         ]
         self.change(changes[how])
 
-    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 3))
+    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 4))
     def tell(self, chain: str, steps: set[int], how: int) -> None:
         with self.both[0].read() as rows:
             if rows.chains.get(chain) is None:
@@ -231,9 +243,10 @@ class Alike(RuleBasedStateMachine):
             lambda rows: rows.chains.end(chain),
             lambda rows: rows.chains.end_expired(chain),
             lambda rows: rows.chains.ask_stop(chain),
+            lambda rows: rows.chains.ask_preempt(chain),
         ]
         with self.both[0].read() as rows:
-            if how in (0, 3) and chain not in [row.chain for row in rows.chains.live()]:
+            if how in (0, 3, 4) and chain not in [row.chain for row in rows.chains.live()]:
                 return
         self.change(changes[how])
 

@@ -23,9 +23,9 @@ from uvicorn.main import main as uvicorn_main
 from app.api.health import check_schema
 from app.embedded import Embedded, slot_names
 from app.events.database import Database
+from app.object_store import open_store
 from app.settings import Settings
 from app.workers.process import SLOT_QUEUE
-from app.workers.slot.object_store import open_store
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"

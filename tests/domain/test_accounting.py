@@ -17,7 +17,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.states import StudyState
 from app.simulation.simulator import Simulator
-from app.simulation.slots import Fault
+from app.simulation.virtual_chain import Fault
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
 from tests.strategies import Trial, spaces
@@ -115,7 +115,8 @@ def test_a_cancelled_study_saved_what_it_saved() -> None:
     """672 of 1280 steps were called saved after 84 had been trained."""
     simulated = simulator()
     study = submit(simulated, asha(tuner={"kind": "grid", "max_steps": 18}))
-    simulated.advance()
+    while not study.executed:
+        simulated.advance()
     simulated.give(c.CancelStudy(study=study.id, at=1.0))
     found = cost(simulated.plan, study)
     assert (found.stopped_early, found.known) == (0, 0)
@@ -141,7 +142,7 @@ def test_a_lost_worker_costs_what_it_had_not_kept() -> None:
     study = submit(simulated, study_of([({"lr": 0.1}, 10)]).to_json())
     simulated.run()
     found = cost(simulated.plan, study)
-    assert (found.run, found.repeated, found.unfinished) == (20, 10, 0)
+    assert (found.run, found.repeated, found.unfinished) == (11, 1, 0), "step 9 was kept in passing"
 
 
 def test_the_end_of_a_users_trial_is_what_it_was_asked_for() -> None:

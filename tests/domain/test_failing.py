@@ -11,8 +11,13 @@ from app.domain import events as e
 from app.domain.decide import MAX_LOST
 from app.domain.evolve import MAX_UNSAVED
 from app.domain.ids import StudyId
+from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
+from app.events.tables import SlotRow
+from app.scheduling.chains import stages_of
+from app.scheduling.frontier import Span
+from app.scheduling.placement import Candidates, place
 from tests.plans import METRIC, Story, steps
 
 EARLY, LATE = steps(1, 2, milestones=[4]), steps(1, 3, milestones=[10])
@@ -257,3 +262,67 @@ def test_a_metric_that_was_reported_once_is_there(story: Story) -> None:
     story.happen(e.Evaluated(node=node.id, step=10, metrics={"loss": 1.0}))
     assert states(story, study) == ["active"]
     assert story.give(c.CheckFailures(study=study, at=9.0)) == ()
+
+
+def fail_evaluation(story: Story, node: Node, step: int, end: int) -> None:
+    """Its evaluation at a step raises in a chain that goes from the node's start to `end`."""
+    chain = story.assign((node, node.start, end))
+    failed = {"kind": "exception", "error": "Boom", "seconds": 2.0, "signature": "Boom in evaluate"}
+    story.happen(e.StageFailed(chain=chain.id, index=0, step=step - 1, evaluated=step, **failed))
+
+
+def test_what_another_study_cannot_evaluate_fails_no_trial_of_this_one(story: Story) -> None:
+    mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3)
+    (node,) = story.path(mine)
+    for tried in range(1, 4):
+        assert stages_of(story.plan, [Span(node.id, 0, 10)])[0].evaluate == (3, 6, 9, 10)
+        fail_evaluation(story, node, 3, 10)
+        assert states(story, theirs) == ["failed" if tried == 3 else "active"]
+        assert states(story, mine) == ["active"]
+    assert stages_of(story.plan, [Span(node.id, 0, 10)])[0].evaluate == (6, 9, 10), "nobody tries that for ever"
+    story.train(story.assign((node, 0, 10)))
+    assert states(story, mine) == ["completed"]
+
+
+def test_a_result_that_cannot_be_had_fails_those_who_asked_for_it_there(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), ({"h": EARLY}, 20), ({"h": 1}, 5), max_restarts=0)
+    node = story.path(study)[0]
+    fail_evaluation(story, node, 5, 5)
+    assert states(story, study) == ["failed", "active", "active", "failed"]
+    assert {stage.end for stage in build_stage_tree(story.plan)} == {4, 20}
+
+
+def test_evaluations_that_fail_cost_the_training_beyond_no_restart(story: Story) -> None:
+    study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), max_restarts=1)
+    node = story.path(study)[0]
+    for _ in range(2):
+        fail_evaluation(story, node, 5, 5)
+    assert states(story, study) == ["failed", "active"]
+    chain = story.assign((node, 0, 20))
+    failed = {"kind": "exception", "error": "Boom", "seconds": 2.0, "signature": "Boom in evaluate"}
+    story.happen(e.StageFailed(chain=chain.id, index=0, step=4, **failed))
+    assert states(story, study) == ["failed", "active"], "that was the first one in training"
+
+
+def test_a_step_that_could_not_be_evaluated_is_not_awaited_where_its_state_is_kept(story: Story) -> None:
+    mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3, max_restarts=0)
+    (node,) = story.path(mine)
+    fail_evaluation(story, node, 3, 10)
+    later = story.submit(({"h": 1}, 10), eval_every=3, max_restarts=0)
+    story.keep(node.id, 3)
+    assert 3 not in node.waiting and not story.trial(later).unevaluated
+    assert states(story, theirs) == ["failed"]
+    story.evaluate(node.id, 3)
+    assert node.evaluation_failures == {}
+
+
+def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_is_wanted(story: Story) -> None:
+    mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3, max_restarts=1)
+    (node,) = story.path(mine)
+    slots = [SlotRow(name=name, trainers={"digits": "1"}) for name in ("gpu0", "gpu1")]
+    candidates, spans = Candidates(slots, slots), [Span(node.id, 0, 10)]
+    fail_evaluation(story, node, 3, 10)
+    assert place(story.plan, "plan", spans, None, candidates) is slots[1]
+    fail_evaluation(story, node, 3, 10)
+    assert states(story, theirs) == ["failed"]
+    assert place(story.plan, "plan", spans, None, candidates) is slots[0], "nobody wants that any more"

@@ -8,8 +8,9 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import results
-from app.domain.search_plan import SearchPlan, Study
-from app.domain.standing import meaning, standing
+from app.domain.search_plan import SearchPlan, Study, TrialEvent
+from app.domain.standing import meaning, prediction, standing
+from app.domain.states import TrialEventKind, TrialState
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
 
@@ -74,3 +75,42 @@ def test_a_trial_that_was_cancelled_has_no_rank() -> None:
     cancelled = next(trial for trial in study.trials if trial.state == "active")
     simulated.give(c.CancelTrial(study=study.id, trial=cancelled.number))
     assert standing(study).rank(cancelled.number) is None
+
+
+def judged(**reason: Any) -> Study:
+    """A study of POP whose trial 0 was judged after step 5, and has nothing to do; trial 1 waits."""
+    story = Story()
+    name = story.submit(({"lr": 0.1}, 5), ({"lr": 0.2}, 5), tuner={"kind": "pop", "max_steps": 20})
+    study = story.plan.studies[name]
+    story.evaluate(story.path(name, 0)[-1].id, 5, 0.4)
+    if reason:
+        story.give(c.ApplyTunerActions(study=study.id, actions=(c.Prioritize(trial=0, priority=0.0, reason=reason),)))
+    return study
+
+
+JUDGEMENT = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "steps": 5}
+SHOWN = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 5}
+
+
+def test_what_a_trial_is_taken_for_is_shown_with_its_numbers() -> None:
+    study = judged(**JUDGEMENT, threshold=0.5)
+    stands = standing(study)
+    assert prediction(study.trials[0], stands) == SHOWN
+    assert meaning(study, study.trials[0], "completed", stands) == "suspended after step 5, opportunistic"
+    assert prediction(study.trials[1], stands) is None
+
+
+def test_a_trial_that_was_ended_as_poor_is_shown_as_that_and_one_that_ended_with_the_study_as_it_was() -> None:
+    for reason, category, said in (
+        (JUDGEMENT | {"class": "poor", "p": 0.01}, "poor", ": it will hardly get to 0.9, p 0.01"),
+        ({"over": "target"}, "opportunistic", ": the target is reached"),
+        ({"class": "poor", "value": 0.4, "kill_threshold": 0.5}, "poor", ": 0.4 is worse than 0.5"),
+    ):
+        study = judged(**JUDGEMENT)
+        event = TrialEvent(TrialEventKind.STOP, 0, 5, reason=reason)
+        study.history.append(event)
+        study.trials[0].state = TrialState.STOPPED
+        stands = standing(study)
+        shown = prediction(study.trials[0], stands)
+        assert shown is not None and shown["class"] == category
+        assert meaning(study, study.trials[0], "stopped", stands) == f"stopped after step 5{said}"

@@ -1,4 +1,4 @@
-"""ASHA on digits with real workers, one of them killed: every decision can be derived again, from a file alone too."""
+"""ASHA and POP on digits with real workers, one killed: every decision can be derived again, from a file alone too."""
 
 from __future__ import annotations
 
@@ -65,6 +65,19 @@ def test_two_slots_one_of_them_killed(cluster: Cluster, tmp_path: Path) -> None:
     cluster.client.reopen(study, 12)
     assert len(cluster.wait(study)["trials"]) == 12
     check(cluster, study, tmp_path)
+
+
+def test_pop_with_a_slot_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """What depends on the clock and on the number of slots is read from the log, so that nothing else is needed."""
+    tuner = {"kind": "pop", "num_trials": 4, "max_steps": 4, "boundary": 1, "target": 0.999, "bounds": [0, 1]}
+    study = cluster.submit(asha(3, trials=4) | {"name": "pop", "tuner": tuner})
+    cluster.wait_for_event(study, "TrialPrioritized")
+    slot = wait_for("a stage under way", lambda: cluster.running(study))[0]["slot"]
+    os.kill(cluster.child(slot) or 0, signal.SIGKILL)
+    assert cluster.wait(study)["state"] == "completed"
+    check(cluster, study, tmp_path)
+    judged = [trial for trial in cluster.client.trials(study) if trial.get("prediction")]
+    assert judged and all(0 <= trial["prediction"]["p"] <= 1 for trial in judged)
 
 
 @pytest.mark.parametrize("slots", [8])

@@ -201,3 +201,11 @@ def test_what_was_sent_long_ago_and_not_claimed_is_sent_again(rows: Transactions
     assert [row.chain for row in rows.chains.undelivered(10)] == ["d"]
     rows.chains.mark_dispatched("d")
     assert rows.chains.undelivered(10) == []
+
+
+def test_marks_that_were_passed_before_they_were_heard_of_are_struck(rows: Transactions, lease: Lease) -> None:
+    rows.chains.ask_evaluation("c", [5, 7, 9, 10, 20])
+    assert rows.chains.heartbeat("c", lease.fence, TTL, 10, kept={7}) == ChainFlags((7, 10, 20))
+    assert rows.chains.flags("c", lease.fence) == ChainFlags((7, 10, 20))
+    rows.chains.ask_evaluation("c", [30])
+    assert rows.chains.flags("c", lease.fence) == ChainFlags((7, 10, 20, 30))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 
+from app.events.connections import SQLITE
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import SqlLog
 from app.events.tables import metadata
@@ -97,7 +97,7 @@ def test_writers_take_turns_on_sqlite(sqlite_url: str) -> None:
 def test_the_write_ahead_log_waits_for_a_safe_sqlite(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], mode: str
 ) -> None:
-    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+    monkeypatch.setattr(SQLITE, "sqlite_version_info", version)
     database = Database(sqlite_url)
     with database.read() as session:
         assert session.scalar(text("PRAGMA journal_mode")) == mode

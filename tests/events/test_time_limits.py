@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from sqlalchemy import Engine, make_url, text
 
 from app.away import LostRace
 from app.domain.events import StudyPaused
+from app.events.connections import SQLITE
 from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords, change
 from app.events.rows import Rows
@@ -161,7 +161,7 @@ def test_a_disk_that_is_full_is_away(sqlite_url: str) -> None:
 
 def test_a_file_that_another_holds_is_away_after_a_while(sqlite_url: str) -> None:
     records = SqlRecords(Database(sqlite_url, patience=0.1))
-    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other = SQLITE.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(DatabaseUnavailable, match="locked"), records.write():
         pass

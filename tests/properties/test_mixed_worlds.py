@@ -17,9 +17,11 @@ from app.domain.errors import Refused
 from app.domain.evolve import fold
 from app.domain.ids import StudyId, digest
 from app.domain.search_plan import Node, Study, Trial
+from app.scheduling.costs import Costs
 from app.scheduling.fair_share import fair_share
 from app.scheduling.policies import POLICIES
 from app.scheduling.replay import replay
+from app.scheduling.retention import dispensable
 from stagetree.sequences import parse
 from tests.plans import tried
 from tests.tuners.test_every_tuner import KINDS
@@ -83,6 +85,7 @@ class World:
             commands = [c.CancelStudy(study=study.id, at=self.simulator.now)]
         self.try_to(self.rng.choice(commands))
         self.drop_a_checkpoint()
+        self.release_checkpoints()
 
     def try_to(self, command: c.Command) -> None:
         try:
@@ -97,6 +100,15 @@ class World:
         if kept and self.rng.random() < 0.3:
             node, step, key = self.rng.choice(kept)
             self.simulator.take([e.CheckpointDropped(node=node, step=step, key=key, reason="it is gone")])
+
+    def release_checkpoints(self) -> None:
+        """As many as there are too many of, and now and then all that may go; some are deleted only later."""
+        chosen = list(dispensable(self.plan, Costs()))
+        if chosen and self.rng.random() < 0.3:
+            some = tuple(chosen[: self.rng.choice([1, 3, len(chosen)])])
+            self.try_to(c.ReleaseCheckpoints(checkpoints=some, reason="budget"))
+        if self.rng.random() < 0.5:
+            self.try_to(c.RecordDeleted(keys=tuple(self.plan.released)))
 
     def measure(self, node: Node, step: int) -> e.Metrics:
         way = self.simulator.plan.ancestry(node.id)
@@ -126,11 +138,35 @@ def test_whatever_happens(seed: int) -> None:
         counters_are_right(world, study)
         found = replay(numbered(world.simulator.events), study.id)
         assert found.identical, found.difference
+    nothing_begins_with_what_is_gone(world)
     assert not plan.chains
     assert not any(node.waiting or node.running or node.saving for node in plan.nodes.values())
     assert sum(study.executed for study in plan.studies.values()) == sum(node.steps_run for node in plan.nodes.values())
     again = fold(world.simulator.events)
     assert again.nodes == plan.nodes and again.studies == plan.studies
+
+
+def nothing_begins_with_what_is_gone(world: World) -> None:
+    """What a chain begins with is there, and is not released before the chain has ended."""
+    there, begun = dict[tuple[str, int], str](), dict[str, str]()
+    parents = {node.id: node.parent for node in world.plan.nodes.values()}
+    for event in world.simulator.events:
+        match event:
+            case e.CheckpointKept():
+                there[event.node, event.step] = event.key
+            case e.ChainAssigned():
+                first = event.stages[0]
+                key = there.get((first.node, first.start)) or there.get((parents[first.node], first.start))
+                assert key is not None or (first.start == 0 and parents[first.node] is None)
+                begun[event.chain] = key or ""
+            case e.ChainEnded() | e.StageFailed():
+                begun.pop(event.chain, None)
+            case e.CheckpointReleased():
+                assert event.key not in begun.values()
+                there.pop((event.node, event.step), None)
+            case e.CheckpointDropped():
+                if there.get((event.node, event.step)) == event.key:
+                    del there[event.node, event.step]
 
 
 def results_are_its_own(world: World, study: Study) -> None:

@@ -6,6 +6,7 @@ The naive tuners know nothing of ours: they read the lines of the history anew a
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain.search_plan import TrialEvent
+from app.scheduling.tuners.hyperband import shares
 from tests.plans import tried
 from tests.tuners.worlds import STUDY, faults, losses, simulator, spec, stragglers
 
@@ -141,6 +143,72 @@ def near_the_best(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> boo
     return own == best or best * (1 + tuner["epsilon"]) > own
 
 
+def under_the_median(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
+    """Vizier, 3.2.2: its best so far against the median of the others' running averages up to the same point."""
+    earlier = [point for point in tuner["points"] if point <= at]
+    losses = [{other: loss for loss, other in seen.arrived[point]} for point in earlier]
+    others = [other for other in losses[-1] if other != trial]
+    if at < tuner["min_steps"] or len(others) < tuner["min_trials"]:
+        return True
+    averages = sorted(sum(each.get(other, math.inf) for each in losses) / len(losses) for other in others)
+    return min(each[trial] for each in losses) <= statistics.median(averages)
+
+
+def hyperband(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
+    """Hyperband, Algorithm 1: all brackets of successive halving, one after the other started; then once more."""
+    seen, eta, most = read(history), tuner["reduction_factor"], tuner["max_steps"]
+    deepest = round(math.log(most, eta))
+    widths = [math.ceil((deepest + 1) / (s + 1) * eta**s) for s in range(deepest, -1, -1)]
+    first = 0
+    for _ in range(tuner["loops"]):
+        members = range(first, first + sum(widths))
+        if seen.started < members.stop:
+            place = seen.started - first
+            bracket = next(number for number in range(len(widths)) if place < sum(widths[: number + 1]))
+            return ("start", -1, eta**bracket)
+        for number, width in enumerate(widths):
+            begun = first + sum(widths[:number])
+            if (promotion := halved(seen, range(begun, begun + width), number, tuner)) is not None:
+                return promotion
+        if any(not arrived(seen, trial) for trial in members if trial not in seen.gone):
+            return None
+        first = members.stop
+    return None
+
+
+def halved(seen: Seen, members: range, number: int, tuner: dict[str, Any]) -> Decision | None:
+    """The next promotion in one bracket, as in Algorithm 1 of the SHA paper."""
+    ladder = rungs({**tuner, "min_steps": tuner["reduction_factor"] ** number})
+    for rung, (lower, upper) in enumerate(pairwise(ladder), start=1):
+        here = [trial for trial in members if seen.at[trial] == lower and trial not in seen.gone]
+        if any(not arrived(seen, trial) for trial in here):
+            return None
+        ranked = sorted(each for each in seen.arrived.get(lower, []) if each[1] in members)
+        for loss, trial in ranked[: max(1, len(members) // tuner["reduction_factor"] ** rung)]:
+            if (trial, lower) not in seen.decided and math.isfinite(loss):
+                return ("promote", trial, upper)
+    return None
+
+
+def async_hyperband(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
+    """ASHA in each bracket; a new configuration for the bracket that has least of its share (ASHA paper, 5.1)."""
+    eta, starts = tuner["reduction_factor"], [line for line in history if line.kind == "start"]
+    deepest = round(math.log(tuner["max_steps"], eta))
+    brackets = [eta**number for number in range(tuner["brackets"])]
+    for bottom in brackets:
+        mine = {line.trial for line in starts if line.steps == bottom}
+        action = asha([line for line in history if line.trial in mine], {**tuner, "min_steps": bottom})
+        if action is not None and action[0] == "promote":
+            return action
+    if len(starts) >= tuner["num_trials"]:
+        return None
+    widths = shares(tuner["num_trials"], deepest + 1, eta, tuner["brackets"])
+    behind = [
+        sum(line.steps == bottom for line in starts) / width for bottom, width in zip(brackets, widths, strict=True)
+    ]
+    return ("start", -1, brackets[behind.index(min(behind))])
+
+
 CASES: dict[str, tuple[dict[str, Any], Naive]] = {
     "asha": ({"kind": "asha", "num_trials": 25, "min_steps": 1, "max_steps": 20, "reduction_factor": 3}, asha),
     "asha, s = 1": (
@@ -152,6 +220,16 @@ CASES: dict[str, tuple[dict[str, Any], Naive]] = {
     "stopping asha": (
         {"kind": "asha", "type": "stopping", "num_trials": 20, "min_steps": 1, "max_steps": 16, "reduction_factor": 2},
         one_by_one(in_top),
+    ),
+    "median": (
+        {"kind": "median", "num_trials": 15, "max_steps": 11, "interval": 3, "min_trials": 3, "min_steps": 6},
+        one_by_one(under_the_median),
+    ),
+    "hyperband": ({"kind": "hyperband", "min_steps": 1, "max_steps": 9, "reduction_factor": 3, "loops": 2}, hyperband),
+    "async hyperband": (
+        {"kind": "async_hyperband", "num_trials": 25, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
+        | {"brackets": 3},
+        async_hyperband,
     ),
     "bandit": (
         {"kind": "bandit", "num_trials": 15, "max_steps": 11, "interval": 3, "epsilon": 0.3},

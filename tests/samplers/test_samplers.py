@@ -314,3 +314,12 @@ def test_what_is_known_and_not_in_the_space_is_tried_all_the_same() -> None:
     made.observe(start(0, proposal))
     made.observe(result(0, 1.0))
     assert "sample" in proposed(made, 1).reason
+
+
+def test_tpe_models_each_parameter_by_itself() -> None:
+    """All of them together, which Optuna does by default, is the worse on recorded curves: benchmarks/asha_tpe.py."""
+    seen, _ = story("tpe", 15)
+    told = optuna_sampler.OptunaMirror(spec("tpe"), "tpe")
+    told.catch_up(seen)
+    told.ask("next")
+    assert told.open is not None and told.open.relative_params == {}

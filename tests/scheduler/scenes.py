@@ -99,13 +99,16 @@ class Scene:
     def make_scheduler(self) -> Scheduler:
         """A scheduler that was just started."""
         self.scheduler_plans = Plans(self.records.log)
-        ports = {"publish": lambda *message: self.messages.append(message), "pause": lambda attempt: None}
-        ports |= {"elapsed": lambda: self.at} | self._ports
+        ports = {
+            "policy": POLICIES["critical_path"],
+            "publish": lambda *message: self.messages.append(message),
+            "pause": lambda attempt: None,
+            "elapsed": lambda: self.at,
+        } | self._ports
         return Scheduler(
             Ports(
                 records=self.records,
                 plans=self.scheduler_plans,
-                policy=POLICIES["critical_path"],
                 new_id=lambda: f"chain{next(self._ids)}",
                 intermediate_bytes=0,
                 clock=lambda: self.at,
@@ -133,6 +136,10 @@ class Scene:
         command = c.SubmitStudy(plan=OPENED, study=StudyId(name), spec=checked, at=0.0)
         transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=0.0))
         return StudyId(name)
+
+    def give(self, command: c.Command, plan: str = PLAN) -> None:
+        """Somebody decides something."""
+        transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=self.at))
 
     def plan(self, stream: str = PLAN) -> SearchPlan:
         return self.plans.get(stream)

@@ -12,7 +12,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.states import ChainOutcome
 from app.simulation.simulator import Simulator
-from app.simulation.slots import Fault
+from app.simulation.virtual_chain import Fault
 from tests.tuners.worlds import STUDY, spec, submit
 
 ONE = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 10}]}
@@ -31,9 +31,9 @@ def running(slots: int = 1) -> tuple[Scene, str]:
     return scene, chain
 
 
-def beat(scene: Scene, chain: str, step: int) -> None:
+def beat(scene: Scene, chain: str, step: int, *kept: int) -> None:
     with scene.records.write() as rows:
-        rows.chains.heartbeat(chain, 1, LEASE, step)
+        rows.chains.heartbeat(chain, 1, LEASE, step, kept)
 
 
 def test_a_worker_that_is_gone_is_lost_with_the_time_it_took() -> None:
@@ -67,9 +67,19 @@ def test_what_a_worker_will_pass_or_is_about_to_report_is_not() -> None:
     scene.scheduler.tick()
     with scene.records.read() as rows:
         assert rows.chains.flags(chain, 1).extra_eval_steps == (4,)
-    beat(scene, chain, 6)
+    beat(scene, chain, 6, 4)
     scene.scheduler.tick()
     assert [(stage.start, stage.end) for _, stage in assigned(scene)] == [(0, 10)]
+
+
+def test_what_a_worker_passed_without_having_heard_of_it_is_trained_anew() -> None:
+    scene, chain = running(slots=2)
+    beat(scene, chain, 3)
+    ask(scene, 4)
+    scene.scheduler.tick()
+    beat(scene, chain, 6)
+    scene.scheduler.tick()
+    assert [(stage.start, stage.end) for _, stage in assigned(scene)] == [(0, 10), (0, 4)]
 
 
 def assigned(scene: Scene) -> list[tuple[str, e.Stage]]:

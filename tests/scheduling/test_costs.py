@@ -106,3 +106,21 @@ def test_what_no_float_holds_is_estimated_all_the_same(value: Any) -> None:
     costs.refit(plan)
     like_it = Node(NodeId("n"), None, 0, {}, _segment=plan.nodes[NodeId("n0")].segment)
     assert math.isfinite(costs.seconds_per_step(like_it))
+
+
+def test_an_estimate_that_hardly_moves_stays_and_nothing_follows_from_it() -> None:
+    story, costs = Story(), Costs()
+    measured(story, 64, 1.0)
+    assert costs.refit(story.plan)
+    (node,) = story.path(story.submit(({"bs": 66, "lr": 0.1, "opt": "sgd"}, 10)))
+    assert costs.revise(node)
+    before = costs.seconds_per_step(node)
+    measured(story, 65, 1.01)
+    assert costs.refit(story.plan)
+    assert not costs.revise(node)
+    assert costs.seconds_per_step(node) == before
+    for bs in (62, 63):
+        measured(story, bs, 3.0)
+    assert costs.refit(story.plan)
+    assert costs.revise(node)
+    assert costs.seconds_per_step(node) != before

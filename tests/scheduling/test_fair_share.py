@@ -15,7 +15,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
-from app.scheduling.fair_share import Claim, claims, fair_share, preempted, shares, slots_used
+from app.scheduling.balance import Claim, claims, shares, slots_used
+from app.scheduling.fair_share import fair_share
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import critical_path
 from app.scheduling.reach import Need
@@ -165,65 +166,9 @@ def test_a_shared_stage_serves_whoever_it_was_chosen_for_and_both_may_ask_for_it
     assert payers | {again[1][0].study} == {large, small}
 
 
-# ---------------------------------------------------------------------------------------------------------- preemption
-
-
 @pytest.fixture
 def story() -> Story:
     return Story()
-
-
-def filled(story: Story, slots: int) -> Frontier:
-    frontier = Frontier(story.plan)
-    frontier.refresh()
-    for _ in range(slots):
-        choice = fair_share([frontier])
-        if choice is not None:
-            story.assign_spans(choice[1])
-        frontier.refresh()
-    return frontier
-
-
-def test_a_study_that_comes_later_takes_what_is_over_another_ones_share(story: Story) -> None:
-    large = story.submit(*(({"h": number}, 1000) for number in range(40)))
-    frontier = filled(story, 4)
-    assert preempted([frontier], 4) is None
-    story.submit(({"h": "small"}, 10), ({"h": "small too"}, 10), ({"h": "and this"}, 10))
-    frontier.refresh()
-    for _ in range(2):
-        victim = preempted([frontier], 4)
-        assert victim is not None and story.plan.chains[victim].stages[0].study == large
-        story.end(story.plan.chains[victim], "stopped")
-        frontier.refresh()
-        choice = fair_share([frontier])
-        assert choice is not None
-        story.assign_spans(choice[1])
-        frontier.refresh()
-    assert sorted(slots_used([frontier]).values()) == [2, 2]
-    assert preempted([frontier], 4) is None, "nothing is given back"
-
-
-def test_a_higher_class_takes_all_that_it_can_use(story: Story) -> None:
-    story.submit(*(({"h": number}, 1000) for number in range(40)))
-    frontier = filled(story, 3)
-    story.submit(({"h": "a"}, 10), ({"h": "b"}, 10), ({"h": "c"}, 10), ({"h": "d"}, 10), priority=2)
-    frontier.refresh()
-    for _ in range(3):
-        victim = preempted([frontier], 3)
-        assert victim is not None
-        story.end(story.plan.chains[victim], "stopped")
-        frontier.refresh()
-        story.assign_spans((fair_share([frontier]) or (None, []))[1])
-        frontier.refresh()
-    assert preempted([frontier], 3) is None
-
-
-def test_nothing_is_preempted_for_less_than_a_slot(story: Story) -> None:
-    story.submit(*(({"h": number}, 1000) for number in range(4)))
-    frontier = filled(story, 1)
-    story.submit(({"h": "small"}, 10))
-    frontier.refresh()
-    assert preempted([frontier], 1) is None, "half a slot is due to each"
 
 
 def test_a_small_study_is_not_kept_waiting_by_a_large_one() -> None:

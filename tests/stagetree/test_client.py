@@ -380,3 +380,10 @@ def test_following_gives_up_in_the_end(server: Server, client: Client) -> None:
     server.will(Answer(200, "<html>", {"Content-Type": "text/html"}))
     with pytest.raises(Unreachable, match="text/event-stream"):
         list(client.follow("s1"))
+
+
+def test_titles_of_http_are_not_said() -> None:
+    errors = [{"field": "name", "problem": "is missing"}]
+    assert str(Invalid(422, "Unprocessable Content", "Something is wrong in one field.", errors)) == "name: is missing"
+    assert str(NotFound(404, "Not Found", "there is no study x")) == "there is no study x"
+    assert str(ProblemError(404, "Not Found")) == "Not Found"

@@ -177,6 +177,9 @@ WSD = {"family": "wsd", "peak": 1, "warmup": 2, "stable_until": 5, "decay": 3}
         ({"family": "multistepp"}, "family", "did you mean multistep?"),
         ({"family": ["x"]}, "family", "must be one of constant, values,"),
         ({}, "family", "got None"),
+        ({"type": "float", "low": 0, "high": 1, "log": True}, "", "distribution: write {loguniform: [low, high]}"),
+        ({"uniform": [0, 1], "log": True}, "", "distribution: write {loguniform: [low, high]}"),
+        ({"grid_search": [1, 2]}, "", "write the list alone, with the tuner grid"),
         (
             MULTISTEP | {"gama": 1},
             "gama",

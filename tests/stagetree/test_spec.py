@@ -299,7 +299,7 @@ def test_a_file_in_json(tmp_path: Path) -> None:
         (YAML + "trainer_args: &a {a: *a}", "s.yaml", "", "must not be nested deeper than 50 levels"),
         ("[" * 5000, "s.yaml", "", "must not be nested this deeply"),
         ("- a\n- b", "s.yaml", "", "must be an object with the fields of a study, got ['a', 'b']"),
-        ("", "s.yaml", "", "must be an object with the fields of a study, got None"),
+        ("", "s.yaml", "", "is empty: a study has at least name, trainer, metric and mode"),
         ('{"name": 3,\n "x" 3}', "s.json", ":2", "is not JSON: Expecting ':' delimiter"),
         ('{"name": 3, "name": 3}', "s.json", "", "the key 'name' is written twice"),
         ('{"name": NaN}', "s.json", "", "numbers must be finite, got NaN"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagetree.versions import SourceError, module_files, version_of
+from stagetree.versions import Imports, SourceError, module_files, version_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,6 +154,15 @@ except ValueError:
 def test_it_tells_what_is_not_covered(tmp_path: Path) -> None:
     path = write(tmp_path, trainer="import importlib\nhidden = importlib.import_module('hid' + 'den')", hidden="")
     assert run(IMPORT + "imports.module(); found = imports.beyond()", path=str(path)) == ["hidden.py"]
+
+
+def test_where_a_module_lies_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, trainer="VALUE = 1")
+    path = tmp_path / "trainer.py"
+    imports = Imports(path, tmp_path, "trainer", module_files(path))
+    assert imports.beyond() == []
+    monkeypatch.setattr("os.path.realpath", lambda file: pytest.fail(f"{file} was looked up again"))
+    assert imports.beyond() == []
 
 
 def test_helpers_of_one_name_in_two_folders(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from app.domain.states import TrialEventKind
 from app.scheduling.tuners import tuner_of
 from app.scheduling.tuners.base import Next, Tuner
 from app.simulation.simulator import Simulator, no_fault, one_second_a_step
-from app.simulation.slots import Fault
+from app.simulation.virtual_chain import Fault
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")

@@ -12,7 +12,7 @@ from app.events.database import DatabaseUnavailable
 from app.events.log import VersionConflict
 from app.events.records import SqlRecords
 from app.events.rows import Rows
-from app.workers.slot.object_store import LocalStore
+from app.object_store import LocalStore
 
 
 class Clock:
@@ -115,3 +115,8 @@ class FaultyStore(LocalStore):
         self.before_read(key)
         self.reads.append(key)
         yield from super().read(key)
+
+    def open(self, key: str) -> int | None:
+        self.before_read(key)
+        self.reads.append(key)
+        return super().open(key)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.away import Away
-from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, StoreUnavailable
-from app.workers.slot.object_store import PART, LocalStore, ObjectStore, open_store
+from app.object_store import PART, LocalStore, ObjectStore, StoreUnavailable, open_store
+from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
 from app.workers.state import State
 
 BIG = bytes(range(256)) * (PART // 128)
@@ -72,6 +72,9 @@ class Broken:
         raise self.error
 
     delete = write
+
+    def open(self, key: str) -> None:
+        """It is no file of this machine."""
 
 
 class ClientError(Exception):

@@ -104,11 +104,12 @@ def test_a_step_that_is_asked_for_when_it_was_passed_ends_the_training_and_no_mo
     assert made.next(late) == Train(9)
 
 
-def test_a_stop_keeps_what_is_there() -> None:
+@pytest.mark.parametrize("flags", [ChainFlags(stop=True), ChainFlags(preempt=True)])
+def test_a_stop_keeps_what_is_there(flags: ChainFlags) -> None:
     made = execution(stage(0, 9))
     made.begin(0.0)
     made.next(NOW)
-    stop = replace(NOW, flags=ChainFlags(stop=True))
+    stop = replace(NOW, flags=flags)
     assert made.end_of_training(4, stop) == 0
     made.reached(5)
     assert made.next(stop) == Save(is_intermediate=False)

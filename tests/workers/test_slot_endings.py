@@ -163,6 +163,45 @@ def test_a_trial_that_nobody_wants_stops_at_the_next_step_and_keeps_its_state(cl
     assert [(event.outcome, event.steps) for event in cluster.events(e.ChainEnded)] == [("stopped", 3)]
 
 
+def preempt(cluster: Cluster) -> None:
+    """The scheduler wants the slot for another study."""
+    with cluster.records.write() as rows:
+        for row in rows.chains.live():
+            rows.chains.ask_preempt(row.chain)
+    cluster.beat()
+
+
+def test_a_chain_that_makes_room_goes_on_where_it_was(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 8)))
+    cluster.at("train", 2, lambda: preempt(cluster))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert [event.step for event in cluster.events(e.CheckpointKept)] == [3]
+    assert [(event.outcome, event.steps) for event in cluster.events(e.ChainEnded)] == [("stopped", 3)]
+    done = cluster.run(study)
+    assert (done.state, done.executed, done.unique) == (StudyState.COMPLETED, 8, 8)
+
+
+def test_a_long_step_is_waited_for_before_the_slot_is_another_studys(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 8)))
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if (what, step) == ("train", 2):
+            cluster.script = lambda *_: None
+            preempt(cluster)
+            for _ in range(20):
+                cluster.beat()
+            assert not process.is_broken
+
+    cluster.script = script
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert [event.steps for event in cluster.events(e.ChainEnded)] == [3]
+    assert cluster.run(study).executed == 8
+
+
 def test_a_slot_that_another_worker_has_taken_is_nothing_any_more(cluster: Cluster) -> None:
     old = cluster.slots["gpu0"]
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")

@@ -212,3 +212,17 @@ def test_a_form_of_another_version_is_given_back_and_the_slot_stands_aside(clust
     assert slot is not None and slot.quarantined_until is not None and "format 99" in (slot.note or "")
     cluster.clock.wait(61)
     assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_what_another_study_cannot_evaluate_fails_no_trial_of_this_one(cluster: Cluster) -> None:
+    """Both share all eight steps; only the other is evaluated at every third."""
+    mine, theirs = cluster.submit(spec(({}, 8))), cluster.submit(spec(({}, 8), eval_every=3))
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if (what, step) == ("evaluate", 3):
+            raise TrainerFailed("exception", "ZeroDivisionError", 3, "ZeroDivisionError in evaluate")
+
+    cluster.script = script
+    assert [trial.state for trial in cluster.run(mine).trials] == ["completed"]
+    assert [trial.state for trial in cluster.run(theirs).trials] == ["failed"]
+    assert [(event.step, event.evaluated) for event in cluster.events(e.StageFailed)] == [(2, 3)] * 3

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
 from app.api import paging, reading, schemas
-from app.api.feed import Feed, server_sent, version_at
+from app.api.feed import Feed, server_sent
 from app.api.openapi import refusals
 from app.api.services import Found, Services, Use
 from app.api.strict import StrictRoute
@@ -56,6 +56,8 @@ def list_events(
 ) -> Any:
     """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
 
+    Positions are counted from the submission, which is 1. Those of other studies' events are left out.
+
     The stream goes on until the study is over, which it says with the event "end". After a break, come back with
     `Last-Event-ID`.
     """
@@ -65,7 +67,7 @@ def list_events(
 
 
 def _stream(use: Services, row: StudyRow, after: int) -> Response:
-    feed = Feed(use, row, version_at(use.log, row.stream, after))
+    feed = Feed(use, row, after)
     with use.looking_at(row) as (plan, study):
         if study.is_final and feed.version >= plan.version:
             return Response(status_code=204)

@@ -55,7 +55,8 @@ def submit_study(request: Request, response: Response, given: StudyBody, use: Us
     submitted = recorded[-1].event
     assert isinstance(submitted, e.StudySubmitted)
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
-    return views.study(fold([submitted]), submitted.study, now=submitted.at)
+    shown = views.study(fold([submitted]), submitted.study, now=submitted.at)
+    return shown | {"slots": {"used": 0, "due": None}}
 
 
 def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:

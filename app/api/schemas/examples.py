@@ -58,6 +58,7 @@ LISTED: Json = {
     "state": "running",
     "submitted_at": 1789000000.0,
     "plan": "plan-0f6a2c9d8b7e4a51",
+    "slots": {"used": 2, "due": 1.5},
 }
 UNDER_WAY: Json = {
     "slot": "gpu0",
@@ -95,6 +96,7 @@ STUDY: Json = {
     "state": "running",
     "error": None,
     "not_exact": ["2 stages went on under another torch (2.13.0 after 2.12.0)"],
+    "ending": None,
     "metric": "val_accuracy",
     "mode": "max",
     "value": "last",
@@ -108,6 +110,7 @@ STUDY: Json = {
     "wall_seconds": 4.1,
     "submitted_at": 1789000000.0,
     "finished_at": None,
+    "slots": {"used": 2, "due": 1.5},
     "progress": PROGRESS,
     "spec": STUDY_FILE,
     "trials": [TRIAL],

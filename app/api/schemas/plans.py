@@ -82,7 +82,7 @@ class StageTree(BaseModel):
 
 
 class Event(BaseModel):
-    """A fact in its place: `position` in the whole log, `version` in the stream of its plan."""
+    """A fact in its place: `position` in its study, of which the submission is 1, `version` in the log of the plan."""
 
     model_config = shown_as(EVENT)
     position: int

@@ -90,6 +90,13 @@ class Progress(BaseModel):
     running: list[UnderWay]
 
 
+class Share(BaseModel):
+    """What a study has of the slots, and what it is due."""
+
+    used: int = Field(description="the slots that train for it")
+    due: float | None = Field(description="its share by weight and demand, while other studies compete for slots")
+
+
 class Study(BaseModel):
     """A study with its results so far."""
 
@@ -100,6 +107,9 @@ class Study(BaseModel):
     error: str | None
     not_exact: list[str] = Field(
         default=[], description="why results may differ in their last bits from those of trials trained alone"
+    )
+    ending: str | None = Field(
+        default=None, description="what ended it before its tuner did: target, patience or max_time"
     )
     metric: str
     mode: str
@@ -114,6 +124,7 @@ class Study(BaseModel):
     wall_seconds: float = Field(description="from submission to the end, or to now")
     submitted_at: float
     finished_at: float | None
+    slots: Share
     progress: Progress
     spec: Json = Field(
         default={}, title="File", description="the study file as it was submitted; left out with the trials"
@@ -130,6 +141,7 @@ class Listed(BaseModel):
     state: StudyState
     submitted_at: float
     plan: str
+    slots: Share
 
 
 class StudyPage(BaseModel):

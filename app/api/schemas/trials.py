@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Result
 from app.api.schemas.examples import TRIAL, TRIAL_DETAIL, Json, TrialState, shown_as
 from stagetree.spec import TrialSpec
+
+
+class Prediction(BaseModel):
+    """What a tuner that predicts learning curves took a trial for when it judged it last."""
+
+    category: Literal["promising", "opportunistic", "poor"] = Field(alias="class")
+    p: float | None = Field(description="the probability that it reaches the target in time; null if it did not matter")
+    expected_seconds: float | None = Field(description="the expected remaining time until then, in seconds")
+    target: float | None
+    step: int | None = Field(description="the step after which it was judged")
 
 
 class Trial(BaseModel):
@@ -26,6 +36,7 @@ class Trial(BaseModel):
     rung: int | None = Field(description="the rung at which it is, or to which it is on its way")
     rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
     hp: Json = Field(description="hyper-parameter to sequence")
+    prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
     error: str = Field(default="", description="why it failed, in one line")
 
 

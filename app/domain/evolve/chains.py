@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.search_plan import Chain, Node, SearchPlan
+from app.domain.ids import TrialKey
+from app.domain.search_plan import MOST_FAILURES, Chain, Node, SearchPlan
 from app.domain.states import ChainOutcome
 
 
@@ -78,10 +81,6 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
     del plan.chains[chain.id]
 
 
-MOST_FAILURES = 3
-"""Errors that differ each time count as well, once there are so many times more of them than equal ones may be."""
-
-
 def fail(plan: SearchPlan, event: e.StageFailed) -> None:
     """The user's code failed: the stage is tried again, and the trials that have no restart left fail."""
     chain = plan.chains[event.chain]
@@ -89,18 +88,30 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
     node = plan.node(stage.node)
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
     error = {"kind": event.kind, "step": event.step, "error": event.error}
-    tries = _restarts_used(node, event, chain.slot)
-    for key, step in list(plan.waits_beyond(node, event.step)):
-        if tries is None or tries > plan.studies[key[0]].max_restarts:
+    used = _restarts_used(node, event, chain.slot)
+    for key, step in list(_concerned(plan, node, event)):
+        if used is None or used > plan.studies[key[0]].max_restarts:
             awaiting.fail_trial(plan, plan.trial(key), step, error)
     _release(plan, chain)
 
 
+def _concerned(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iterator[tuple[TrialKey, int]]:
+    """The trials that cannot go on, each with a step that it waits for.
+
+    An evaluation that fails stops those who asked for it: for a result of this step, or for one every so many steps.
+    """
+    for key, step in plan.waits_beyond(node, event.step):
+        if event.evaluated is None or step == event.evaluated or plan.studies[key[0]].evaluates(event.evaluated):
+            yield key, step
+
+
 def _restarts_used(node: Node, event: e.StageFailed, slot: str) -> int | None:
     """How many tries this error has cost by now; None when it is not to be tried again."""
+    if event.evaluated is not None:
+        node.evaluation_failures.setdefault((event.evaluated, event.signature or ""), []).append(slot)
+        return node.evaluation_tries(event.evaluated)
     if event.signature is None:
         return None
     slots = node.failures.setdefault((event.step, event.signature), [])
     slots.append(slot)
-    total = sum(len(slots) for slots in node.failures.values())
-    return max(len(slots), total // MOST_FAILURES)
+    return max(len(slots), sum(map(len, node.failures.values())) // MOST_FAILURES)

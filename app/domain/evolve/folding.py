@@ -71,6 +71,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.take_metrics(plan, event)
         case e.CheckpointKept():
             results.keep_checkpoint(plan, event)
+        case e.CheckpointReleased():
+            results.release_checkpoint(plan, event)
         case e.CheckpointDropped():
             results.drop_checkpoint(plan, event)
         case e.ExactnessLost():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.search_plan import Checkpoint, Node, SearchPlan, Study
+from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study
 from app.domain.states import FailureKind, TrialState
 
 
@@ -12,6 +12,9 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     """A node was evaluated: whoever waited for that has a result."""
     node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
+    if node.evaluation_failures:
+        left = {place: slots for place, slots in node.evaluation_failures.items() if place[0] != event.step}
+        node.evaluation_failures = left
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
         if event.step in trial.unevaluated:
             trial.unevaluated.discard(event.step)
@@ -37,16 +40,38 @@ def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> N
 def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
     """A state is kept from here on."""
     node = plan.node(event.node)
+    before = node.checkpoints.get(event.step)
+    if before is not None and before.key != event.key:
+        _withdraw(plan, node, event.step)  # two workers were here: one state is enough
     _remove_checkpoint(plan, node, event.step)
     node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate)
     plan.intermediate_bytes += event.size * event.intermediate
+    plan.kept_bytes += event.size
     node.saving.pop(event.step, None)
     awaiting.await_evaluation(plan, node, event.step)
     plan.touched.add(node.id)
 
 
+def release_checkpoint(plan: SearchPlan, event: e.CheckpointReleased) -> None:
+    """Nothing begins with a state any more."""
+    node = plan.node(event.node)
+    checkpoint = node.checkpoints.get(event.step)
+    if checkpoint is not None and checkpoint.key == event.key:
+        _withdraw(plan, node, event.step)
+        awaiting.leave_unevaluated(plan, node, event.step)
+    plan.touched.add(node.id)
+
+
+def _withdraw(plan: SearchPlan, node: Node, step: int) -> None:
+    """Its object is still there, and is to be deleted."""
+    checkpoint = node.checkpoints[step]
+    plan.released[checkpoint.key] = KeptAt(node.id, step, checkpoint)
+    _remove_checkpoint(plan, node, step)
+
+
 def drop_checkpoint(plan: SearchPlan, event: e.CheckpointDropped) -> None:
     """A state is kept no longer, or could not be."""
+    plan.released.pop(event.key, None)
     node = plan.node(event.node)
     checkpoint = node.checkpoints.get(event.step)
     if checkpoint is not None and checkpoint.key == event.key:
@@ -61,6 +86,7 @@ def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
     checkpoint = node.checkpoints.pop(step, None)
     if checkpoint is not None:
         plan.intermediate_bytes -= checkpoint.size * checkpoint.intermediate
+        plan.kept_bytes -= checkpoint.size
 
 
 MAX_UNSAVED = 3

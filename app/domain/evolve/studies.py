@@ -19,6 +19,7 @@ StudyEvent = (
     | e.StudyFailed
     | e.StudyCancelled
     | e.StudyStruck
+    | e.StudyDeleted
 )
 
 
@@ -26,7 +27,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
     """Take in what became of a study."""
     match event:
         case e.StudySubmitted():
-            plan.studies[event.study] = Study(event.study, event.spec, event.at)
+            plan.studies[event.study] = Study(event.study, event.spec, event.at, plan.version + 1)
             plan.unheard[event.study] = None
         case e.StudyPaused():
             _set_state(plan, event.study, StudyState.PAUSED)
@@ -34,15 +35,19 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _set_state(plan, event.study, StudyState.RUNNING)
         case e.StudyReopened():
             _set_state(plan, event.study, StudyState.RUNNING)
-            plan.studies[event.study].spec, plan.studies[event.study].finished_at = event.spec, None
+            study = plan.studies[event.study]
+            study.spec, study.finished_at, study.ending = event.spec, None, {}
         case e.StudyCompleted():
             _finish(plan, event.study, StudyState.COMPLETED, event.at)
+            plan.studies[event.study].ending = event.reason
         case e.StudyFailed():
             _finish(plan, event.study, StudyState.FAILED, event.at, event.error)
         case e.StudyCancelled():
             _finish(plan, event.study, StudyState.CANCELLED, event.at)
         case e.StudyStruck():
             _finish(plan, event.study, StudyState.FAILED, event.at, f"struck by an operator: {event.reason}")
+        case e.StudyDeleted():
+            plan.studies[event.study].deleted = True
         case _:
             assert_never(event)
 

@@ -7,15 +7,17 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 from __future__ import annotations
 
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import NO_PROGRESS, Checkpoint, Node, Progress, Progresses
+from app.domain.search_plan.node import MOST_FAILURES, NO_PROGRESS, Checkpoint, KeptAt, Node, Progress, Progresses
 from app.domain.search_plan.plan import SearchPlan
 from app.domain.search_plan.study import MAX_RESTARTS, Study, Trial, TrialEvent
 
 __all__ = [
     "MAX_RESTARTS",
+    "MOST_FAILURES",
     "NO_PROGRESS",
     "Chain",
     "Checkpoint",
+    "KeptAt",
     "Node",
     "Progress",
     "Progresses",

@@ -22,6 +22,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptAt:
+    """A checkpoint, and the node and step whose state it holds."""
+
+    node: NodeId
+    step: int
+    checkpoint: Checkpoint
+
+    @property
+    def key(self) -> str:
+        return self.checkpoint.key
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
 
@@ -36,6 +49,19 @@ Progresses = Mapping[ChainId, Progress]
 NO_PROGRESS: Progresses = {}
 
 
+Failures = dict[tuple[int, str], list[str]]
+"""What the user's code raised: at which step and what, by its signature; and on which slots, in order."""
+
+MOST_FAILURES = 3
+"""Errors that differ each time count as well, once there are so many times more of them than equal ones may be."""
+
+
+def tries(failures: Failures) -> int:
+    """How many tries these failures have cost: the most of one kind, or a share of all."""
+    counts = [len(slots) for slots in failures.values()]
+    return max(max(counts, default=0), sum(counts) // MOST_FAILURES)
+
+
 @dataclass(slots=True)
 class Node:
     """One set of sequences from step `start` on, under a parent; it has no end of its own.
@@ -47,7 +73,8 @@ class Node:
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
-    failures: what the user's code raised here since a stage was completed: (step, signature) and the slots, in order.
+    failures: what the user's code raised here since a stage was completed.
+    evaluation_failures: the same of its evaluations, each at the step that could not be evaluated since.
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     """
 
@@ -63,7 +90,8 @@ class Node:
     saving: dict[int, ChainId] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
     unsaved: dict[int, int] = field(default_factory=dict)
-    failures: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
+    evaluation_failures: Failures = field(default_factory=dict)
     not_exact: dict[tuple[int, str], None] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
@@ -79,6 +107,10 @@ class Node:
         if self._segment is None:
             self._segment = segment_at(self.hp, self.start)
         return self._segment
+
+    def evaluation_tries(self, step: int) -> int:
+        """How many tries the evaluation at a step has cost, in vain."""
+        return tries({place: slots for place, slots in self.evaluation_failures.items() if place[0] == step})
 
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
         """True when a stage under way will pass `step` here, or evaluates what is kept there.

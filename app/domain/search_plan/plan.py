@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import Node
+from app.domain.search_plan.node import KeptAt, Node
 from app.domain.search_plan.study import Study, Trial
 
 
@@ -20,7 +20,8 @@ class SearchPlan:
     measured: the nodes that have run steps, in the order of their first. version: of the stream, as of the last event
     folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
     studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
-    studies of which no evaluation has reported the metric yet.
+    studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
+    nothing begins with any more and whose objects are to be deleted, by key.
     """
 
     opened: e.PlanOpened | None = None
@@ -36,6 +37,8 @@ class SearchPlan:
     struck: frozenset[StudyId] = frozenset()
     aside: dict[NodeId, Node] = field(default_factory=dict)
     unheard: dict[StudyId, None] = field(default_factory=dict)
+    kept_bytes: int = 0
+    released: dict[str, KeptAt] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

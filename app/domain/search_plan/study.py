@@ -9,7 +9,7 @@ from typing import Any
 from app.domain.ids import NodeId, StudyId, TrialKey
 from app.domain.states import FINAL_STATES, StudyState, TrialEventKind, TrialState
 
-MAX_RESTARTS = 2
+MAX_RESTARTS, KEEP_BEST = 2, 1
 """Of a study that does not say."""
 
 
@@ -69,14 +69,19 @@ class Study:
     deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
     executed: the steps that were run for it; fresh: those of them that nobody had trained before.
+    submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
+    ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
+    nothing is kept for it.
     """
 
     id: StudyId
     spec: dict[str, Any]
     submitted_at: float
+    submitted_version: int = 1
     state: StudyState = StudyState.RUNNING
     finished_at: float | None = None
     error: str | None = None
+    ending: Mapping[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
     history: list[TrialEvent] = field(default_factory=list)
     deepest: dict[NodeId, int] = field(default_factory=dict)
@@ -88,6 +93,7 @@ class Study:
     executed: int = 0
     fresh: int = 0
     gpu_seconds: float = 0.0
+    deleted: bool = False
 
     @property
     def merges(self) -> bool:
@@ -97,10 +103,20 @@ class Study:
         """What its first node is named after: nothing, or the trial itself where the study does not merge."""
         return "" if self.merges else f"{self.id}/{trial}"
 
+    def evaluates(self, step: int) -> bool:
+        """Whether its `eval_every` asks for an evaluation at this step."""
+        every: int | None = self.spec.get("eval_every")
+        return every is not None and step % every == 0
+
     @property
     def max_restarts(self) -> int:
         """How often an error at one step is tried again in a fresh process before it fails a trial."""
         return int(self.spec.get("max_restarts", MAX_RESTARTS))
+
+    @property
+    def keep_best(self) -> int:
+        """Of how many of its best trials the final state is kept."""
+        return int(self.spec.get("keep_best", KEEP_BEST))
 
     @property
     def max_failures(self) -> int | None:

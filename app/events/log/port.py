@@ -126,8 +126,12 @@ class EventLog(ABC):
         """The last position."""
 
     @abstractmethod
+    def versions(self) -> dict[str, int]:
+        """How many events each stream has, by name, sorted."""
+
     def streams(self) -> list[str]:
         """The names of all streams, sorted."""
+        return list(self.versions())
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,9 +71,10 @@ class SqlLog(EventLog):
         with self._database.read() as session:
             return session.scalar(select(HEAD.c.position)) or 0
 
-    def streams(self) -> list[str]:
+    def versions(self) -> dict[str, int]:
+        query = select(STREAMS.c.stream, STREAMS.c.version).order_by(STREAMS.c.stream)
         with self._database.read() as session:
-            return list(session.scalars(select(STREAMS.c.stream).order_by(STREAMS.c.stream)))
+            return {row.stream: row.version for row in session.execute(query)}
 
 
 def _write(session: Session, append: Append) -> list[Recorded]:

@@ -83,6 +83,6 @@ class MemoryLog(EventLog):
         with self._tables.lock:
             return len(self._all)
 
-    def streams(self) -> list[str]:
+    def versions(self) -> dict[str, int]:
         with self._tables.lock:
-            return sorted(self._streams)
+            return {stream: len(self._streams[stream]) for stream in sorted(self._streams)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -29,6 +29,14 @@ class MemoryStudies:
         row = self._tables.studies.get(id)
         if row is not None:
             self._tables.studies.put(id, StudyRow(**{**row.model_dump(), "state": state}))
+
+    def show_due(self, due: Mapping[str, float]) -> None:
+        for row in [row for row in self._tables.studies.values() if row.slots_due != due.get(row.id)]:
+            self._tables.studies.put(row.id, StudyRow(**{**row.model_dump(), "slots_due": due.get(row.id)}))
+
+    def remove(self, id: str) -> None:
+        if self._tables.studies.get(id) is not None:
+            self._tables.studies.remove(id)
 
     def find(self, id: str) -> StudyRow | None:
         return self._tables.studies.get(id)
@@ -144,6 +152,10 @@ class MemoryChains:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, stop=True))
 
+    def ask_preempt(self, chain: str) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, preempt=True))
+
     def expired(self, longest: float = inf) -> list[MemoryChain]:
         return [row for row in self.live() if self._is_expired(row, longest)]
 
@@ -188,8 +200,10 @@ class MemoryChains:
         self._put(begun)
         return Lease(chain, row.stream, row.slot, begun.fence, row.assignment, _flags(begun))
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int) -> ChainFlags:
-        beat = replace(self._held(chain, fence), lease_until=self._tables.clock() + ttl, step=step)
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        row = self._held(chain, fence)
+        left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
+        beat = replace(row, lease_until=self._tables.clock() + ttl, step=step, extra_eval_steps=left)
         self._put(beat)
         return _flags(beat)
 
@@ -264,7 +278,7 @@ class MemoryRows:
 
 
 def _flags(row: MemoryChain) -> ChainFlags:
-    return ChainFlags(row.extra_eval_steps, row.stop)
+    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt)
 
 
 def _not_yours(chain: str) -> Fenced:

@@ -49,6 +49,7 @@ class MemoryChain:
     step: int = 0
     extra_eval_steps: tuple[int, ...] = ()
     stop: bool = False
+    preempt: bool = False
 
 
 class Table(Generic[Row]):

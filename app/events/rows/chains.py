@@ -5,8 +5,8 @@ A chain is never taken over: when its lease has run out it is ended, and the wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -21,7 +21,7 @@ from app.events.tables import CHAINS, LIVE, SLOTS, ChainRow
 HELD = (ChainState.RUNNING, ChainState.SAVING)
 """The states in which a worker has the chain's lease."""
 
-FLAGS = select(CHAINS.c.extra_eval_steps, CHAINS.c.stop).where(
+FLAGS = select(CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt).where(
     CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"), CHAINS.c.state.in_(HELD)
 )
 """Built once: workers ask it all the time."""
@@ -41,10 +41,20 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ChainFlags:
-    """What the scheduler wants of a chain by now: further steps to evaluate and keep, and whether to stop."""
+    """What the scheduler wants of a chain by now: further steps to evaluate and keep, and whether to end.
+
+    stop: nobody wants it any more. preempt: its slot is another study's: it ends after the step under way, however long
+    that takes, with its state kept.
+    """
 
     extra_eval_steps: tuple[int, ...] = ()
     stop: bool = False
+    preempt: bool = False
+
+    @property
+    def end(self) -> bool:
+        """Whether to end after the step under way."""
+        return self.stop or self.preempt
 
 
 class Chains:
@@ -61,7 +71,8 @@ class Chains:
         if self._session.execute(take.returning(SLOTS.c.name)).one_or_none() is None:
             raise SlotTaken(f"Slot {slot} is not free.")
         at = now(self._session)
-        progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": [], "stop": False}
+        progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
+        progress |= {"stop": False, "preempt": False}
         given = {"chain": chain, "stream": stream, "slot": slot, "assignment": dict(assignment)}
         self._session.execute(CHAINS.insert().values(**given, **progress, lease_until=at + ttl, dispatched_at=at))
 
@@ -75,6 +86,10 @@ class Chains:
     def ask_stop(self, chain: str) -> None:
         """Ask the chain's worker to stop at the next step."""
         self._session.execute(_row(chain).values(stop=True))
+
+    def ask_preempt(self, chain: str) -> None:
+        """Ask the chain's worker to keep its state after the step under way, and leave the slot to others."""
+        self._session.execute(_row(chain).values(preempt=True))
 
     def expired(self, longest: float = inf) -> list[ChainRow]:
         """The chains that were not claimed, or not heard of, in time.
@@ -120,21 +135,26 @@ class Chains:
         row = self._session.execute(ready.returning(CHAINS)).one_or_none()
         if row is None:
             raise ChainNotClaimable(f"Chain {chain} is not ready.")
-        flags = ChainFlags(tuple(row.extra_eval_steps), row.stop)
-        return Lease(chain, row.stream, row.slot, row.fence, row.assignment, flags)
+        return Lease(chain, row.stream, row.slot, row.fence, row.assignment, flags_of(row))
 
-    def heartbeat(self, chain: str, fence: int, ttl: float, step: int) -> ChainFlags:
-        """The worker is at `step`; the lease lasts `ttl` seconds from here. Raises `Fenced`."""
+    def heartbeat(self, chain: str, fence: int, ttl: float, step: int, kept: Container[int] = ()) -> ChainFlags:
+        """The worker is at `step`, and kept its state at `kept`; the lease lasts `ttl` seconds from here.
+
+        What was asked for at a step that it had passed by then is asked for no more. Raises `Fenced`.
+        """
         beat = _held(chain, fence).values(lease_until=now(self._session) + ttl, step=step)
-        steps, stop = self._fenced(chain, beat, CHAINS.c.extra_eval_steps, CHAINS.c.stop)
-        return ChainFlags(tuple(steps), stop)
+        row = self._fenced(chain, beat, CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt)
+        left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
+        if len(left) < len(row.extra_eval_steps):
+            self._session.execute(_row(chain).values(extra_eval_steps=list(left)))
+        return replace(flags_of(row), extra_eval_steps=left)
 
     def flags(self, chain: str, fence: int) -> ChainFlags:
         """What a heartbeat would say, without one. Raises `Fenced`."""
         row = self._session.execute(FLAGS, {"chain": chain, "fence": fence}).one_or_none()
         if row is None:
             raise _not_yours(chain)
-        return ChainFlags(tuple(row.extra_eval_steps), row.stop)
+        return flags_of(row)
 
     def advance(self, chain: str, fence: int, index: int) -> None:
         """The stage before is done, and stage `index` is now under way. Raises `Fenced`."""
@@ -181,6 +201,11 @@ class Chains:
 
     def _rows(self, query: Select[Any]) -> list[ChainRow]:
         return fresh_rows(self._session, query)
+
+
+def flags_of(row: Any) -> ChainFlags:
+    """What a chain's row says that is wanted of it."""
+    return ChainFlags(tuple(row.extra_eval_steps), row.stop, row.preempt)
 
 
 def _row(chain: str) -> Update:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select, text, tuple_, update
+from collections.abc import Mapping
+
+from sqlalchemy import delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.events.tables import ACTIVE, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
@@ -22,6 +24,16 @@ class Studies:
     def set_state(self, id: str, state: str) -> None:
         """Say how a study stands now."""
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(state=state))
+
+    def show_due(self, due: Mapping[str, float]) -> None:
+        """So many slots are due to these studies by now; the others compete with nobody."""
+        self._session.execute(update(STUDIES).where(STUDIES.c.slots_due.is_not(None)).values(slots_due=None))
+        for study, slots in due.items():
+            self._session.execute(update(STUDIES).where(STUDIES.c.id == study).values(slots_due=slots))
+
+    def remove(self, id: str) -> None:
+        """The study is not listed any more."""
+        self._session.execute(delete(STUDIES).where(STUDIES.c.id == id))
 
     def find(self, id: str) -> StudyRow | None:
         """The study, if there is one of that id."""

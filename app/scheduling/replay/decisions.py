@@ -8,7 +8,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.scheduling.replay.report import Json
 from app.scheduling.tuners import sampler_of
-from app.scheduling.tuners.base import Context, NewTrial
+from app.scheduling.tuners.base import Context, End, NewTrial
 from app.scheduling.tuners.driver import TunerDriver
 from app.scheduling.tuners.samplers.base import NonAdaptive, Sampler
 from stagetree.spec import StudySpec
@@ -39,6 +39,8 @@ def as_recorded(event: e.Event, with_hp: bool) -> Json:
             return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
         case e.TrialPrioritized():
             return _prioritized(event)
+        case e.StudyCompleted() if event.reason:
+            return {"kind": "complete", "reason": dict(event.reason)}
     return {"kind": "complete"}
 
 
@@ -49,7 +51,7 @@ def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
 def context_of(study: Study, event: e.Event) -> Context:
     """What the tuner looked at beside the history when it decided so."""
     if isinstance(event, e.StudyCompleted):
-        return Context(elapsed=event.at - study.submitted_at)
+        return Context(elapsed=round(max(0.0, event.at - study.submitted_at), 3))
     return Context.recorded(getattr(event, "reason", {}))
 
 
@@ -66,6 +68,8 @@ def named(decision: Json | None) -> str:
             return f"the end of trial {trial}"
         case {"kind": "prioritize", "trial": trial, "priority": priority}:
             return f"priority {priority:g} for trial {trial}"
+        case {"reason": {"by": by}}:
+            return f"the end of the study by its {by}"
     return "the end of the study"
 
 
@@ -98,6 +102,8 @@ class Judge:
                 return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
             case Prioritize():
                 return _prioritized(action)
+            case End():
+                return {"kind": "complete", "reason": dict(action.reason)}
         return {"kind": "complete"} if study.active == 0 else None
 
     def _drawn(self, study: Study) -> Json | None:

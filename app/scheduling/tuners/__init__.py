@@ -11,7 +11,7 @@ from collections.abc import Callable
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.asha import Asha
+from app.scheduling.tuners.asha import Asha, AshaByPrediction
 from app.scheduling.tuners.base import NewTrial, Tuner
 from app.scheduling.tuners.custom import custom
 from app.scheduling.tuners.driver import TunerDriver
@@ -24,6 +24,7 @@ from app.scheduling.tuners.pop import Pop
 from app.scheduling.tuners.samplers import SAMPLERS, Enqueued, Sampler
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
+from app.scheduling.tuners.watched import watched
 from stagetree.spec import AshaTuner, SamplingTuner, StudySpec
 
 TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
@@ -46,6 +47,14 @@ TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
 
 def tuner_of(spec: StudySpec) -> Tuner:
     """The tuner that a study file asks for. Raises `stagetree.spec.SpecError` where it is none that this server has."""
+    if isinstance(spec.tuner, AshaTuner) and spec.tuner.promote_by == "predicted":
+        return watched(spec, AshaByPrediction)
+    if spec.stop_hopeless is not None:
+        return watched(spec, lambda spec, forecasts: _plain(spec))
+    return _plain(spec)
+
+
+def _plain(spec: StudySpec) -> Tuner:
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
         return AshaStopping(spec)
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.brackets > 1:

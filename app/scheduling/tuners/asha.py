@@ -7,12 +7,14 @@ was passed over may still go up when more results make the top 1/eta wider.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from app.domain.commands import Extend
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
+from app.scheduling.tuners.forecasts import Forecasts
 from app.scheduling.tuners.rungs import Rung, rung_steps
 from stagetree.spec import StudySpec
 
@@ -80,3 +82,22 @@ class Asha(Tuner):
         if self._started < self._limit:
             return NewTrial(steps=self._bracket.steps[0], reason={"rung": 0})
         return None
+
+
+class AshaByPrediction(Asha):
+    """ASHA in which a trial counts by what its curve is foretold to come to at `max_steps`, when it comes to a rung.
+
+    Everything else is as it is. What is foretold follows from the history, and is not foretold anew.
+    """
+
+    def __init__(self, spec: StudySpec, forecasts: Forecasts) -> None:
+        super().__init__(spec)
+        self._forecasts = forecasts
+
+    def loss(self, event: TrialEvent) -> float:
+        """The foretold metric, turned so that less is better; the measured one at the top rung."""
+        loss = super().loss(event)
+        if not math.isfinite(loss) or event.steps >= self._forecasts.horizon:
+            return loss
+        mean = self._forecasts.posterior([event.trial]).mean([self._forecasts.horizon])[0, 0]
+        return self._sign * float(f"{mean:.6g}")

@@ -48,6 +48,13 @@ class NewTrial:
     reason: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """The study ends, whatever its tuner would want: no tuner says so, its driver does."""
+
+    reason: Mapping[str, Any]
+
+
 Next = NewTrial | Start | Extend | Stop | Prioritize
 
 

@@ -10,7 +10,8 @@ from app.domain.commands import Start, TunerAction
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.base import NOWHERE, Context, NewTrial, Next, Tuner
+from app.scheduling.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner
+from app.scheduling.tuners.endings import Endings
 from app.scheduling.tuners.samplers import Sampler
 from stagetree.spec import SpecError, StudySpec
 
@@ -40,6 +41,7 @@ class TunerDriver:
             self._tuner: Tuner = tuner_of(parsed)
             if self._sampler is not None and (size := self._sampler.size()) is not None:
                 self._tuner.set_max_trials(size)
+        self._endings = Endings(parsed)
         self._context = NOWHERE
         self._unread: list[TrialEvent] = []
         self._position = self._proposed = self._active = 0
@@ -58,6 +60,8 @@ class TunerDriver:
         self._context = context
         news = study.history[self._position :]
         self._unread += news
+        for event in news:
+            self._endings.observe(event)
         self._position += len(news)
         self._active = study.active
         return bool(news)
@@ -65,8 +69,11 @@ class TunerDriver:
     def suggest(self, room: int) -> tuple[TunerAction, ...]:
         """What the study wants next: one action if fewer than `room` of its trials are active; many of an eager tuner.
 
-        Asked again with nothing new to see, it says the same. Raises `TunerFailed`.
+        Asked again with nothing new to see, it says the same. A study that is to end wants nothing. Raises
+        `TunerFailed`.
         """
+        if self.end() is not None:
+            return ()
         self._read()
         most = BATCH if self._tuner.eager else int(self._active < room)
         asked = (self._position, most)
@@ -75,15 +82,27 @@ class TunerDriver:
                 self._suggested = (asked, tuple(self._actions(most)))
         return self._suggested[1]
 
+    def end(self) -> End | None:
+        """The end of the study, if something else than its tuner ends it now."""
+        reason = self._endings.due(self._context.elapsed)
+        return None if reason is None else End(reason)
+
+    @property
+    def seconds(self) -> float:
+        """When to ask again though nothing has happened, counted from the submission; infinite if never."""
+        return self._endings.seconds
+
     def is_done(self) -> bool:
         """True when nothing is wanted, and nothing is under way that could change that. Raises `TunerFailed`."""
         if self._active or self._tuner.open_ended:
             return False
         return not self.suggest(room=1)
 
-    def expected(self) -> Next | None:
+    def expected(self) -> Next | End | None:
         """What the tuner wants, from what was observed alone: for replay. Raises `TunerFailed`."""
         self._read()
+        if (end := self.end()) is not None:
+            return end
         with _blaming("the tuner"):
             return self._tuner.suggest()
 

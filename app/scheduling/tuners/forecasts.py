@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.domain.search_plan import TrialEvent
@@ -26,10 +26,10 @@ class Forecasts:
     look as if nothing ever rose later. When the model learns follows from the history.
     """
 
-    def __init__(self, spec: StudySpec) -> None:
+    def __init__(self, spec: StudySpec, bounds: Sequence[float | None]) -> None:
         tuner: Any = spec.tuner
         self._metric, self.horizon = spec.metric, int(tuner.max_steps)
-        self._model = CurveModel(spec.mode, tuner.max_steps, (tuner.bounds[0], tuner.bounds[1]))
+        self._model = CurveModel(spec.mode, self.horizon, (bounds[0], bounds[1]))
         self._points: dict[int, dict[int, float]] = {}
         self._bends: dict[int, tuple[Bend, ...]] = {}
         self._complete: list[int] = []

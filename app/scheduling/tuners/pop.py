@@ -1,8 +1,9 @@
 """POP (Rasley et al. 2017, HyperDrive, §3 and §5.3): slots go to the trials that will reach the target.
 
 At each boundary a trial is judged: how likely it is to reach the target before time is up (p), and how soon. Promising
-trials go on in slots of their own, opportunistic ones take turns of one boundary each in the others, poor ones end. A
-trial that nothing is wanted of is suspended by that alone: its state is kept in the plan, and any slot can resume it.
+trials go on in slots of their own, opportunistic ones take turns of one boundary each in the others, the likeliest
+first, poor ones end. A trial that nothing is wanted of is suspended by that alone: its state is kept in the plan, and
+any slot can resume it.
 
 Each judgement is recorded with its numbers, as an action that makes the trial so urgent or ends it. What depends on the
 clock or on the number of slots is read from there, so that the history alone says how the study goes on.
@@ -44,10 +45,13 @@ class Class(StrEnum):
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that has not ended: the steps it was asked for, whether it is training, and what was recorded of it."""
+    """A trial that has not ended: the steps it was asked for, whether it is training, its last loss, and what was
+    recorded of it.
+    """
 
     steps: int
     training: bool = True
+    loss: float = math.inf
     judged: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -71,12 +75,11 @@ class Pop(Tuner):
         self._next_point = dict(zip(self._points, self._points[1:], strict=False))
         self._targets: list[float] = list(tuner.targets())
         self._is_given, self._best = bool(self._targets), math.inf
-        self._forecasts, self._context = Forecasts(spec), Context()
-        self._example: int | None = None  # the trial that goes to the end for the model to learn from
+        self._forecasts, self._context = Forecasts(spec, tuner.bounds), Context()
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
         self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once
-        self._turns: dict[int, None] = {}  # judged and not training, in the order of their turns
+        self._turns: dict[int, None] = {}  # judged and not training, in the order in which they came there
         self._pools: tuple[int, Pools] | None = None  # with the slots they are for; None: to be computed again
 
     def set_max_trials(self, trials: int) -> None:
@@ -95,7 +98,6 @@ class Pop(Tuner):
                 self._trials[event.trial] = _Trial(event.steps)
             case TrialEventKind.PROMOTE if event.trial in self._trials:
                 self._resume(event.trial, event.steps)
-                self._example = event.trial if event.reason.get("example") else self._example
             case TrialEventKind.PRIORITIZE if event.trial in self._trials:
                 self._take_judgement(event)
             case TrialEventKind.RESULT:
@@ -119,7 +121,7 @@ class Pop(Tuner):
         self._best = min(self._best, loss := self.loss(event))
         trial = self._trials.get(event.trial)
         if trial is not None and event.steps == trial.steps:
-            trial.training = False
+            trial.training, trial.loss = False, loss
             if event.steps not in self._next_point:
                 self._end(event.trial)
             elif event.steps % self._boundary:
@@ -139,7 +141,7 @@ class Pop(Tuner):
 
     def _end(self, number: int) -> None:
         self._trials.pop(number, None)
-        self._pools, self._example = None, None if number == self._example else self._example
+        self._pools = None
         for waiting in (self._turns, self._between, self._unjudged):
             waiting.pop(number, None)
 
@@ -179,8 +181,7 @@ class Pop(Tuner):
 
     def _may_end(self, number: int, judged: Reason) -> bool:
         """Whether p may end a trial: not before there are examples, and a curve, unless it has no time left."""
-        has_learnt = self._forecasts.has_learnt or self._context.slots == 1  # it has no slot to spare for examples
-        known = has_learnt and self._forecasts.has_shape(number)
+        known = self._forecasts.has_learnt and self._forecasts.has_shape(number)
         return known or not self._ahead(number, judged["seconds_per_step"])
 
     def _forecast(self, number: int) -> Reason:
@@ -232,37 +233,24 @@ class Pop(Tuner):
         return None if number is None else self._extend(number)
 
     def _next_turn(self) -> Next | None:
-        """Promising trials as long as they have slots, then new ones, then opportunistic ones in turn, then any."""
+        """Promising trials as long as they have slots, then new ones, then opportunistic ones, then any."""
         promising = [number for number in self._turns if self._trials[number].is_promising]
-        best = min(promising, key=lambda number: (-self._trials[number].p, number), default=None)
         training = sum(trial.training and trial.is_promising for trial in self._trials.values())
-        if best is not None and training < self._divided().slots:
-            return self._extend(best)
-        if (example := self._next_example()) is not None:
-            return example
+        if promising and training < self._divided().slots:
+            return self._extend(self._likeliest(promising))
         if self._started < self._limit:
             return NewTrial(steps=self._points[0], reason=self._noted({}))
-        turn = next((number for number in self._turns if not self._trials[number].is_promising), best)
-        return None if turn is None else self._extend(turn)
+        others = [number for number in self._turns if not self._trials[number].is_promising]
+        return self._extend(self._likeliest(others or promising)) if self._turns else None
 
-    def _next_example(self) -> Extend | None:
-        """Where the model has no examples and takes nobody for promising, it may be wrong about all of them: then one
-        trial after the other goes to the end, each the best there is when its turn is.
-        """
-        if self._forecasts.has_learnt or self._divided().slots or self._context.slots == 1:
-            return None
-        number = self._example
-        if number is None:
-            number = min(self._turns, key=self._last_loss, default=None)
-        return self._extend(number, example=True) if number in self._turns else None
+    def _likeliest(self, numbers: list[int]) -> int:
+        """Of trials that wait, the one with the highest p; of equal ones, the one that is best now."""
+        return min(numbers, key=lambda number: (-self._trials[number].p, self._trials[number].loss, number))
 
-    def _last_loss(self, number: int) -> tuple[float, int]:
-        return self._sign * self._forecasts.curve(number).values[-1], number
-
-    def _extend(self, number: int, **why: Any) -> Extend:
+    def _extend(self, number: int) -> Extend:
         trial = self._trials[number]
-        kept = {name: trial.judged[name] for name in ("class", "p") if name in trial.judged}
-        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted({**kept, **why}))
+        why = {name: trial.judged[name] for name in ("class", "p") if name in trial.judged}
+        return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted(why))
 
     def _noted(self, reason: Reason) -> Reason:
         """A reason with what was looked at beside the history."""

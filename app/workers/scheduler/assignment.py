@@ -17,6 +17,7 @@ from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import SlotTaken
 from app.scheduling.assignment import ChainAssignment, assign, resume_point
+from app.scheduling.balance import EVEN, Balance
 from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.placement import Candidates, place, without_trainer
@@ -45,24 +46,24 @@ class Assignment:
     def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
         self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
 
-    def assign(self, slots: Candidates) -> Candidates:
+    def assign(self, slots: Candidates, balance: Balance = EVEN) -> Candidates:
         """Give work to free slots, until one of both runs out; the slots as they are then.
 
-        Raises `DatabaseUnavailable`.
+        balance: what is due to each study. Raises `DatabaseUnavailable`.
         """
         frontiers = self._with_trainer(slots) if slots.free else []
-        while slots.free and (placed := self._next(frontiers, slots)) is not None:
+        while slots.free and (placed := self._next(frontiers, slots, balance)) is not None:
             if not self._give(placed, len(slots.free)):
                 break
             slots = Candidates(slots.well, [slot for slot in slots.free if slot is not placed.slot])
             self._outlook.refresh(placed.frontier.id, fresh=False)
         return slots
 
-    def _next(self, frontiers: Sequence[Frontier], slots: Candidates) -> Placed | None:
+    def _next(self, frontiers: Sequence[Frontier], slots: Candidates, balance: Balance) -> Placed | None:
         """The most urgent path that a slot can take now."""
         passed_over: dict[PlanId, set[Place]] = {}
         for _ in range(MOST_PASSED_OVER):
-            choice = self._ports.policy(frontiers, passed_over)
+            choice = self._ports.policy(frontiers, passed_over, balance)
             if choice is None:
                 return None
             frontier, spans = choice
@@ -93,7 +94,7 @@ class Assignment:
         chain, plan = self._ports.new_id(), placed.frontier.plan
         stages = stages_of(plan, placed.spans)
         budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // sharers
-        assignment = assign(plan, placed.frontier.id, placed.spans, stages, budget)
+        assignment = assign(placed.frontier, placed.spans, stages, budget)
         try:
             self._record(chain, placed, assignment, stages)
         except SlotTaken:

@@ -56,10 +56,12 @@ class Flags:
         if not news:
             return
 
+        told = dict(self._told[stream])
+
         def tell(rows: RowsPort) -> None:
             for chain, flags in news.items():
-                if flags.steps:
-                    rows.chains.ask_evaluation(chain, flags.steps)
+                if new := flags.steps - told.get(chain, _Told()).steps:
+                    rows.chains.ask_evaluation(chain, new)
                 if flags.stop:
                     rows.chains.ask_stop(chain)
 

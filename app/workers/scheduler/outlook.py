@@ -30,11 +30,13 @@ class Outlook:
             del self._frontiers[stream]
         for stream in self._unusable - versions.keys():
             self._set_usable(stream)
-        for row in live:
-            self._take_in_progress(row)
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)
+        for row in live:
+            self._take_in_progress(row)  # of the stage in which the log has it by now
+        for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:
+            self.refresh(stream, fresh=False)
 
     def frontiers(self) -> list[Frontier]:
         """Of all plans that can be looked at."""

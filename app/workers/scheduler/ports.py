@@ -28,8 +28,9 @@ class Ports:
 
     notify: tells the worker of a chain on a slot that it was told something; it would find out by itself. limits: what
     a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. elapsed: any clock that
-    does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. pause: waits after a lost
-    race. show: puts on record, when that is due, that this scheduler has looked.
+    does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
+    studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
+    waits after a lost race. show: puts on record, when that is due, that this scheduler has looked.
     """
 
     records: Records
@@ -40,6 +41,7 @@ class Ports:
     lease_seconds: float
     intermediate_bytes: int
     limits: Limits = LIMITS
+    turn_seconds: float | None = None
     clock: Callable[[], float] = time.time
     elapsed: Callable[[], float] = time.monotonic
     pause: Callable[[int], None] = back_off

@@ -15,6 +15,7 @@ from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.overview import candidates, overview
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.reaper import Reaper
+from app.workers.scheduler.sharing import Sharing
 from app.workers.scheduler.tuning import Tuning
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Scheduler:
         self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
         self._outlook, self._dispatch = Outlook(ports), Dispatch(ports)
         self._assignment = Assignment(ports, self._outlook, self._dispatch)
+        self._sharing = Sharing(ports)
 
     def tick(self) -> bool:
         """Look at how things stand and decide what is next; whether it came to its end.
@@ -61,10 +63,13 @@ class Scheduler:
         self._tuning.forget(seen.versions)
         self._tuning.slots = room = max(1, len(seen.slots))
         self._tune(room)
-        slots = self._assignment.assign(candidates(seen))
+        slots = candidates(seen)
+        balance = self._sharing.look(self._outlook.frontiers(), slots)
+        slots = self._assignment.assign(slots, balance)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
-            self._assignment.assign(slots)
+            slots = self._assignment.assign(slots, balance)
+        self._sharing.make_room(self._outlook.frontiers(), balance, seen, slots)
         self._flags.send(self._outlook.frontiers())
 
     def _tune(self, room: int) -> None:

@@ -7,6 +7,7 @@ away, or writers that are faster, are nobody's failure.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Container, Sequence
 from itertools import count
 
@@ -26,7 +27,7 @@ from stagetree.spec import SpecError
 
 logger = logging.getLogger(__name__)
 
-Ending = c.CloseStudy | c.FailStudy | c.CheckFailures
+Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 
 
 class Tuning:
@@ -41,6 +42,7 @@ class Tuning:
         self._ports = ports
         self._drivers: dict[str, dict[StudyId, TunerDriver]] = {}  # by plan
         self._asked: dict[str, tuple[int, int]] = {}  # by plan: the version and room it was asked at last
+        self._deadlines: dict[str, float] = {}  # by plan: when it is asked again though nothing has happened
 
     def tune(self, stream: str, room: int) -> bool:
         """Ask the tuners of a plan, if anything has changed for them; whether anything may have followed.
@@ -60,6 +62,7 @@ class Tuning:
         for stream in [stream for stream in self._asked if stream not in busy]:
             del self._asked[stream]
             self._drivers.pop(stream, None)
+            self._deadlines.pop(stream, None)
 
     def _tune_plan(self, stream: str, room: int) -> bool:
         with self._ports.plans.holding(stream, fresh=False) as plan:
@@ -79,7 +82,8 @@ class Tuning:
 
     def _was_asked(self, stream: str, version: int, room: int) -> bool:
         at, before = self._asked.get(stream, (0, 0))
-        return at == version and room <= before
+        is_due = stream in self._deadlines and self._ports.clock() >= self._deadlines[stream]
+        return at == version and room <= before and not is_due
 
     def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
         """What ends the study if its trials fail too much."""
@@ -97,6 +101,8 @@ class Tuning:
                 self._observe(plan, study, driver)
                 drivers[study.id] = driver
         self._drivers[stream] = drivers
+        deadlines = [plan.studies[name].submitted_at + driver.seconds for name, driver in drivers.items()]
+        self._deadlines[stream] = min(deadlines, default=math.inf)
         return dict(drivers)
 
     def _observe(self, plan: SearchPlan, study: Study, driver: TunerDriver) -> bool:
@@ -119,6 +125,8 @@ class Tuning:
         try:
             while driver.suggest(room) and self._apply(stream, name, driver, room):
                 begun = True
+            if driver.end() is not None:
+                return self._end_early(stream, name, driver)
             if driver.is_done():
                 self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
                 return True
@@ -156,6 +164,19 @@ class Tuning:
             return decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
 
         return decided
+
+    def _end_early(self, stream: str, name: StudyId, driver: TunerDriver) -> bool:
+        """End a study that something else than its tuner ends, if that still holds when it is put on record."""
+
+        def decided(plan: SearchPlan) -> Sequence[Event]:
+            study = plan.studies[name]
+            if not _is_tuned_by(study, driver):
+                return ()
+            self._observe(plan, study, driver)
+            end, at = driver.end(), self._ports.clock()
+            return () if end is None else decide(plan, c.EndStudy(study=name, reason=dict(end.reason), at=at))
+
+        return bool(self._ports.transact(stream, decided))
 
     def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:

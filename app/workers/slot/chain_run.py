@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from app.domain import events as e
 from app.domain.ids import NodeId
@@ -51,13 +51,13 @@ class ChainRun:
             claim, work.intermediate_bytes, parts.records, parts.outbox, parts.saver
         )
         self._facts: list[e.Event] = []
-        self._reasons: set[str] = set()
         self._end_state: State | None = None
         self._waits_since: float | None = None
 
     @property
     def pulse(self) -> Pulse:
-        return Pulse(self.claim, self.execution.step, self._waits_since)
+        step = self.execution.step  # first: what is kept at a step is known before it is passed
+        return Pulse(self.claim, step, self._waits_since, self.execution.kept)
 
     @property
     def is_between_stages(self) -> bool:
@@ -68,7 +68,8 @@ class ChainRun:
     def flags(self) -> ChainFlags:
         """What the scheduler wanted when the chain was claimed, and wants by now."""
         now, first = self._parts.flags(self.claim.chain), self._lease.flags
-        return ChainFlags((*first.extra_eval_steps, *now.extra_eval_steps), first.stop or now.stop)
+        steps = (*first.extra_eval_steps, *now.extra_eval_steps)
+        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt)
 
     def run_stage(self) -> bool:
         """Train the next stage; whether it was completed. If not, the chain is over."""
@@ -103,19 +104,18 @@ class ChainRun:
         execution.begin(parts.clock())
         log = parts.logs.begin(self.claim.chain, self._work, execution.index)
         parts.host.begin(self._work, execution.index, self._read, log)
-        self._reasons.clear()
-        self._note_inexact(parts.host.changes)
+        self._facts += execution.not_exact(parts.host.changes)
         while True:
             self._check_ours()
             match execution.next(self._outside()):
                 case Train(until):
                     self._state_facts()
                     trained_to = parts.host.train(self._work, until, self._on_progress)
-                    self._note_inexact(map(used, parts.host.operations))
+                    self._facts += execution.not_exact(map(used, parts.host.operations))
                     execution.reached(trained_to)
                 case Evaluate():
                     self._facts.append(execution.evaluated(parts.host.evaluate()))
-                    self._note_inexact(map(used, parts.host.operations))
+                    self._facts += execution.not_exact(map(used, parts.host.operations))
                 case Save(is_intermediate):
                     self._save(is_intermediate)
                 case Complete():
@@ -127,13 +127,6 @@ class ChainRun:
 
     def _read(self, resume: ResumePoint) -> State:
         return self._parts.reader.read(resume, self._check_wanted)
-
-    def _note_inexact(self, reasons: Iterable[str]) -> None:
-        """Facts of what is not exact from here on; of each reason one in a stage."""
-        for reason in reasons:
-            if reason not in self._reasons:
-                self._reasons.add(reason)
-                self._facts.append(self.execution.not_exact(reason))
 
     def _on_progress(self, step: int) -> int:
         if self.claim.over.is_set():
@@ -151,7 +144,7 @@ class ChainRun:
 
     def _check_wanted(self) -> None:
         self._check_ours()
-        if self.flags.stop:
+        if self.flags.end:
             raise Stopped
 
     def _state_facts(self, *more: e.Event, proof: Alongside | None = None, is_news: bool = False) -> None:
@@ -172,10 +165,8 @@ class ChainRun:
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
         self._state_facts(done, proof=self._moved_on(place, is_last), is_news=news)
-        self._save_end(stage)
-        if is_last:
-            self._end([execution.finished()], lambda rows: rows.chains.finish(self.claim.chain, self.claim.fence))
-        else:
+        self._save_end(stage, [execution.finished()] if is_last else [])
+        if not is_last:
             self._waits_since = parts.clock()
 
     def _moved_on(self, place: tuple[str, str, int], is_last: bool) -> Alongside:
@@ -205,21 +196,35 @@ class ChainRun:
         else:
             self._upload(stage, execution.step, state, copied_at - begun_at, is_intermediate)
 
-    def _save_end(self, stage: e.Stage) -> None:
+    def _save_end(self, stage: e.Stage, last_words: Sequence[e.Event]) -> None:
+        """last_words: about the chain, if this was its end. They go on record together with the last checkpoint."""
         state, self._end_state = self._end_state, None
         if state is not None:
-            self._upload(stage, stage.end, state, 0.0, False)
+            self._upload(stage, stage.end, state, 0.0, False, last_words)
+        elif last_words:
+            self._end(last_words, self._finish)
 
-    def _upload(self, stage: e.Stage, step: int, state: State, seconds: float, is_intermediate: bool) -> None:
+    def _upload(
+        self,
+        stage: e.Stage,
+        step: int,
+        state: State,
+        seconds: float,
+        is_intermediate: bool,
+        last_words: Sequence[e.Event] = (),
+    ) -> None:
         def then(stored: Stored, upload_seconds: float) -> None:
             self._parts.save_seconds[self._work.plan] = seconds + upload_seconds
             fact = kept(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
                 self._intermediates.keep(fact)
             else:
-                self._parts.outbox.put(self.claim, [fact], is_news=True)
+                proof, is_last = (self._finish, True) if last_words else (None, False)
+                self._parts.outbox.put(self.claim, [fact, *last_words], proof, is_last=is_last, is_news=True)
 
-        self._parts.saver.save(self.claim, f"{self._work.plan}/{stage.node}/{step}", state, then)
+        place = f"{self._work.plan}/{stage.node}/{step}"
+        is_branch_point = step == stage.end and self._work.stages.index(stage) in self._work.branch_points
+        self._parts.saver.save(self.claim, place, state, then, is_branch_point=is_branch_point)
 
     # ------------------------------------------------------------------------------------------------ endings
 
@@ -268,6 +273,9 @@ class ChainRun:
             describe(rows, me, versions, note)
 
         return over if sentence is None else sentence.added_to(over)
+
+    def _finish(self, rows: RowsPort) -> None:
+        rows.chains.finish(self.claim.chain, self.claim.fence)
 
     def _over(self, rows: RowsPort) -> None:
         rows.chains.end(self.claim.chain, self.claim.fence)

@@ -6,19 +6,21 @@ A checkpoint exists because a fact in the log names it; what was written and nev
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from uuid import uuid4
 
-from app.away import Away, store_is_away
-from app.workers.slot.object_store import PART, ObjectStore
+from app.away import store_is_away
+from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.state import State
 
-
-class StoreUnavailable(Away):
-    """The store did not do what it was asked; the message says which object and why. Time may help."""
+MOST_RECENT = 64
+"""So many states are kept in memory at most, however small they are: each is an open file."""
 
 
 class CheckpointUnreadable(Exception):
@@ -35,20 +37,23 @@ class Stored:
 
 
 class CheckpointStore:
-    """Keeps the states that were written or read last in memory, up to so many bytes. Safe to share between threads."""
+    """Keeps the states that were written or read last in memory, up to so many bytes: those where several stages begin
+    before all others. Safe to share between threads."""
 
     def __init__(self, store: ObjectStore, memory_bytes: int = 0) -> None:
         self._store, self._recent = store, _RecentStates(memory_bytes)
 
-    def write(self, place: str, state: State) -> Stored:
-        """Store a state under a new key that begins with `place`. `state` stays the caller's. Raises
-        `StoreUnavailable`."""
+    def write(self, place: str, state: State, *, is_branch_point: bool = False) -> Stored:
+        """Store a state under a new key that begins with `place`. `state` stays the caller's.
+
+        is_branch_point: several stages wait to begin there. Raises `StoreUnavailable`.
+        """
         key, digest = f"{place}-{uuid4().hex[:12]}.safetensors", hashlib.sha256()
         try:
-            self._store.write(key, _parts(state, digest))
+            self._store.write(key, _hashed(state, digest))
         except Exception as error:  # whatever the client of the store raises
             raise StoreUnavailable(f"checkpoint {key} cannot be written: {_say(error)}") from error
-        self._recent.keep(key, state)
+        self._recent.keep(key, state, is_branch_point=is_branch_point)
         return Stored(key, digest.hexdigest(), state.size)
 
     def read(self, key: str, sha256: str) -> State:
@@ -59,16 +64,10 @@ class CheckpointStore:
         """
         if (state := self._recent.copy(key)) is not None:
             return state
-        state, digest = State.empty(), hashlib.sha256()
-        try:
-            for part in self._read(key):
-                digest.update(part)
-                state.append(part)
-            if digest.hexdigest() != sha256:
-                raise CheckpointUnreadable(f"checkpoint {key} is damaged: its SHA-256 is not the one recorded")
-        except BaseException:
+        state, digest = self._fetched(key)
+        if digest != sha256:
             state.close()
-            raise
+            raise CheckpointUnreadable(f"checkpoint {key} is damaged: its SHA-256 is not the one recorded")
         self._recent.keep(key, state)
         return state
 
@@ -82,9 +81,27 @@ class CheckpointStore:
         except Exception as error:
             raise StoreUnavailable(f"checkpoint {key} cannot be deleted: {_say(error)}") from error
 
-    def _read(self, key: str) -> Iterator[bytes]:
+    def _fetched(self, key: str) -> tuple[State, str]:
+        """The object and its hash. One on this machine is read once, and stays where it is; others are copied here."""
+        digest = hashlib.sha256()
+        with self._explained(key):
+            fd = self._store.open(key)
+        state = State.empty() if fd is None else State(fd, os.fstat(fd).st_size)
         try:
-            yield from self._store.read(key)
+            with self._explained(key):
+                for part in self._store.read(key) if fd is None else _parts_of(fd):
+                    digest.update(part)
+                    if fd is None:
+                        state.append(part)
+        except BaseException:
+            state.close()
+            raise
+        return state, digest.hexdigest()
+
+    @contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             if isinstance(error, FileNotFoundError) and not store_is_away(error):
                 raise CheckpointUnreadable(f"checkpoint {key} is not there") from None
@@ -97,16 +114,23 @@ class _RecentStates:
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes, self._lock = limit, 0, Lock()
         self._states: OrderedDict[str, State] = OrderedDict()
+        self._branch_points: set[str] = set()
 
-    def keep(self, key: str, state: State) -> None:
+    def keep(self, key: str, state: State, *, is_branch_point: bool = False) -> None:
         if state.size > self._limit:
             return
         with self._lock:
             self._drop(key)
             self._states[key] = state.copy()
             self._bytes += state.size
-            while self._bytes > self._limit:
-                self._drop(next(iter(self._states)))
+            if is_branch_point:
+                self._branch_points.add(key)
+            while self._bytes > self._limit or len(self._states) > MOST_RECENT:
+                self._drop(self._least_wanted())
+
+    def _least_wanted(self) -> str:
+        """The one used longest ago, of those where only one stage begins, if there are any."""
+        return next((key for key in self._states if key not in self._branch_points), next(iter(self._states)))
 
     def copy(self, key: str) -> State | None:
         with self._lock:
@@ -120,18 +144,29 @@ class _RecentStates:
             self._drop(key)
 
     def _drop(self, key: str) -> None:
+        self._branch_points.discard(key)
         if (state := self._states.pop(key, None)) is not None:
             self._bytes -= state.size
             state.close()
 
 
-def _parts(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
-    """The image in pieces, which are hashed on their way."""
+def _hashed(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
+    """The image in pieces, each of which is hashed while it is written."""
     image = state.view()
-    for begin in range(0, state.size, PART):
-        part = image[begin : begin + PART]
-        digest.update(part)
+    with ThreadPoolExecutor(1, "hash") as hashing:
+        for begin in range(0, state.size, PART):
+            part = image[begin : begin + PART]
+            done = hashing.submit(digest.update, part)
+            yield part
+            done.result()
+
+
+def _parts_of(fd: int) -> Iterator[bytes]:
+    """What is in a file."""
+    place = 0
+    while part := os.pread(fd, PART, place):
         yield part
+        place += len(part)
 
 
 def _say(error: Exception) -> str:

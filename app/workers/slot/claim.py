@@ -11,7 +11,7 @@ from app.away import LostRace
 from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
-from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.events.rows import ChainNotClaimable, Lease, flags_of
 from app.events.rows.ports import ChainRecord, RowsPort
 from app.workers.slot.patience import Patience
 
@@ -61,5 +61,4 @@ class Claiming:
 
 
 def _lease(row: ChainRecord) -> Lease:
-    flags = ChainFlags(tuple(row.extra_eval_steps), row.stop)
-    return Lease(row.chain, row.stream, row.slot, row.fence, row.assignment, flags)
+    return Lease(row.chain, row.stream, row.slot, row.fence, row.assignment, flags_of(row))

@@ -63,7 +63,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nobody wants more of the chain, or its worker is to end; what is there has been kept."""
+    """Nobody wants more of the chain, its slot is another study's, or its worker is to end. What is there is kept."""
 
 
 Action = Train | Evaluate | Save | Complete | Stop
@@ -87,6 +87,7 @@ class ChainExecution:
     """overhead: the share of training time that intermediate checkpoints may take.
 
     index: the stage that is under way or comes next. step: how many steps the model has been trained for.
+    kept: the steps at which its state was kept.
     last_good_step: the last one after which nothing has failed. It is always before the end of the stage, so that a
     failure there concerns someone, namely whoever waits for that end.
     """
@@ -96,7 +97,9 @@ class ChainExecution:
         self.state, self.index, self.step = ExecutionState.CLAIMED, 0, assignment.stages[0].start
         self.last_good_step = self.step
         self._overhead = overhead
-        self._is_in_step, self._trains_from = False, self.step
+        self.kept: frozenset[int] = frozenset()  # made anew each time, since the heartbeat reads it
+        self._is_in_step, self._is_in_evaluation, self._trains_from = False, False, self.step
+        self._reasons: set[str] = set()
         self._evaluated_at, self._saved_at = -1, -1
         self._began_at = self._last_save_at = 0.0
 
@@ -104,6 +107,11 @@ class ChainExecution:
     def stage(self) -> e.Stage:
         """The one that is under way, or the next one."""
         return self.assignment.stages[min(self.index, len(self.assignment.stages) - 1)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no stage of it is trained any more."""
+        return self.state in (ExecutionState.SAVING, ExecutionState.CLOSED)
 
     @property
     def is_last_stage(self) -> bool:
@@ -122,18 +130,20 @@ class ChainExecution:
         self.step, self.last_good_step = stage.start, stage.start if stage.start < stage.end else stage.start - 1
         self._evaluated_at = self._saved_at = -1
         self._trains_from = stage.start
+        self._reasons.clear()
         self._began_at = self._last_save_at = now
 
     def next(self, outside: Outside) -> Action:
         """What to do now."""
-        self._is_in_step = False
+        self._is_in_step = self._is_in_evaluation = False
         if self.step != self._evaluated_at and self.step in self._evaluations(outside.flags):
+            self._is_in_evaluation = True
             return Evaluate()
         if self.step != self._saved_at and (wanted := self._wanted_save(outside)) is not None:
             return wanted
         if self.step >= self.stage.end:
             return Complete()
-        if outside.flags.stop:
+        if outside.flags.end:
             return Stop()
         self._is_in_step, self._trains_from = True, self.step
         self.last_good_step = max(self.last_good_step, self.step)
@@ -145,7 +155,7 @@ class ChainExecution:
         It is not further on once a step is reached where something is to be done: whoever asks may hear of it late.
         """
         self.reached(step)
-        if outside.flags.stop or self._is_intermediate_due(outside):
+        if outside.flags.end or self._is_intermediate_due(outside):
             return 0
         return self._next_stop(outside.flags)
 
@@ -163,7 +173,7 @@ class ChainExecution:
         stage, step = self.stage, self.step
         if step == stage.start:
             return None
-        if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.stop:
+        if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
             return Save(is_intermediate=False)
         return Save(is_intermediate=True) if self._is_intermediate_due(outside) else None
 
@@ -190,14 +200,16 @@ class ChainExecution:
         self._evaluated_at = self.step
         return e.Evaluated(node=self.stage.node, step=self.step, metrics=metrics)
 
-    def not_exact(self, reason: str) -> e.ExactnessLost:
-        """From the first step on that was trained last, or is next; at the end of the stage, if it trains nothing."""
-        step = min(self._trains_from + 1, self.stage.end)
-        return e.ExactnessLost(node=self.stage.node, step=step, reason=reason)
+    def not_exact(self, reasons: Iterable[str]) -> list[e.ExactnessLost]:
+        """Why the stage is not exact, from the first of the steps on that were trained last; of each reason once."""
+        step, new = min(self._trains_from + 1, self.stage.end), [each for each in reasons if each not in self._reasons]
+        self._reasons.update(new)
+        return [e.ExactnessLost(node=self.stage.node, step=step, reason=reason) for reason in new]
 
     def saved(self, now: float) -> None:
         """The state has been copied, and its way to the store has begun."""
         self._saved_at, self._last_save_at = self.step, now
+        self.kept |= {self.step}
 
     def completed(self, now: float) -> e.StageCompleted:
         index, self.index = self.index, self.index + 1
@@ -225,6 +237,7 @@ class ChainExecution:
             error=error,
             seconds=now - self._began_at,
             signature=signature,
+            evaluated=self.step if self._is_in_evaluation else None,
         )
 
     def finished(self) -> e.ChainEnded:

@@ -31,11 +31,15 @@ LOOKING = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """A chain as it stands. waits_since: when its last stage was done, if the message of the next one is not there."""
+    """A chain as it stands. waits_since: when its last stage was done, if the message of the next one is not there.
+
+    kept: the steps up to there at which its state was kept.
+    """
 
     claim: Claim
     step: int
     waits_since: float | None = None
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,8 @@ class Heartbeat:
         claim = pulse.claim
         try:
             with self._records.write() as rows:
-                flags[claim.chain] = rows.chains.heartbeat(claim.chain, claim.fence, self._lease_seconds, pulse.step)
+                chain, fence, ttl = claim.chain, claim.fence, self._lease_seconds
+                flags[chain] = rows.chains.heartbeat(chain, fence, ttl, pulse.step, pulse.kept)
         except Fenced:
             self._lose(claim)
 

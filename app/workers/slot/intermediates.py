@@ -44,8 +44,11 @@ class IntermediateCheckpoints:
                 self._replace(old)
 
     def _replace(self, old: e.CheckpointKept) -> None:
+        """Should this process end in between, the scheduler deletes it."""
+        released = e.CheckpointReleased(node=old.node, step=old.step, key=old.key, reason="replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
-        self._outbox.put(self._claim, [dropped], then=partial(self._saver.delete, self._claim, old.key))
+        record = partial(self._outbox.put, self._claim, [dropped])
+        self._outbox.put(self._claim, [released], then=partial(self._saver.delete, self._claim, old.key, record))
 
     def _is_needed(self, old: e.CheckpointKept) -> bool:
         """Whether another chain begins there, or may do so for all we know."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from app.object_store import StoreUnavailable
 from app.scheduling.assignment import ResumePoint
-from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable, StoreUnavailable
+from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
 from app.workers.slot.notes import Notes
 from app.workers.slot.patience import Patience
 from app.workers.state import State

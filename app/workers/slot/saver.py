@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.workers.slot.checkpoint_store import CheckpointStore, Stored, StoreUnavailable
+from app.object_store import StoreUnavailable
+from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.slot.claim import Claim
 from app.workers.slot.notes import Notes
 from app.workers.slot.patience import Patience
@@ -43,16 +44,24 @@ class Saver:
     def is_idle(self) -> bool:
         return self._thread.is_idle
 
-    def save(self, claim: Claim, place: str, state: State, then: Callable[[Stored, float], None]) -> None:
+    def save(
+        self,
+        claim: Claim,
+        place: str,
+        state: State,
+        then: Callable[[Stored, float], None],
+        *,
+        is_branch_point: bool = False,
+    ) -> None:
         """Store a state, which is the saver's from here on; `then` gets what was stored, and the seconds it took.
 
-        Raises `Closing` if there was no room for it before the slot was to end.
+        is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there never was room for it.
         """
 
         def save() -> None:
             try:
                 begun_at = self._clock()
-                stored = self._write(claim, place, state)
+                stored = self._write(claim, place, state, is_branch_point)
             finally:
                 state.close()
             if stored is not None:
@@ -64,14 +73,16 @@ class Saver:
         """Do something after all that came before, unless the chain is over by then. Does not wait for room."""
         self._thread.put(_Job(claim, do), wait=False)
 
-    def delete(self, claim: Claim, key: str) -> None:
-        """Delete a checkpoint that no fact names any more. What cannot be deleted at once stays as garbage."""
+    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+        """Delete a checkpoint that is released. What cannot be deleted at once is left to the scheduler."""
 
         def delete() -> None:
             try:
                 self._store.delete(key)
             except StoreUnavailable as problem:
-                logger.warning("%s; it stays", problem)
+                logger.info("%s; the scheduler will", problem)
+            else:
+                then()
 
         self.submit(claim, delete)
 
@@ -86,14 +97,14 @@ class Saver:
         if not job.claim.over.is_set():
             job.do()
 
-    def _write(self, claim: Claim, place: str, state: State) -> Stored | None:
+    def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> Stored | None:
         """None if the chain was over before the store took it."""
         try:
             for number in self._patience.tries():
                 if claim.over.is_set():
                     return None
                 try:
-                    return self._store.write(place, state)
+                    return self._store.write(place, state, is_branch_point=is_branch_point)
                 except StoreUnavailable as problem:
                     self._say(number, problem)
             return None

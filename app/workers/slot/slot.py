@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome
 from app.events.records import Records
 from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.object_store import ObjectStore
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.slot import quarantine
@@ -27,7 +28,6 @@ from app.workers.slot.claim import Claim, Claiming
 from app.workers.slot.health import Health
 from app.workers.slot.heartbeat import Description, Heartbeat, Pulse
 from app.workers.slot.notes import Notes
-from app.workers.slot.object_store import ObjectStore
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.owner import Owner
 from app.workers.slot.parts import Parts
@@ -220,7 +220,7 @@ class Slot:
     def _flags(self, chain: str) -> ChainFlags:
         """What is wanted of a chain; everything stops when the worker is to end."""
         flags = self.heartbeat.flags.get(chain, ChainFlags())
-        return ChainFlags(flags.extra_eval_steps, True) if self._is_retiring() else flags
+        return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
         return Description(self._parts.host.versions, self._notes.text)

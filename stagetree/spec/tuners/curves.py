@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Count, common, max_steps_field, num_trials_field
+from stagetree.spec.fields import Bounds, Count, check_bounds, common, max_steps_field, num_trials_field
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.values import as_target
 
@@ -18,14 +18,12 @@ class CurveTuner(SamplingTuner):
 
     num_trials: Count = num_trials_field()
     max_steps: Count = max_steps_field()
-    bounds: Annotated[list[float | None], Field(min_length=2, max_length=2)] = Field(
+    bounds: Bounds = Field(
         default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
     )
 
     def check_study(self, spec: TunedStudy) -> None:
-        least, greatest = self.bounds
-        if least is not None and greatest is not None and not least < greatest:
-            raise FieldError("tuner.bounds", f"must begin with the lesser one, got {least:g} and {greatest:g}")
+        check_bounds(self.bounds, "tuner.bounds")
 
 
 class EarlyTermTuner(CurveTuner):

@@ -8,9 +8,11 @@ from pydantic import Field
 
 from stagetree.spec.errors import FieldError
 from stagetree.spec.fields import (
+    Bounds,
     Count,
     Factor,
     Rate,
+    check_bounds,
     common,
     max_steps_field,
     min_steps_field,
@@ -58,6 +60,13 @@ class AshaTuner(SamplingTuner):
     brackets: Count = Field(
         default=1, description="how many brackets, at least 1: with more than one it is asynchronous Hyperband"
     )
+    promote_by: Literal["result", "predicted"] | None = Field(
+        default=None,
+        description="result (the default) or predicted, the value foretold at max_steps: what trials are ranked by",
+    )
+    bounds: Bounds | None = Field(
+        default=None, description="a list of the least and the greatest value of the metric, null if unknown"
+    )
 
     def check_steps(self) -> None:
         super().check_steps()
@@ -67,6 +76,17 @@ class AshaTuner(SamplingTuner):
             raise FieldError("tuner.max_steps", "is missing: brackets need the number of steps at the top rung")
         if self.brackets > 1 and self.type == "stopping":
             raise FieldError("tuner.brackets", f"must be 1 for the type stopping, got {self.brackets}")
+        if self.promote_by == "predicted":
+            self._check_predicted()
+        elif self.bounds is not None:
+            raise FieldError("tuner.bounds", "must be left out, but where promote_by is predicted")
+
+    def _check_predicted(self) -> None:
+        if self.type == "stopping" or self.brackets > 1:
+            raise FieldError("tuner.promote_by", "must be result, but for the type promotion with one bracket")
+        if self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: the value that is foretold is that at the top rung")
+        check_bounds(self.bounds or [None, None], "tuner.bounds")
 
 
 class HyperbandTuner(SamplingTuner):

@@ -109,7 +109,9 @@ class OptunaMirror:
     """An Optuna study that knows what the history says.
 
     Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
-    again when the study is: CMA-ES seeds by the number of a trial. study: Optuna's; numbers: of its trials, by ours.
+    again when the study is: CMA-ES seeds by the number of a trial.
+
+    study: Optuna's; numbers: of its trials, by ours. open: its trial that values are being asked for.
     """
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
@@ -125,12 +127,12 @@ class OptunaMirror:
         self.numbers: dict[int, int] = {}
         self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
         self._asked = self._read = 0
-        self._open: Trial | None = None
+        self.open: Trial | None = None
 
     def ask(self, key: str) -> Choose:
         """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
         self._give_up()
-        trial = self._open = self._trial(key)
+        trial = self.open = self._trial(key)
         return lambda place, free: _suggest(trial, place, free)
 
     def _trial(self, key: str) -> Trial:
@@ -139,10 +141,10 @@ class OptunaMirror:
         return self.study.ask()
 
     def _give_up(self) -> None:
-        if self._open is not None:
-            self._tell(self._open.number, None)
+        if self.open is not None:
+            self._tell(self.open.number, None)
             self._asked += 1
-            self._open = None
+            self.open = None
 
     # What happened
 
@@ -218,7 +220,8 @@ def _sampler(kind: str, seed: int) -> BaseSampler:
 
     match kind:
         case "tpe":
-            return TPESampler(seed=seed, multivariate=True, constant_liar=True)
+            # each parameter by itself, whatever the library's default: the better of the two on recorded curves
+            return TPESampler(seed=seed, multivariate=False, constant_liar=True)
         case "cmaes":
             return CmaEsSampler(seed=seed, warn_independent_sampling=False)
         case _:

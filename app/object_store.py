@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from app.away import Away
+
 PART = 16 * 2**20
 """Bytes in one piece, on the way there and back."""
 
@@ -19,6 +21,10 @@ S3_OPTIONS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 2}},
 }
 """A connection that nobody answers on is given up in seconds: we try again ourselves."""
+
+
+class StoreUnavailable(Away):
+    """The store did not do what it was asked; the message says which object and why. Time may help."""
 
 
 class ObjectStore(Protocol):
@@ -30,6 +36,9 @@ class ObjectStore(Protocol):
     def read(self, key: str) -> Iterator[bytes]: ...
 
     def delete(self, key: str) -> None: ...
+
+    def open(self, key: str) -> int | None:
+        """A descriptor of the object, where it is a file of this machine; None elsewhere."""
 
 
 class LocalStore:
@@ -43,10 +52,10 @@ class LocalStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         try:
-            with partial.open("wb") as file:
+            with partial.open("wb", buffering=0) as file:
                 for part in parts:
-                    file.write(part)
-                file.flush()
+                    while part:
+                        part = part[file.write(part) :]
                 os.fsync(file.fileno())
             partial.rename(path)
         except BaseException:
@@ -54,14 +63,23 @@ class LocalStore:
             raise
 
     def read(self, key: str) -> Iterator[bytes]:
-        if not self._root.is_dir():
-            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted?")
+        self._check_mounted()
         with (self._root / key).open("rb") as file:
             while part := file.read(PART):
                 yield part
 
+    def open(self, key: str) -> int | None:
+        self._check_mounted()
+        return os.open(self._root / key, os.O_RDONLY)
+
     def delete(self, key: str) -> None:
+        self._check_mounted()
         (self._root / key).unlink(missing_ok=True)
+
+    def _check_mounted(self) -> None:
+        """What is not to be seen just now is neither missing nor deleted."""
+        if not self._root.is_dir():
+            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted?")
 
 
 class FsspecStore:
@@ -88,6 +106,9 @@ class FsspecStore:
         with self._fs.open(f"{self._root}/{key}", "rb", block_size=PART, cache_type="readahead") as file:
             while part := file.read(PART):
                 yield part
+
+    def open(self, key: str) -> int | None:
+        return None
 
     def delete(self, key: str) -> None:
         self._fs.rm_file(f"{self._root}/{key}")

@@ -1,0 +1,73 @@
+"""Take the weights of a trial away, and let go of a study."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from app.api import deleting
+from app.api.kept import kept_state, parts
+from app.api.openapi import refusals
+from app.api.services import Found, Use
+from app.api.strict import StrictRoute
+from app.api.writing import Writing
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.ids import StudyId
+
+router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
+
+Trial = Annotated[int | None, Query(ge=0, description="the trial's number; the best one if left out")]
+Step = Annotated[int | None, Query(ge=1, description="where its value was measured, if left out")]
+Holds = Annotated[
+    Literal["weights", "state"],
+    Query(description="`weights` of the model, by its own names, or the whole `state`, for `stagetree.load_state`"),
+]
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A safetensors file; `Content-Disposition` names it after study, trial and step.",
+        "content": {
+            "application/octet-stream": {
+                "schema": {"type": "string", "format": "binary"},
+                "example": "the bytes of a safetensors file",
+            }
+        },
+    }
+}
+
+
+@router.get(
+    "/checkpoint",
+    summary="Get the weights of a trial",
+    response_class=StreamingResponse,
+    responses={**FILE, **refusals(404)},
+)
+def get_checkpoint(
+    row: Found, use: Use, trial: Trial = None, step: Step = None, holds: Holds = "weights"
+) -> StreamingResponse:
+    """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
+    with use.looking_at(row) as (plan, study):
+        kept = kept_state(plan, study, trial, step)
+    content = parts(use.store, kept.checkpoint, whole=holds == "state")
+    first = next(content)  # what is wrong with it is found before anything is sent
+    name = f'attachment; filename="{row.id}-{kept.file_name}"'
+    headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller
+    media_type = "application/octet-stream"
+    return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
+
+
+@router.delete(
+    "",
+    status_code=204,
+    summary="Delete a study that is over",
+    response_description="It is not listed any more, and what is kept for it alone is deleted.",
+    responses=refusals(404, 409),
+)
+def delete_study(row: Found, use: Use, write: Writing) -> None:
+    """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
+    command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
+    deleting.delete_logs(use.logs, row.id)

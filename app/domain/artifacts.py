@@ -1,0 +1,66 @@
+"""What training leaves behind, as events: metrics, checkpoints, and what is not exact. See `app.domain.events`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.ids import NodeId
+
+Metrics = dict[str, float | None]
+"""Named numbers; None for one that was not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The metrics of the model at a step: a named vector, whatever a tuner makes of it."""
+
+    node: NodeId
+    step: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointKept:
+    """The state at a step is safe under `key`; what no event names does not exist.
+
+    `intermediate`: it was kept inside a stage, because that was cheap: somebody may branch there, or the worker die.
+    """
+
+    node: NodeId
+    step: int
+    key: str
+    sha256: str
+    size: int
+    intermediate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReleased:
+    """Nothing begins any more with the state at a step, so it may be deleted. `CheckpointDropped` says that it was."""
+
+    node: NodeId
+    step: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDropped:
+    """The state at a step is gone, could not be read, or could not be written (no `key`); `reason` says which."""
+
+    node: NodeId
+    step: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactnessLost:
+    """What a stage trained or measured in `node`, up to `step` and further, may differ from a training alone.
+
+    `reason` is in words that follow "3 stages": went on under another torch (2.13.0 after 2.12.0).
+    """
+
+    node: NodeId
+    step: int
+    reason: str

@@ -1,0 +1,9 @@
+"""The only place that refuses: `decide(plan, command)` gives the events that follow, and changes nothing.
+
+Deciding twice does no harm: what is true already yields no event.
+"""
+
+from app.domain.decide.chains import MAX_LOST
+from app.domain.decide.deciding import decide
+
+__all__ = ["MAX_LOST", "decide"]

@@ -1,0 +1,61 @@
+"""What slots are given, and what becomes of it when they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.errors import Conflict
+from app.domain.search_plan import SearchPlan
+from app.domain.states import ChainOutcome, FailureKind
+
+MAX_LOST = 3
+"""A stage that lost its worker this often is taken to kill its worker, and fails."""
+
+
+def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
+    if command.chain in plan.chains:
+        return
+    first = command.stages[0]
+    for stage in command.stages:
+        node = plan.nodes[stage.node]
+        for (chain, _), (begin, end) in node.running.items():
+            start = max(begin, command.progress[chain].step) if chain in command.progress else begin
+            if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (begin, end):
+                raise Conflict(f"steps {start} to {end} of node {node.id} are being trained already")
+        for step in (*node.checkpoints, *node.saving):
+            if stage.start < step <= stage.end:
+                raise Conflict(f"node {node.id} has been trained to step {step} already")
+    if not _can_begin(plan, first):
+        raise Conflict(f"there is no checkpoint of node {first.node} at step {first.start}")
+    yield e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
+
+
+def _can_begin(plan: SearchPlan, stage: e.Stage) -> bool:
+    node = plan.nodes[stage.node]
+    if stage.start in node.checkpoints:
+        return True
+    if stage.start != node.start:
+        return False
+    return node.parent is None or node.start in plan.nodes[node.parent].checkpoints
+
+
+def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
+    chain = plan.chains.get(command.chain)
+    if chain is None:
+        return
+    if command.outcome == ChainOutcome.LOST and not chain.is_trained:
+        stage = chain.stages[chain.index]
+        lost = plan.nodes[stage.node].lost.get(stage.start, 0) + 1
+        if lost >= MAX_LOST:
+            yield e.StageFailed(
+                chain=chain.id,
+                index=chain.index,
+                step=stage.start if stage.end > stage.start else stage.start - 1,
+                kind=FailureKind.POISON,
+                error=f"the worker was lost {lost} times in this stage, from step {stage.start} to {stage.end}",
+                seconds=command.seconds,
+            )
+            return
+    yield e.ChainEnded(chain=chain.id, outcome=command.outcome, steps=command.steps, seconds=command.seconds)

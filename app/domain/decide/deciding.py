@@ -1,0 +1,76 @@
+"""Who decides which command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import keeping
+from app.domain.asking import Trials
+from app.domain.decide import chains, studies, trials
+from app.domain.decide.finding import open_study_of, study_of
+from app.domain.search_plan import SearchPlan
+from stagetree.limits import LIMITS, Limits
+
+
+def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
+    """The events that follow from a command. Raises `Refused` with a sentence that says why."""
+    match command:
+        case c.ApplyTunerActions() | c.AddTrial() | c.Ask() | c.CancelTrial():
+            return tuple(_of_trials(plan, command, limits))
+        case c.AssignChain():
+            return tuple(chains.assign(plan, command))
+        case c.LoseChain():
+            return tuple(chains.lose(plan, command))
+        case c.ReleaseCheckpoints() | c.RecordDeleted():
+            return tuple(keeping.decide(plan, command))
+        case c.SubmitStudy():
+            return tuple(studies.submit(plan, command, limits))
+        case _:
+            return tuple(_of_studies(plan, command, limits))
+
+
+def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Iterator[e.Event]:
+    match command:
+        case c.ApplyTunerActions():
+            study = study_of(plan, command.study)
+            return trials.tune(study, command.actions, Trials(plan, study, limits))
+        case c.AddTrial():
+            study = open_study_of(plan, command.study)
+            return iter([Trials(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])
+        case c.Ask():
+            study = open_study_of(plan, command.study)
+            return trials.ask(study, command.actions, Trials(plan, study, limits))
+        case c.CancelTrial():
+            return trials.cancel(study_of(plan, command.study), command.trial)
+        case _:
+            assert_never(command)
+
+
+def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> Iterator[e.Event]:
+    study = study_of(plan, command.study)
+    match command:
+        case c.PauseStudy():
+            return studies.pause(open_study_of(plan, study.id))
+        case c.ResumeStudy():
+            return studies.resume(open_study_of(plan, study.id))
+        case c.ReopenStudy():
+            return studies.reopen(study, command.trials, limits)
+        case c.CancelStudy():
+            return studies.cancel(study, command.at)
+        case c.CompleteStudy():
+            return studies.complete(study, command.at)
+        case c.CloseStudy():
+            return studies.close(study, command.at)
+        case c.EndStudy():
+            return studies.end(study, command)
+        case c.FailStudy():
+            return studies.fail(study, command.error, command.at)
+        case c.CheckFailures():
+            return studies.check_failures(plan, study, command.at)
+        case c.DeleteStudy():
+            return studies.delete(study, command.at)
+        case _:
+            assert_never(command)

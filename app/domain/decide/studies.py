@@ -1,0 +1,126 @@
+"""How studies begin, go on, and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.asking import refusing
+from app.domain.decide.finding import still_open
+from app.domain.errors import Conflict, Refused
+from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.states import FailureKind, StudyState, TrialState
+from stagetree.limits import Limits, check_size
+
+
+def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator[e.Event]:
+    with refusing("the study"):
+        check_size(command.spec, limits)
+    if plan.opened is None:
+        yield command.plan
+    elif plan.opened != command.plan:
+        raise Conflict("this plan belongs to another trainer, version, arguments or seed")
+    if command.study in plan.studies:
+        raise Conflict(f"there is a study {command.study} already")
+    yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)
+
+
+def pause(study: Study) -> Iterator[e.Event]:
+    if study.state == StudyState.RUNNING:
+        yield e.StudyPaused(study=study.id)
+
+
+def resume(study: Study) -> Iterator[e.Event]:
+    if study.state == StudyState.PAUSED:
+        yield e.StudyResumed(study=study.id)
+
+
+def cancel(study: Study, at: float) -> Iterator[e.Event]:
+    if study.state != StudyState.CANCELLED:
+        yield e.StudyCancelled(study=still_open(study).id, at=at)
+
+
+def complete(study: Study, at: float) -> Iterator[e.Event]:
+    if study.state == StudyState.COMPLETED:
+        return
+    if study.spec["tuner"]["kind"] != "external":
+        raise Conflict(f"study {study.id} has a tuner of its own, which says when it is completed")
+    if study.is_final or study.active:
+        standing = study.state if study.is_final else f"still training ({study.active} trials)"
+        raise Conflict(f"study {study.id} is {standing} and cannot be completed")
+    yield from close(study, at)
+
+
+def end(study: Study, command: c.EndStudy) -> Iterator[e.Event]:
+    if study.is_running:
+        yield e.StudyCompleted(study=study.id, at=command.at, reason=command.reason)
+
+
+GROWS_BY = {
+    "random": "num_trials",
+    "asha": "num_trials",
+    "async_hyperband": "num_trials",
+    "median": "num_trials",
+    "bandit": "num_trials",
+    "hyperband": "loops",
+    "pbt": "populations",
+}
+"""The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
+
+
+def reopen(study: Study, more: int, limits: Limits) -> Iterator[e.Event]:
+    tuner = study.spec["tuner"]
+    if study.state != StudyState.COMPLETED:
+        raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
+    if (field := GROWS_BY.get(tuner["kind"])) is None:
+        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
+    if more <= (had := tuner.get(field, 1)):
+        raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
+    if more > limits.trials:
+        raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
+    spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
+    yield e.StudyReopened(study=study.id, spec={**spec, "tuner": {**tuner, field: more}})
+
+
+def close(study: Study, at: float) -> Iterator[e.Event]:
+    if study.is_final or study.active:
+        return
+    failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
+    if failed and not study.answered:
+        text = f"all {len(failed)} trials failed; {_last_line(failed[0])}"
+        yield e.StudyFailed(study=study.id, error=text, at=at)
+    else:
+        yield e.StudyCompleted(study=study.id, at=at)
+
+
+def fail(study: Study, error: str, at: float) -> Iterator[e.Event]:
+    if not study.is_final:
+        yield e.StudyFailed(study=study.id, error=error, at=at)
+
+
+def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
+    """A metric that is not reported will not be for the other trials either; and a study may bear only so many."""
+    if study.is_final or not study.failed:
+        return
+    failed = [study.trials[number] for number in study.failed]
+    without_metric = next(
+        (trial.error for trial in failed if (trial.error or {}).get("kind") == FailureKind.METRIC), None
+    )
+    if without_metric is not None and study.id in plan.unheard:
+        yield e.StudyFailed(study=study.id, error=without_metric["error"], at=at)
+    elif study.max_failures is not None and len(failed) > study.max_failures:
+        text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_last_line(failed[-1])}"
+        yield e.StudyFailed(study=study.id, error=text, at=at)
+
+
+def _last_line(trial: Trial) -> str:
+    """What a failed trial's error ends with."""
+    error = str((trial.error or {}).get("error", ""))
+    return f"trial {trial.number}: {error.strip().rsplit(chr(10), 1)[-1]}"
+
+
+def delete(study: Study, at: float) -> Iterator[e.Event]:
+    if not study.is_final:
+        raise Conflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
+    yield e.StudyDeleted(study=study.id, at=at)

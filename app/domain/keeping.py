@@ -1,0 +1,112 @@
+"""Which checkpoints must stay, and which serve nobody: what may be deleted is said here, what is in `scheduling`.
+
+A checkpoint must stay while a chain under way begins with it, while somebody waits for what follows from it, and while
+it is the final state of one of the best trials of a study. It serves nobody once every study whose trials came as far
+is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import results
+from app.domain.ids import NodeId
+from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study, Trial
+
+
+def must_stay(plan: SearchPlan) -> set[str]:
+    """The keys of the checkpoints that are in use, or promised."""
+    used = [*_begun_with(plan), *_waited_from(plan)]
+    promised = [kept for study in plan.studies.values() if not study.deleted for kept in _promised(plan, study)]
+    return {kept.key for kept in (*used, *promised)}
+
+
+def decide(plan: SearchPlan, command: c.ReleaseCheckpoints | c.RecordDeleted) -> Iterator[e.Event]:
+    """What follows from a command about checkpoints; nothing where that is so already, or may not be any more."""
+    yield from _release(plan, command) if isinstance(command, c.ReleaseCheckpoints) else _record_deleted(plan, command)
+
+
+def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.CheckpointReleased]:
+    """What has come into use since it was chosen stays."""
+    used = must_stay(plan) | command.named
+    for kept in command.checkpoints:
+        if kept.key not in used and find(plan, kept) is not None:
+            yield e.CheckpointReleased(node=kept.node, step=kept.step, key=kept.key, reason=command.reason)
+
+
+def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.CheckpointDropped]:
+    """Of those that nobody has recorded yet."""
+    for kept in [plan.released[key] for key in command.keys if key in plan.released]:
+        yield e.CheckpointDropped(node=kept.node, step=kept.step, key=kept.key, reason="deleted")
+
+
+def unowned(plan: SearchPlan) -> Iterator[KeptAt]:
+    """The checkpoints to which only studies came that are deleted."""
+    studies = list(plan.studies.values())
+    deleted, others = [s for s in studies if s.deleted], [s for s in studies if not s.deleted]
+    for node in plan.nodes.values() if deleted else ():
+        begin, end = _last_step(others, node), _last_step(deleted, node)
+        yield from (KeptAt(node.id, step, each) for step, each in node.checkpoints.items() if begin < step <= end)
+
+
+def checkpoints(plan: SearchPlan) -> Iterator[KeptAt]:
+    """All of them, each node's before those of its children."""
+    for node in plan.nodes.values():
+        yield from (KeptAt(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
+
+
+def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
+    """The checkpoints on a trial's path up to the steps that it was asked for, by step."""
+    found: dict[int, KeptAt] = {}
+    for name, end in plan.ends(trial):
+        here = plan.nodes[name].checkpoints
+        found |= {step: KeptAt(name, step, here[step]) for step in sorted(here) if step <= end}
+    return found
+
+
+def latest_before(plan: SearchPlan, name: NodeId, step: int) -> KeptAt | None:
+    """The checkpoint from which a node is trained to a step: the last one on the way; None for from nothing."""
+    node: Node | None = plan.nodes[name]
+    while node is not None:
+        at = max((kept for kept in node.checkpoints if kept <= step), default=None)
+        if at is not None:
+            return KeptAt(node.id, at, node.checkpoints[at])
+        step, node = node.start, plan.nodes[node.parent] if node.parent is not None else None
+    return None
+
+
+def find(plan: SearchPlan, kept: KeptAt) -> Checkpoint | None:
+    """The checkpoint, if it is still what the plan holds there."""
+    node = plan.nodes.get(kept.node) or plan.aside.get(kept.node)
+    checkpoint = node.checkpoints.get(kept.step) if node else None
+    return checkpoint if checkpoint is not None and checkpoint.key == kept.key else None
+
+
+def _begun_with(plan: SearchPlan) -> Iterator[KeptAt]:
+    """What the chains under way begin with."""
+    for chain in plan.chains.values():
+        first = chain.stages[0]
+        if first.node in plan.nodes and (kept := latest_before(plan, first.node, first.start)) is not None:
+            yield kept
+
+
+def _waited_from(plan: SearchPlan) -> Iterator[KeptAt]:
+    """What the steps that trials wait for are trained from, or evaluated."""
+    for node in plan.nodes.values():
+        for step in node.waiting:
+            if (kept := latest_before(plan, node.id, step)) is not None:
+                yield kept
+
+
+def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:
+    """The final states of the best trials, and the states in which these were measured."""
+    for trial, result in results.ranked(plan, study)[: study.keep_best] if study.keep_best else []:
+        states = states_of(plan, trial)
+        yield from (states[step] for step in {max(states, default=0), result.step} & states.keys())
+
+
+def _last_step(studies: Iterable[Study], node: Node) -> int:
+    """The last step of a node to which trials of these studies came, or are to come."""
+    return max((study.deepest.get(node.id, -1) for study in studies), default=-1)

@@ -1,0 +1,138 @@
+"""Which checkpoints go when there are too many: those first that cost the least to make again, for their size.
+
+TreeML §4.2.2 keeps the checkpoints of branch points and those inside stages in one cache and evicts by "a cost-benefit
+ratio, proposed in Nectar"; it gives no equation of its own. Nectar's (OSDI 2010, §3.4) is S * dT / (N * M): size, time
+since the last use, number of uses, and the machine time that it took to make. What is largest goes first. We know who
+may still ask, which is better than how long ago somebody did, so a checkpoint is worth
+
+    value = N * M / S
+
+M: seconds to train it again from the checkpoint before it that stays. N: how many trials may go on from it, each for
+as much as its rank promises, so that the best counts as one and the last of 100 as a hundredth. S: bytes. What has the
+least value goes first; its trials, and its cost, then fall to the checkpoint before it, and to those behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from app.domain import keeping, results
+from app.domain.search_plan import KeptAt, Node, SearchPlan, Study
+from app.domain.states import TrialState
+from app.scheduling.costs import Costs
+
+Key = str
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A checkpoint, the one before it, and those for which it is the one before.
+
+    total: seconds from step 0 to it. asked: N of the equation.
+    """
+
+    kept: KeptAt
+    total: float
+    before: _Entry | None = None
+    behind: dict[Key, _Entry] = field(default_factory=dict)
+    asked: float = 0.0
+    is_gone: bool = False
+
+    @property
+    def order(self) -> tuple[float, float, int, str]:
+        """The least goes first: by value; of those that nobody asks for, by what they cost; then by depth and name."""
+        seconds = self.total - (self.before.total if self.before else 0.0)
+        per_byte = seconds / max(1, self.kept.checkpoint.size)
+        return (self.asked * per_byte, per_byte, self.kept.step, self.kept.key)
+
+
+def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[KeptAt]:
+    """The checkpoints that may go, in the order in which they should. What must stay is not among them."""
+    entries = _entries(plan, costs)
+    for study in plan.studies.values():
+        _count(plan, study, entries)
+    used = keeping.must_stay(plan)
+    yield from _by_value([entry for entry in entries.values() if entry.kept.key not in used], used)
+
+
+def to_release(plan: SearchPlan, costs: Costs, excess: int, most: int) -> list[KeptAt]:
+    """What goes so that at least `excess` bytes become free, as far as `most` checkpoints do; fewer if no more may."""
+    chosen: list[KeptAt] = []
+    for kept in dispensable(plan, costs) if excess > 0 else ():
+        chosen.append(kept)
+        excess -= kept.checkpoint.size
+        if excess <= 0 or len(chosen) >= most:
+            break
+    return chosen
+
+
+def _entries(plan: SearchPlan, costs: Costs) -> dict[Key, _Entry]:
+    """All checkpoints, each with the one before it on its way from step 0."""
+    entries: dict[Key, _Entry] = {}
+    ends: dict[str, tuple[float, _Entry | None]] = {}  # where a node begins: seconds until there, and what is kept
+    for node in plan.nodes.values():  # each is there before its children
+        total, before = _beginning(plan, node, ends, costs, entries)
+        ends[node.id] = total, before
+        for step in sorted(node.checkpoints):
+            kept = KeptAt(node.id, step, node.checkpoints[step])
+            entry = _Entry(kept, total + (step - node.start) * costs.seconds_per_step(node), before)
+            if before is not None:
+                before.behind[kept.key] = entry
+            entries[kept.key] = before = entry
+    return entries
+
+
+def _beginning(
+    plan: SearchPlan, node: Node, ends: dict[str, tuple[float, _Entry | None]], costs: Costs, entries: dict[Key, _Entry]
+) -> tuple[float, _Entry | None]:
+    """The seconds to the beginning of a node, and the checkpoint that it is trained from."""
+    if node.parent is None:
+        return 0.0, None
+    parent = plan.nodes[node.parent]
+    total, before = ends[parent.id]
+    steps = [step for step in parent.checkpoints if step <= node.start]
+    if steps:
+        before = entries[parent.checkpoints[max(steps)].key]
+    return total + (node.start - parent.start) * costs.seconds_per_step(parent), before
+
+
+def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
+    """Add the trials of a study to the checkpoints from which they would go on."""
+    if study.is_final:
+        return
+    ranks = {trial.number: rank for rank, (trial, _) in enumerate(results.ranked(plan, study))}
+    for trial in study.trials:
+        if trial.state in (TrialState.ACTIVE, TrialState.COMPLETED):
+            kept = keeping.latest_before(plan, trial.path[-1], trial.steps)
+            if kept is not None:
+                entries[kept.key].asked += 1 - ranks.get(trial.number, 0) / max(1, len(ranks))
+
+
+def _by_value(entries: list[_Entry], used: set[Key]) -> Iterator[KeptAt]:
+    numbers = count()
+    heap = [(entry.order, next(numbers), entry) for entry in entries]
+    heapq.heapify(heap)
+    while heap:
+        order, _, entry = heapq.heappop(heap)
+        if entry.is_gone or order != entry.order:
+            continue  # it has been entered again, with what it is worth by now
+        yield entry.kept
+        for changed in _leave(entry):
+            if changed.kept.key not in used:
+                heapq.heappush(heap, (changed.order, next(numbers), changed))
+
+
+def _leave(entry: _Entry) -> Iterator[_Entry]:
+    """Those that are worth something else once a checkpoint is gone."""
+    entry.is_gone, before = True, entry.before
+    for behind in entry.behind.values():
+        behind.before = before
+        yield behind
+    if before is not None:
+        del before.behind[entry.kept.key]
+        before.behind |= entry.behind
+        before.asked += entry.asked
+        yield before

@@ -1,0 +1,72 @@
+"""How long things take on virtual slots: where a stage is by when, and what a slot does besides steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.scheduling.assignment import ResumePoint
+from app.workers.slot.execution import Action, Evaluate, Save
+
+Place = tuple[str, int]
+"""A node and a step in it, of which a model is in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """Seconds.
+
+    begin: from the moment a slot is free until the first step of its next chain, with a model from nothing. load: the
+    same from a checkpoint. resume: the same where the model is in memory. hand_over: from stage to stage of a chain.
+    evaluate: one evaluation. save: copying a state, in which nothing is trained. upload: until it is stored and on
+    record, while the training goes on.
+    """
+
+    begin: float = 0.0
+    load: float = 0.0
+    resume: float = 0.0
+    hand_over: float = 0.0
+    evaluate: float = 0.0
+    save: float = 0.0
+    upload: float = 0.0
+
+    def beginning(self, point: ResumePoint | None, resident: Place | None) -> float:
+        """Of a chain that begins at a checkpoint, or from nothing, on a slot that has this model in memory."""
+        if point is None:
+            return self.begin
+        return self.resume if resident == (point.node, point.step) else self.load
+
+    def of(self, action: Action) -> float:
+        """How long the slot is busy with it."""
+        match action:
+            case Evaluate():
+                return self.evaluate
+            case Save():
+                return self.save
+        return 0.0
+
+
+NO_OVERHEADS = Overheads()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The steps from `start` on, so many in so many seconds, as they follow each other from a time on."""
+
+    begun_at: float
+    start: int
+    steps: int
+    seconds: float
+
+    def time_of(self, step: int) -> float:
+        """When it is at a step."""
+        return self.begun_at + self.seconds * ((step - self.start) / self.steps if self.steps else 1.0)
+
+    def step_at(self, time: float) -> int:
+        """The last step it has trained by then."""
+        passed = (time - self.begun_at) / self.seconds if self.seconds else 1.0
+        return self.start + max(0, min(self.steps, int(self.steps * passed + 1e-9)))
+
+    def resumed(self, step: int, now: float) -> Timeline:
+        """The same from a step on, which is trained at this time: something else came in between."""
+        late = now - self.time_of(step)
+        return self if abs(late) < 1e-9 else Timeline(self.begun_at + late, self.start, self.steps, self.seconds)

@@ -1,0 +1,269 @@
+"""A chain on a virtual slot: what is next is said by the workers' own state machine, and takes virtual time.
+
+As `app.workers.slot.chain_run` it does what `ChainExecution` says and hands the facts on, with the same proofs. Nothing
+is trained: an evaluation finds what `measure` says, and a state is a key that no other has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+
+from app.domain import events as e
+from app.domain.states import FailureKind
+from app.events.log import Alongside
+from app.events.records import Records
+from app.events.rows.chains import Lease
+from app.events.rows.ports import RowsPort
+from app.scheduling.assignment import ChainAssignment
+from app.simulation.pace import NO_OVERHEADS, Overheads, Place, Timeline
+from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
+
+Measure = Callable[[str, int], e.Metrics]
+"""The metrics of a node after a step."""
+
+
+class Fault(StrEnum):
+    """What goes wrong in a stage: the user's code raises for good, or as often as it is tried; the worker dies."""
+
+    FAIL = "fail"
+    RAISE = "raise"
+    LOSE = "lose"
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether the user's code raises."""
+        return self is not Fault.LOSE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What virtual slots work with.
+
+    clock: virtual seconds. later: calls a function at a time; it says whether anything happened. pace: how long a stage
+    that begins on a slot takes, and what goes wrong in it. keep_every: inside a stage, a checkpoint is kept after each
+    so many steps.
+    """
+
+    records: Records
+    stream: str
+    clock: Callable[[], float]
+    later: Callable[[float, Callable[[], bool]], None]
+    pace: Callable[[e.Stage, str], tuple[float, Fault | None]]
+    measure: Measure
+    keep_every: int | None = None
+    overheads: Overheads = NO_OVERHEADS
+
+
+class VirtualChain:
+    """resident: the model that the slot has in memory. on_death: called when the slot's worker is gone."""
+
+    def __init__(
+        self, slot: str, lease: Lease, world: World, resident: Place | None, on_death: Callable[[], None]
+    ) -> None:
+        self.slot, self.resident, self._on_death, self._is_dead = slot, resident, on_death, False
+        self._lease, self._world, self._flags = lease, world, lease.flags
+        work = ChainAssignment.from_json(lease.assignment)
+        self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
+        self._action: Action | None = None
+        self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
+        self._facts: list[e.Event] = []
+        self._proofs: list[Alongside] = []
+        self._begin(world.overheads.beginning(work.resume, resident))
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the slot has nothing more to do for it."""
+        return self._is_dead or self._execution.is_over
+
+    # ------------------------------------------------------------------------------------------- what the slot hears
+
+    def beat(self) -> None:
+        """Say how far it is, as a heartbeat does."""
+        step = self._step()
+        if step != self._said_step:
+            self._said_step = step
+            with self._world.records.write() as rows:
+                rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step)
+
+    def look(self) -> None:
+        """Hear what the scheduler wants by now."""
+        with self._world.records.read() as rows:
+            self._flags = rows.chains.flags(self._lease.chain, self._lease.fence)
+        if isinstance(self._action, Train):
+            step = self._step()
+            until = self._execution.end_of_training(step, self._outside())
+            self._train(min(max(until, step) if until else step + 1, self._execution.stage.end))
+
+    def _step(self) -> int:
+        """How far the model is by now."""
+        step = self._execution.step
+        return max(step, self._timeline.step_at(self._now)) if isinstance(self._action, Train) else step
+
+    # ------------------------------------------------------------------------------------------------ what is next
+
+    def _begin(self, overhead: float) -> None:
+        """The next stage is under way; a stage without steps takes its time all the same."""
+        stage = self._execution.stage
+        self._execution.begin(self._now)
+        seconds, self._fault = self._world.pace(stage, self.slot)
+        self._timeline = Timeline(self._now + overhead, stage.start, stage.end - stage.start, seconds)
+        if overhead or stage.start == stage.end:
+            self._wake(overhead + (0.0 if stage.end > stage.start else seconds))
+        else:
+            self._go_on()
+
+    def _wake(self, seconds: float) -> None:
+        """What is under way is over then, unless something else is heard of before."""
+        self._turn, turn = self._turn + 1, self._turn + 1
+        self._world.later(self._now + max(0.0, seconds), lambda: turn == self._turn and self._proceed())
+
+    def _proceed(self) -> bool:
+        """What was under way is over; whether anybody is there for whom it is."""
+        action, self._action = self._action, None
+        if isinstance(action, Train):
+            self._execution.reached(self._trains_to)
+        elif action is not None:
+            self._do(action)
+        if self._goes_wrong():
+            self._fail() if self._fault and self._fault.is_raised else self._die()
+        else:
+            self._go_on()
+        return True
+
+    def _go_on(self) -> None:
+        """Do what takes no time, and begin what does."""
+        while not self.is_trained:
+            action = self._execution.next(self._outside())
+            if isinstance(action, Complete):
+                self._complete()
+                return
+            if isinstance(action, Train):
+                self._state_facts()
+                self._action, self._timeline = action, self._timeline.resumed(self._execution.step, self._now)
+                self._train(action.until)
+                return
+            if seconds := self._world.overheads.of(action):
+                self._action = action
+                self._wake(seconds)
+                return
+            self._do(action)
+
+    def _train(self, until: int) -> None:
+        """Up to that step, or to where something is due before."""
+        start, step, every = self._execution.stage.start, self._step(), self._world.keep_every
+        if self._fault and self._fault.is_raised:
+            until = min(until, step + 1)
+        if every:
+            until = min(until, start + ((step - start) // every + 1) * every)
+        self._trains_to = until
+        self._wake(self._timeline.time_of(until) - self._now)
+
+    def _outside(self) -> Outside:
+        """An intermediate checkpoint is due after `keep_every` steps, whatever the last one has cost."""
+        line, every = self._timeline, self._world.keep_every or 0
+        save_seconds = every * line.seconds / line.steps * (1 - 1e-9) if line.steps else inf
+        return Outside(self._now, self._flags, save_seconds)
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    def _do(self, action: Action) -> None:
+        execution = self._execution
+        match action:
+            case Evaluate():
+                metrics = self._world.measure(execution.stage.node, execution.step)
+                self._facts.append(execution.evaluated(metrics))
+            case Save(is_intermediate):
+                execution.saved(self._now)
+                if execution.step < execution.stage.end:
+                    self._upload(execution.stage, execution.step, is_intermediate=is_intermediate)
+            case Stop():
+                self.resident = (execution.stage.node, execution.step)
+                self._end(execution.stopped(self._now))
+
+    def _complete(self) -> None:
+        execution, stage, index = self._execution, self._execution.stage, self._execution.index + 1
+        chain, fence, is_last = self._lease.chain, self._lease.fence, self._execution.is_last_stage
+        self.resident = (stage.node, stage.end)
+        model = {"plan": self._world.stream, "node": stage.node, "step": stage.end}
+        self._facts.append(execution.completed(self._now))
+        if is_last:
+            self._proofs.append(lambda rows: rows.chains.release(chain, fence, model))
+        else:
+            self._proofs.append(lambda rows: rows.chains.advance(chain, fence, index))
+        self._upload(stage, stage.end)
+        if is_last:
+            self._end(execution.finished(), lambda rows: rows.chains.finish(chain, fence))
+        else:
+            self._state_facts()
+            self._begin(self._world.overheads.hand_over)
+
+    def _goes_wrong(self) -> bool:
+        """Whether what was to happen in the stage does so now: in its first step, or at its end."""
+        stage, step = self._execution.stage, self._execution.step
+        is_there = step >= stage.end or (step > stage.start and self._fault is not Fault.LOSE)
+        return self._fault is not None and is_there and not self.is_trained
+
+    def _fail(self) -> None:
+        """The user's code raises in the first step of the stage."""
+        self._facts.clear()
+        stage = self._execution.stage
+        error = (FailureKind.EXCEPTION, "it was meant to fail", "MeantToFail", stage.start)
+        failed = self._execution.failed(*error, self._now)
+        self._end(failed if self._fault is Fault.RAISE else replace(failed, signature=None))
+
+    def _die(self) -> None:
+        """The worker is gone at the end of the stage, before that was kept."""
+        self._is_dead = True
+        with self._world.records.write() as rows:
+            rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, self._execution.stage.end)
+        self._on_death()
+
+    # ------------------------------------------------------------------------------------------------ what is said
+
+    def _upload(self, stage: e.Stage, step: int, *, is_intermediate: bool = False) -> None:
+        """The state is on record once it is stored: what is known besides is said before."""
+        key = f"{stage.node}/{step}-{self._lease.chain}"
+        kept = e.CheckpointKept(node=stage.node, step=step, key=key, sha256="", size=0, intermediate=is_intermediate)
+        if upload := self._world.overheads.upload:
+            self._state_facts()
+            self._uploads_until = max(self._uploads_until, self._now) + upload
+        self._after_uploads([kept], self._guard)
+
+    def _end(self, last: e.Event, proof: Alongside | None = None) -> None:
+        """Last words, after all checkpoints."""
+        facts, self._facts = [*self._facts, last], []
+        self._after_uploads(facts, proof or (lambda rows: rows.chains.end(self._lease.chain, self._lease.fence)))
+        self._state_facts()
+
+    def _after_uploads(self, facts: Sequence[e.Event], proof: Alongside) -> None:
+        if self._uploads_until > self._now:
+            self._world.later(self._uploads_until, lambda: self._record(facts, [proof]))
+        else:
+            self._facts += facts
+            self._proofs.append(proof)
+
+    def _state_facts(self) -> None:
+        """What was found since the last time goes on record."""
+        facts, proofs = self._facts, self._proofs or [self._guard]
+        self._facts, self._proofs = [], []
+        if facts:
+            self._record(facts, proofs)
+
+    def _record(self, facts: Sequence[e.Event], proofs: Sequence[Alongside]) -> bool:
+        def prove(rows: RowsPort) -> None:
+            for proof in proofs:
+                proof(rows)
+
+        if not self._is_dead:
+            self._world.records.log.append(self._world.stream, facts, expected=None, at=self._now, alongside=prove)
+        return not self._is_dead
+
+    def _guard(self, rows: RowsPort) -> None:
+        rows.chains.guard(self._lease.chain, self._lease.fence)
+
+    @property
+    def _now(self) -> float:
+        return self._world.clock()

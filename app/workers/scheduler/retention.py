@@ -1,0 +1,257 @@
+"""Deletes checkpoints: those that no study is left to ask for, and as many others as are more than the budget allows.
+
+In two steps, each a fact: a checkpoint is released, so that nothing begins with it any more, and its object is deleted.
+Whoever comes after a crash in between finds it among the released ones, and goes on. All of it is done outside the
+tick, a few objects at a time. Two schedulers may do it at once: a release is decided on the plan, and deleting twice
+does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.domain import commands as c
+from app.domain import keeping
+from app.domain.decide import decide
+from app.domain.events import Event
+from app.domain.search_plan import KeptAt, SearchPlan
+from app.events.plans import Plans, PlanUnusable
+from app.events.records import Records
+from app.events.transact import Write, back_off, transact
+from app.object_store import ObjectStore
+from app.scheduling.costs import Costs
+from app.scheduling.retention import to_release
+
+logger = logging.getLogger(__name__)
+
+MOST_OBJECTS = 64
+"""So many objects are deleted in one look."""
+MOST_FOLDED = 4
+"""So many plans that have changed are looked at in one look; until all were, nothing goes for the budget."""
+BEGIN, UNTIL = 0.9, 0.8
+"""From which share of the budget on checkpoints go, and down to which: what is being written meanwhile needs room."""
+ON_THE_WAY = 2
+"""So many states each chain may write before the next look; no more than half of the budget is held free for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanUse:
+    """What a plan keeps, as of a version. last_at: when a study of it was submitted, or ended, for the last time.
+
+    has_garbage: whether something is to be deleted whatever the budget. coming_bytes: what chains may write soon.
+    """
+
+    version: int
+    kept_bytes: int
+    is_open: bool
+    last_at: float
+    has_garbage: bool
+    coming_bytes: int = 0
+
+    @classmethod
+    def of(cls, plan: SearchPlan) -> PlanUse:
+        studies = plan.studies.values()
+        times = (study.finished_at or study.submitted_at for study in studies)
+        is_open = bool(plan.chains) or any(not study.is_final for study in studies)
+        garbage = bool(plan.released) or any(True for _ in garbage_of(plan))
+        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if plan.chains else 0
+        coming = ON_THE_WAY * len(plan.chains) * largest
+        return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, coming)
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What one look did. is_done: whether there is nothing more to do for now."""
+
+    objects: int
+    bytes: int
+    is_done: bool
+
+
+class Retention:
+    """budget: bytes for all checkpoints; None for any number. report: told a sentence when the budget cannot be held,
+    and an empty one when it can. begin, until: shares of the budget."""
+
+    def __init__(
+        self,
+        records: Records,
+        plans: Plans,
+        store: ObjectStore,
+        budget: int | None,
+        clock: Callable[[], float],
+        report: Callable[[str], None] = lambda text: None,
+        pause: Callable[[int], None] = back_off,
+        begin: float = BEGIN,
+        until: float = UNTIL,
+    ) -> None:
+        self._begin, self._until = begin, until
+        self._records, self._plans, self._store, self._budget = records, plans, store, budget
+        self._clock, self._report, self._pause = clock, report, pause
+        self._uses: dict[str, PlanUse] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the plans that were looked at."""
+        return sum(use.kept_bytes for use in self._uses.values())
+
+    def look(self) -> Freed:
+        """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
+        is_complete = self._survey()
+        objects = freed = 0
+        for stream in [stream for stream, use in self._uses.items() if use.has_garbage]:
+            number, size = self._free(stream, 0, MOST_OBJECTS - objects)
+            objects, freed = objects + number, freed + size
+        if is_complete and objects < MOST_OBJECTS:
+            number, size = self._make_room(MOST_OBJECTS - objects)
+            objects, freed = objects + number, freed + size
+        return Freed(objects, freed, is_complete and objects < MOST_OBJECTS)
+
+    def survey(self) -> None:
+        """Look at all plans. Raises `DatabaseUnavailable`."""
+        while not self._survey():
+            pass
+
+    def choose(self) -> dict[str, list[KeptAt]]:
+        """What would go by now, by plan, after a `survey`."""
+        excess, chosen = self._excess(), dict[str, list[KeptAt]]()
+        for stream in self._in_order():
+            with self._plans.holding(stream) as plan:
+                going = [*plan.released.values(), *_choice(plan, excess, sys.maxsize)]
+            if going:
+                chosen[stream] = going
+                excess -= sum(kept.checkpoint.size for kept in going)
+        return chosen
+
+    # ------------------------------------------------------------------------------------------------ what there is
+
+    def _survey(self) -> bool:
+        """Look at some plans that have changed; whether all are known as they are."""
+        versions = self._records.log.versions()
+        changed = [stream for stream, version in versions.items() if self._is_behind(stream, version)]
+        for stream in changed[:MOST_FOLDED]:
+            self._see(stream, versions[stream])
+        return len(changed) <= MOST_FOLDED
+
+    def _is_behind(self, stream: str, version: int) -> bool:
+        return stream not in self._uses or self._uses[stream].version < version
+
+    def _see(self, stream: str, version: int) -> None:
+        try:
+            with self._plans.holding(stream) as plan:
+                self._uses[stream] = PlanUse.of(plan)
+        except PlanUnusable as problem:  # the scheduler says so as well; nothing of it goes
+            logger.info("%s", problem)
+            self._uses[stream] = PlanUse(version, 0, True, 0.0, False)
+
+    def _excess(self) -> int:
+        """How many bytes are to go."""
+        if self._budget is None:
+            return 0
+        coming = sum(use.coming_bytes for use in self._uses.values())
+        begin = max(self._budget / 2, min(self._begin * self._budget, self._budget - coming))
+        until = begin - (self._begin - self._until) * self._budget
+        return int(self.kept_bytes - until) if self.kept_bytes > begin else 0
+
+    def _in_order(self) -> list[str]:
+        """The plans in which nothing goes on, the oldest first; then those which keep the most."""
+
+        def order(stream: str) -> tuple[bool, float]:
+            use = self._uses[stream]
+            return use.is_open, -use.kept_bytes if use.is_open else use.last_at
+
+        return sorted(self._uses, key=order)
+
+    # ------------------------------------------------------------------------------------------------ what goes
+
+    def _make_room(self, most: int) -> tuple[int, int]:
+        excess = self._excess()
+        objects = freed = 0
+        for stream in self._in_order() if excess > 0 else ():
+            if objects < most and freed < excess:
+                number, size = self._free(stream, excess - freed, most - objects)
+                objects, freed = objects + number, freed + size
+        self._say(excess - freed if objects < most else 0)
+        return objects, freed
+
+    def _say(self, excess: int) -> None:
+        if self._budget is None:
+            return
+        over = excess > 0 and self.kept_bytes > self._budget
+        text = f"checkpoints take {self.kept_bytes:,} bytes of {self._budget:,}, and none of them may go"
+        self._report(text if over else "")
+
+    def _free(self, stream: str, excess: int, most: int) -> tuple[int, int]:
+        """Delete up to so many objects of a plan; how many, and how many bytes."""
+        if most <= 0:
+            return 0, 0
+        try:
+            with self._plans.holding(stream) as plan:
+                chosen = tuple(_choice(plan, excess, most))
+            if chosen:
+                self._release(stream, chosen, "budget" if excess else "no study")
+            return self._delete(stream, most)
+        except PlanUnusable as problem:
+            logger.info("%s", problem)
+            return 0, 0
+
+    def _release(self, stream: str, chosen: tuple[KeptAt, ...], reason: str) -> None:
+        def decided(plan: SearchPlan) -> Sequence[Event]:
+            command = c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named)
+            return decide(plan, command)
+
+        named = self._named(stream)  # a chain that is given later is in the plan that is decided on
+        self._transact(stream, decided)
+
+    def _delete(self, stream: str, most: int) -> tuple[int, int]:
+        with self._plans.holding(stream, fresh=False) as plan:
+            released = list(plan.released.values())[:most]
+        named = self._named(stream) if released else frozenset()
+        gone = [kept for kept in released if kept.key not in named and self._delete_object(kept.key)]
+        keys = tuple(kept.key for kept in gone)
+        self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=keys)))
+        with self._plans.holding(stream, fresh=False) as plan:
+            self._uses[stream] = PlanUse.of(plan)
+        return len(gone), sum(kept.checkpoint.size for kept in gone)
+
+    def _delete_object(self, key: str) -> bool:
+        """Whether it is gone; else it is tried again at another look."""
+        try:
+            self._store.delete(key)
+        except FileNotFoundError:
+            return True
+        except Exception as error:  # whatever the client of the store raises; nothing is written here
+            logger.warning("checkpoint %s is not deleted yet: %s: %s", key, type(error).__name__, error)
+            return False
+        return True
+
+    def _named(self, stream: str) -> frozenset[str]:
+        """The keys of the checkpoints with which chains under way begin, by their rows."""
+        with self._records.read() as rows:
+            resumed = [row.assignment.get("resume") or {} for row in rows.chains.live(stream)]
+        return frozenset(resume["key"] for resume in resumed if "key" in resume)
+
+    def _transact(self, stream: str, decided: Callable[[SearchPlan], Sequence[Event]]) -> None:
+        write = Write(stream=stream, decide=decided, at=self._clock())
+        transact(self._records.log, self._plans, write, pause=self._pause)
+
+
+def garbage_of(plan: SearchPlan) -> Sequence[KeptAt]:
+    """The checkpoints that no study is left to ask for."""
+    if not any(study.deleted for study in plan.studies.values()):
+        return ()
+    used = keeping.must_stay(plan)
+    return [kept for kept in keeping.unowned(plan) if kept.key not in used]
+
+
+def _choice(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
+    """What is to be released in a plan: the garbage, and what it takes to free so many bytes."""
+    chosen = list(garbage_of(plan))[:most]
+    excess -= sum(kept.checkpoint.size for kept in chosen)
+    if excess > 0 and len(chosen) < most:
+        costs, keys = Costs(), {kept.key for kept in chosen}
+        costs.refit(plan)
+        chosen += [kept for kept in to_release(plan, costs, excess, most - len(chosen)) if kept.key not in keys]
+    return chosen

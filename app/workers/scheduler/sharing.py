@@ -1,0 +1,84 @@
+"""Divides the slots among the studies that compete for them: reckons what is due, and asks chains to make room."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from app.domain.ids import ChainId
+from app.events.records import change
+from app.scheduling.assignment import resume_point
+from app.scheduling.balance import EVEN, Balance, Balancing
+from app.scheduling.frontier import Frontier
+from app.scheduling.placement import Candidates, place
+from app.scheduling.preemption import Takeover, takeovers
+from app.workers.scheduler.overview import Overview
+from app.workers.scheduler.ports import Ports
+
+logger = logging.getLogger(__name__)
+
+SHOW_SECONDS = 1.0
+"""What is due is written down so often at most."""
+
+
+class Sharing:
+    """Does nothing where only one study has anything to do, or where slots are not shared."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._balancing = None if ports.turn_seconds is None else Balancing(ports.turn_seconds)
+        self._shown: Mapping[str, float] | None = None  # by this scheduler: the one before it may have left something
+        self._shown_at = 0.0
+
+    def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> Balance:
+        """What is due to each study by now; it is shown, too. Raises `DatabaseUnavailable`."""
+        if self._balancing is None:
+            return EVEN
+        now = self._ports.elapsed()
+        balance = self._balancing.look(frontiers, len(slots.well), now)
+        self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
+        return balance
+
+    def _show(self, due: Mapping[str, float], now: float) -> None:
+        """Who looks at studies sees it a little later."""
+        if due != self._shown and (not due or now - self._shown_at >= SHOW_SECONDS):
+            change(self._ports.records, lambda rows: rows.studies.show_due(due))
+            self._shown, self._shown_at = due, now
+
+    def make_room(self, frontiers: Sequence[Frontier], balance: Balance, seen: Overview, slots: Candidates) -> None:
+        """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
+
+        Raises `DatabaseUnavailable`.
+        """
+        if self._balancing is None:
+            return
+        self._balancing.settle(frontiers)
+
+        def is_possible(takeover: Takeover) -> bool:
+            return _is_possible(takeover, slots)
+
+        stopping = {ChainId(row.chain) for row in seen.live if row.stop or row.preempt}
+        for takeover in takeovers(frontiers, balance, self._ports.clock(), stopping, is_possible):
+            self._preempt(takeover)
+
+    def _preempt(self, takeover: Takeover) -> None:
+        chain = takeover.chain
+        logger.info("chain %s on %s makes room for study %s", chain.id, chain.slot, takeover.study)
+        change(self._ports.records, lambda rows: rows.chains.ask_preempt(chain.id))
+        self._ports.notify(chain.id, chain.slot)
+
+
+def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
+    """Whether the study has work that the chain's slot would take, and no slot that is free already."""
+    frontier = takeover.frontier
+    head = frontier.longest(study=takeover.study)
+    slot = next((slot for slot in slots.well if slot.name == takeover.chain.slot), None)
+    if head is None or slot is None:
+        return False
+    spans = frontier.path(head, takeover.study)
+    resume = resume_point(frontier.plan, spans[0])
+
+    def takes(free: Candidates) -> bool:
+        return place(frontier.plan, frontier.id, spans, resume, free) is not None
+
+    return not takes(slots) and takes(Candidates(slots.well, [slot]))

@@ -1,0 +1,143 @@
+"""The weights of a trial over HTTP, and studies that are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from safetensors.torch import load, load_file
+
+from app.api.services import Services
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.object_store import PART, open_store
+from app.workers.state import State
+from stagetree import AsyncStudy, Client, Conflict, NotFound, Study, load_state
+from stagetree.runtime import state_format
+from tests.api.world import Workers
+
+WEIGHTS = {"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3)}
+
+
+@pytest.fixture
+def store(use: Services, tmp_path: Path) -> Iterator[Path]:
+    use.__dict__["store"] = open_store(str(tmp_path / "checkpoints"))
+    yield tmp_path / "checkpoints"
+
+
+def keep(use: Services, workers: Workers, study: str, number: int, state: object = None) -> e.CheckpointKept:
+    """The last state of a trial is stored."""
+    model = {"model": WEIGHTS if state is None else state, "epoch": 3}
+    written = State(*state_format.write({"trainer": model, "generators": {}}))
+    image = bytes(written.view())
+    written.close()
+    trial = workers.plan(study).studies[StudyId(study)].trials[number]
+    key = f"p/{trial.path[-1]}/{trial.steps}.safetensors"
+    use.store.write(key, [memoryview(image)])
+    digest = sha256(image).hexdigest()
+    fact = e.CheckpointKept(node=trial.path[-1], step=trial.steps, key=key, sha256=digest, size=len(image))
+    workers.record(study, fact)
+    return fact
+
+
+@pytest.fixture
+def trained(tuned: str, use: Services, workers: Workers, store: Path) -> str:
+    """A study both of whose trials are trained; the second is the better one."""
+    for number, value in ((0, 0.5), (1, 0.75)):
+        workers.finish(tuned, workers.assign(tuned, number), {"accuracy": value})
+        keep(use, workers, tuned, number)
+    return tuned
+
+
+def test_the_weights_of_the_best_trial_are_a_safetensors_file(http: TestClient, trained: str) -> None:
+    answer = http.get(f"/studies/{trained}/checkpoint")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-disposition"] == f'attachment; filename="{trained}-trial-1-step-40.safetensors"'
+    assert answer.headers["content-type"] == "application/octet-stream"
+    found = load(answer.content)
+    assert found.keys() == WEIGHTS.keys()
+    assert all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def test_a_trial_and_a_step_can_be_named(http: TestClient, trained: str) -> None:
+    answer = http.get(f"/studies/{trained}/checkpoint?trial=0&step=40")
+    assert "trial-0-step-40" in answer.headers["content-disposition"]
+    refused = http.get(f"/studies/{trained}/checkpoint?trial=0&step=7")
+    assert refused.status_code == 404
+    assert refused.json()["detail"].startswith("the state of trial 0 after step 7 is not kept; the steps that are: ")
+    assert http.get(f"/studies/{trained}/checkpoint?holds=all").status_code == 422
+
+
+def test_what_is_damaged_or_gone_is_refused_before_anything_is_sent(
+    http: TestClient, trained: str, store: Path
+) -> None:
+    [path] = [path for path in store.rglob("*.safetensors") if "/40" in str(path)][-1:]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    answers = [http.get(f"/studies/{trained}/checkpoint?trial={number}") for number in (0, 1)]
+    assert sorted(answer.status_code for answer in answers) == [200, 404]
+    assert "is damaged" in next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
+    path.unlink()
+    answers = [http.get(f"/studies/{trained}/checkpoint?trial={number}") for number in (0, 1)]
+    assert "is not there" in next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
+
+
+def test_a_store_that_is_away_is_not_a_checkpoint_that_is_gone(http: TestClient, trained: str, store: Path) -> None:
+    store.rename(store.with_name("elsewhere"))
+    answer = http.get(f"/studies/{trained}/checkpoint")
+    assert answer.status_code == 503 and "is it mounted?" in answer.json()["detail"]
+
+
+def test_large_tensors_come_in_parts(
+    http: TestClient, tuned: str, use: Services, workers: Workers, store: Path
+) -> None:
+    large = {"weight": torch.arange(PART // 4 + 100, dtype=torch.float32)}
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    keep(use, workers, tuned, 0, large)
+    assert torch.equal(load(http.get(f"/studies/{tuned}/checkpoint").content)["weight"], large["weight"])
+
+
+def test_the_client_writes_it_to_a_folder(server: str, trained: str, tmp_path: Path) -> None:
+    with Client(server) as client:
+        path = client.checkpoint(trained, tmp_path / "best")
+        assert path == tmp_path / "best" / f"{trained}-trial-1-step-40.safetensors"
+        assert torch.equal(load_file(path)["weight"], WEIGHTS["weight"])
+        state = load_state(client.checkpoint(trained, tmp_path / "whole", trial=0, holds="state"))
+        assert state["epoch"] == 3 and torch.equal(state["model"]["bias"], WEIGHTS["bias"])
+        with pytest.raises(NotFound, match="is not kept"):
+            client.checkpoint(trained, tmp_path, step=3)
+    with Study.open(trained, url=server) as study:
+        assert study.checkpoint(tmp_path).exists()
+    assert not list(tmp_path.rglob("*.partial"))
+    assert AsyncStudy.checkpoint.__doc__
+
+
+def test_a_study_that_is_over_can_be_deleted(http: TestClient, trained: str, use: Services, tmp_path: Path) -> None:
+    refused = http.delete(f"/studies/{trained}")
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == f"study {trained} is running: cancel it before it is deleted"
+    http.post(f"/studies/{trained}:cancel")
+    assert http.delete(f"/studies/{trained}").status_code == 204
+    assert http.get(f"/studies/{trained}").status_code == 404
+    assert http.delete(f"/studies/{trained}").status_code == 404
+    assert http.get("/studies").json()["items"] == []
+
+
+def test_others_that_share_its_plan_lose_nothing(http: TestClient, trained: str, workers: Workers, server: str) -> None:
+    from tests.api.world import changed
+
+    other = http.post("/studies", json=changed(name="other")).json()["study"]
+    workers.tune(other)
+    before = http.get(f"/studies/{other}").json()
+    with Client(server) as client:
+        with pytest.raises(Conflict, match="cancel it before it is deleted"):
+            client.delete(trained)
+        client.cancel(trained)
+        client.delete(trained)
+    after = http.get(f"/studies/{other}").json()
+    assert after["best"] == before["best"] and after["trials"] == before["trials"]
+    assert http.get(f"/studies/{other}/plan").json()["studies"] == [other]
+    assert http.post(f"/studies/{other}:replay").json()["identical"]

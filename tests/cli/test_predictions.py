@@ -1,0 +1,72 @@
+"""What is foretold of the trials of a `pop` study, as the commands show it: made-up curves, in a store nobody runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from commandline import Stagetree
+
+from app.domain import events as e
+from app.domain.search_plan import Node, Study
+from app.domain.states import TrialState
+from app.events.database import Database
+from app.events.records import SqlRecords
+from app.events.transact import record
+from tests.tuners.worlds import STUDY, simulator, spec
+
+ENDS = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+POP = {"kind": "pop", "num_trials": 6, "max_steps": 20, "boundary": 2, "bounds": [0, 1], "target": 0.799}
+
+
+def rising(node: Node, step: int) -> e.Metrics:
+    end = node.segment.values(node.start)["end"]
+    assert isinstance(end, float)
+    return {"accuracy": end * (1 - math.exp(-step / 4))}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[Path, Study]:
+    """A store with the study as it is half-way, and the study."""
+    tuner = POP | {"sampler": "grid"}
+    study = spec(tuner, space={"end": ENDS}, metric="accuracy", mode="max", merge=False, eval_every=1)
+    world = simulator(study, slots=2, measure=rising)
+    for _ in range(20):
+        assert world.advance(), "the study is not over"
+    database = Database(f"sqlite:///{tmp_path / 'stagetree.db'}")
+    database.create()
+    records = SqlRecords(database)
+    record(records.log, "plan-1", world.events, at=1.0, alongside=lambda rows: None)
+    records.close()
+    return tmp_path, world.plan.studies[STUDY]
+
+
+def test_predictions_are_in_the_list_and_at_a_trial(stagetree: Stagetree, store: tuple[Path, Study]) -> None:
+    folder, study = store
+    judged = [trial for trial in study.trials if trial.standing and trial.state != TrialState.STOPPED]
+    listed = stagetree("trials", STUDY, "--dir", folder)
+    assert listed.out.splitlines()[0].split()[5:9] == ["class", "p", "seconds", "to"]
+    shown = {
+        trial["trial"]: trial.get("prediction")
+        for trial in stagetree("trials", STUDY, "--dir", folder, "-o", "json").json
+    }
+    for trial in judged:
+        numbers = {name: trial.standing[name] for name in ("class", "p", "expected_seconds", "target")}
+        assert shown[trial.number] == numbers | {"step": trial.standing["steps"]}
+        said = stagetree("trial", STUDY, trial.number, "--dir", folder).out
+        assert f"predicted {trial.standing['class']} at step {trial.standing['steps']}: reaches 0.799 with p " in said
+    ranked = stagetree("trials", STUDY, "--dir", folder, "--sort", "p", "-o", "json").json
+    chances = [trial["prediction"]["p"] for trial in ranked if "prediction" in trial]
+    assert judged and chances == sorted(chances, reverse=True)
+
+
+def test_replay_prints_each_reclassification_with_its_numbers(stagetree: Stagetree, store: tuple[Path, Study]) -> None:
+    folder, study = store
+    said = stagetree("replay", STUDY, "--dir", folder)
+    lines = [line for line in said.out.splitlines() if "prioritize" in line]
+    judgements = [event.reason for event in study.history if event.kind == "prioritize"]
+    assert said.code == 0 and len(lines) == len(judgements) > 0
+    for line, reason in zip(lines, judgements, strict=True):
+        assert f"{reason['class']} after step {reason['steps']}: p {reason['p']} of 0.799, " in line
+        assert f"{reason['own_slots']} of 2 slots theirs" in line

@@ -1,0 +1,96 @@
+"""What the README proposes is done as it stands there, and no page has a block that nobody walks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs_pages import DOCS, PAGES, ROOT, blocks, prose
+
+README = ROOT / "README.md"
+WALKED = {
+    "quick-start.md": "test_quick_start.py",
+    "rest-api.md": "test_quick_start.py",
+    "trainers.md": "test_quick_start.py",
+    "sequences.md": "test_quick_start.py",
+    "spaces-and-studies.md": "test_quick_start.py",
+    "sdk.md": "test_python_pages.py",
+    "coming-from-optuna.md": "test_python_pages.py",
+    "coming-from-ray-tune.md": "test_python_pages.py",
+    "coming-from-wandb.md": "test_python_pages.py",
+    "curves.md": "test_readme.py",
+    "writing.md": "../tuners/test_custom.py",
+}
+"""Where the programs and commands of each page are run. Study files without more are parsed in test_pages.py."""
+
+OTHER_TERMINAL = ("stagetree up", "stagetree submit", "stagetree watch")
+"""What the README does with a server, as the quick start does."""
+
+
+def test_every_page_is_walked() -> None:
+    for page in PAGES:
+        languages = {block.language for block in blocks(page)}
+        if languages & {"python", "sh"}:
+            test = Path(__file__).parent / WALKED[page.name]
+            assert page.name in test.read_text(), f"{page.name} is not run by {test.name}"
+
+
+def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
+    """They are shown, not run: they install, wait for ever, or are for another machine."""
+    elsewhere = (
+        "make ",
+        "docker ",
+        "redis-server ",
+        "stagetree up",
+        "curl -N",
+        "celery ",
+        "alembic ",
+        "uvicorn ",
+        "STAGETREE_",
+        "pip ",
+    )
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "" and "eval-rst" not in block.text:
+                assert block.text.startswith(elsewhere), f"{page.name}: {block.text}"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout in which the demo was run, with fewer steps."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    said = _stagetree(folder, "run", "examples/digits/study.yaml", "--set", "tuner.max_steps=1", "--slots", "2")
+    assert "Kept in .stagetree (" in said.stderr
+    return folder
+
+
+def test_what_the_readme_and_the_demo_propose(ran: Path) -> None:
+    proposed = re.findall(r"`(stagetree [^`]*)`", prose(README))
+    proposed += re.findall(r'echo "  (stagetree .*?)   ', (ROOT / "Makefile").read_text())
+    here = [command for command in proposed if not command.startswith(OTHER_TERMINAL)]
+    assert len(here) >= 5
+    for command in here:
+        assert _stagetree(ran, *command.split()[1:]).stdout, command
+
+
+def _stagetree(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done
+
+
+def test_the_programs_about_curves() -> None:
+    """curves.md, with the curves of some trials that ended."""
+    from app.scheduling.curves import Curve
+
+    steps = tuple(range(10, 101, 10))
+    ended = [Curve(steps, tuple(0.5 + 0.03 * trial - 1 / step for step in steps)) for trial in range(8)]
+    names: dict[str, object] = {"ended": ended}
+    for block in blocks(DOCS / "curves.md"):
+        exec(compile(block.text, "curves.md", "exec"), names)
+    assert names["first"]

@@ -1,0 +1,36 @@
+"""Decays that come late on a trunk under way, real processes: the idle slot begins at the trunk's last checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stacks import Service
+from toys import trials
+
+TRUNK = 5000
+"""Steps: more than a minute, so that nothing here waits for its end."""
+
+
+def decay(stable_until: int) -> dict[str, Any]:
+    """Warm-up, stable, and ten steps of decay."""
+    return {"lr": {"family": "wsd", "peak": 0.1, "warmup": 5, "stable_until": stable_until, "decay": 10}}
+
+
+def kept(stack: Service, study: str, most: int) -> list[int]:
+    """The steps up to `most` at which a state is on record by now."""
+    events = (event["data"] for event in stack.client.events(study) if event["type"] == "CheckpointKept")
+    return [event["step"] for event in events if event["step"] <= most]
+
+
+def test_a_late_decay_costs_the_steps_from_the_last_checkpoint(stack: Service) -> None:
+    trunk = stack.submit(trials("late", (decay(TRUNK), TRUNK + 10), seconds=0.02, eval_every=5))
+    stack.wait_for_step(trunk, 60)
+    last = max(kept(stack, trunk, 45))
+    late = stack.submit(trials("late", (decay(45), 55), seconds=0.02, eval_every=None))
+    found = stack.wait(late)
+    assert stack.client.study(trunk, trials=False)["state"] == "running", "the other slot did it meanwhile"
+    stack.client.cancel(trunk)
+    chains = [event["data"] for event in stack.client.events(late) if event["type"] == "ChainAssigned"]
+    begun = min(chain["stages"][0]["start"] for chain in chains if chain["stages"][0]["study"] == late)
+    assert found["state"] == "completed"
+    assert last <= begun <= 45 and found["steps"]["executed"] == 55 - begun

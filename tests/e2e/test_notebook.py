@@ -1,0 +1,68 @@
+"""A notebook in a kernel of its own: a trainer in a cell, a service that trains it, and what the cells show."""
+
+from __future__ import annotations
+
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tests.e2e.test_local import STUDY, TRAINER
+
+UNMEASURED = STUDY.replace('metric="n"', 'metric="m"')
+CELLS = {
+    "trainer": TRAINER,
+    "server": "import stagetree\nserver = stagetree.local(slots=1)\nserver",
+    "created": f"study = server.create(trainer=Count, {STUDY})\nstudy",
+    "waited": "study.wait()",
+    "frame": "study.dataframe()",
+    "history": "study.plot.history()",
+    "plot": "study.plot",
+    "wrong": f"server.create(trainer=Count, {UNMEASURED}).wait(show=False)",
+    "stopped": "server.stop()\nserver",
+}
+Shown = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """What each cell shows, by its media types."""
+    notebook = new_notebook(cells=[new_code_cell(source) for source in CELLS.values()])
+    folder: Path = tmp_path_factory.mktemp("notebook")
+    NotebookClient(notebook, km=KernelManager(), timeout=120).execute(cwd=str(folder))
+    return {
+        name: [output["data"] for output in cell.outputs if "data" in output]
+        for name, cell in zip(CELLS, notebook.cells, strict=True)
+    }
+
+
+def test_while_it_is_trained(shown: Shown) -> None:
+    """One place of the cell's output, updated in place: bars, the best trial; then the study itself."""
+    live, study = shown["waited"]
+    assert live["text/plain"].startswith("count-") and " completed · 2/2 trials" in live["text/plain"]
+    assert '<progress value="2" max="2"></progress> 2/2' in live["text/html"]
+    assert '<progress value="6" max="6"></progress> 6/6' in live["text/html"]
+    assert "n <b>6</b> (trial 1 after 3 steps) lr=2" in live["text/html"]
+    assert study["text/html"].count("<tr>") == 3
+    assert "completed, 2 trials, best n 6 (trial 1 after 3 steps)" in study["text/plain"]
+
+
+def test_results(shown: Shown) -> None:
+    assert "n@3" in shown["frame"][0]["text/html"]
+    assert any("image/png" in data for data in shown["history"])
+    assert "history, curves" in shown["plot"][0]["text/plain"]
+
+
+def test_a_study_that_failed_says_why(shown: Shown) -> None:
+    [study] = shown["wrong"]
+    for kind in ("text/plain", "text/html"):
+        assert "failed" in study[kind] and "the trainer does not report 'm'" in unescape(study[kind])
+
+
+def test_the_service(shown: Shown) -> None:
+    assert "slots: 1" in shown["server"][0]["text/plain"]
+    assert "stopped" in shown["stopped"][0]["text/plain"]

@@ -1,0 +1,76 @@
+"""Memory for checkpoints is used again, and never while anybody may read what is in it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import torch
+
+from app.workers.state import State
+from stagetree.runtime import buffers, state_format
+from stagetree.runtime.buffers import Buffers
+
+
+def saved(pool: Buffers, value: float, given_back: list[int]) -> State:
+    """A state of these numbers, as a process that trains hands it on."""
+    layout = state_format.Layout.of({"weights": torch.full((1000,), value)})
+    buffer = pool.take(layout.size)
+    layout.fill(buffer.area)
+    return State(os.dup(buffer.fd), layout.size, lambda: given_back.append(buffer.number))
+
+
+def value_of(state: State) -> float:
+    return float(state_format.unpack(bytes(state.view()))["weights"].unique())
+
+
+def test_what_was_given_back_is_filled_again() -> None:
+    pool, given_back = Buffers("cpu"), list[int]()
+    first = saved(pool, 1.0, given_back)
+    inode = os.fstat(first.fd).st_ino
+    first.close()
+    assert given_back == [0]
+    pool.give_back(given_back)
+    second = saved(pool, 2.0, given_back)
+    assert os.fstat(second.fd).st_ino == inode and value_of(second) == 2.0
+
+
+def test_a_state_that_somebody_has_is_not_overwritten() -> None:
+    pool, given_back = Buffers("cpu"), list[int]()
+    first = saved(pool, 1.0, given_back)
+    kept = first.copy()
+    first.close()
+    first.close()
+    assert not given_back
+    second = saved(pool, 2.0, given_back)
+    assert (value_of(kept), value_of(second)) == (1.0, 2.0)
+    kept.close()
+    assert given_back == [0]
+
+
+def test_what_a_model_was_loaded_from_is_never_used_again() -> None:
+    """Its tensors may lie in there still: a trainer may keep what `load_state_dict` was given."""
+    pool, given_back = Buffers("cpu"), list[int]()
+    state = saved(pool, 1.0, given_back)
+    copy = state.copy()
+    copy.lend()
+    weights = state_format.unpack(mmap.mmap(copy.fd, 0, access=mmap.ACCESS_COPY))["weights"]
+    copy.close()
+    state.close()
+    pool.give_back(given_back)
+    saved(pool, 2.0, given_back)
+    assert weights.unique() == 1.0 and not given_back
+
+
+def test_another_size_takes_other_memory_and_little_lies_idle() -> None:
+    pool = Buffers("cpu")
+    sizes = [buffers.GRAIN * number for number in (1, 2, 8, 40)]
+    taken = [pool.take(size) for size in sizes]
+    pool.give_back(buffer.number for buffer in taken)
+    assert len(pool.free) == buffers.MOST_FREE
+    again = pool.take(sizes[-1] - 5)
+    assert again is taken[-1]
+    assert pool.take(1) not in taken  # eight times too large is too much
+    pool.forget()
+    pool.give_back([again.number])
+    assert not pool.free

@@ -1,0 +1,23 @@
+"""What stages under way will pass: the index over all of them says what the node says, looking at each."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.ids import ChainId, NodeId
+from app.domain.search_plan import Node, Progress
+from app.scheduling.reach import Reach
+
+STEPS = st.integers(0, 12)
+SPANS = st.lists(st.tuples(STEPS, STEPS).map(lambda ends: (min(ends), max(ends))), max_size=5)
+PROGRESS = st.dictionaries(st.integers(0, 4), st.builds(Progress, STEPS, st.frozensets(STEPS, max_size=3)), max_size=5)
+
+
+@given(SPANS, PROGRESS)
+def test_the_index_covers_what_the_node_covers(spans: list[tuple[int, int]], known: dict[int, Progress]) -> None:
+    node = Node(NodeId("n"), None, 0, {})
+    node.running = {(ChainId(str(number)), 0): span for number, span in enumerate(spans)}
+    progress = {ChainId(str(number)): each for number, each in known.items()}
+    reach = Reach(node, progress)
+    assert [reach.covers(step) for step in range(14)] == [node.covers(step, progress) for step in range(14)]

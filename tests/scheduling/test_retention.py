@@ -1,0 +1,188 @@
+"""What goes when there are too many checkpoints, and what never does."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import keeping
+from app.domain.search_plan import KeptAt, SearchPlan
+from app.scheduling.costs import Costs
+from app.scheduling.frontier import Frontier
+from app.scheduling.retention import dispensable, to_release
+from tests.plans import Story, steps, tried
+
+
+class Seconds(Costs):
+    """Steps of known length."""
+
+    def refit(self, plan: SearchPlan) -> bool:
+        return False
+
+    def seconds_per_step(self, node: Any) -> float:
+        return 1.0
+
+
+def going(story: Story) -> list[tuple[str, int]]:
+    return [(kept.node, kept.step) for kept in dispensable(story.plan, Seconds())]
+
+
+def release(story: Story, *chosen: KeptAt) -> tuple[e.Event, ...]:
+    return story.give(c.ReleaseCheckpoints(checkpoints=chosen, reason="budget"))
+
+
+def trained(*trials: tuple[dict[str, Any], int], **fields: Any) -> Story:
+    """A study of these trials, trained to its end."""
+    story = Story()
+    story.submit(*trials, **fields)
+    story.drain(Frontier(story.plan))
+    return story
+
+
+TRUNK = [({"lr": steps(0.1, value, milestones=[4])}, 10) for value in (0.2, 0.3, 0.4)]
+"""Three trials that part at step 4."""
+
+
+def test_what_is_cheap_to_make_again_for_its_size_goes_first() -> None:
+    story = trained(({"lr": 1}, 2), ({"lr": 2}, 20), ({"lr": 3}, 10), keep_best=0)
+    ends = [story.trial(study, number) for study in story.plan.studies for number in range(3)]
+    assert going(story) == [(ends[number].path[-1], ends[number].steps) for number in (0, 2, 1)]
+
+
+def test_a_state_ten_times_as_large_is_worth_a_tenth() -> None:
+    story = trained(({"lr": 1}, 2), ({"lr": 2}, 10), keep_best=0)
+    [small, large] = [story.path(study, number)[0] for study in story.plan.studies for number in range(2)]
+    story.happen(e.CheckpointKept(node=large.id, step=10, key="large", sha256="", size=100))
+    assert going(story) == [(large.id, 10), (small.id, 2)]
+
+
+def test_what_costs_little_beside_another_costs_more_when_that_is_gone() -> None:
+    """One at 9, 10 and 20 steps: 10 is one step behind 9, until that is gone."""
+    story = trained(({"lr": 1}, 20), ({"lr": 2}, 9), keep_best=0)
+    [node] = story.path(next(iter(story.plan.studies)))
+    story.keep(node.id, 9, intermediate=True)
+    story.keep(node.id, 10, intermediate=True)
+    assert [step for name, step in going(story) if name == node.id] == [10, 9, 20]
+
+
+def test_the_final_states_of_the_best_are_promised() -> None:
+    story = Story()
+    study = story.submit(({"lr": 1}, 5), ({"lr": 2}, 5), ({"lr": 3}, 5), keep_best=2)
+    for number, value in enumerate((0.1, 0.9, 0.5)):
+        story.train(chain := story.assign((story.path(study, number)[0], 0, 5)), value=value)
+        story.keep(story.path(study, number)[0].id, 5)
+        story.end(chain)
+    assert going(story) == [(story.path(study, 0)[0].id, 5)]
+    assert not release(story, *[kept for kept in keeping.checkpoints(story.plan) if kept.node != going(story)[0][0]])
+
+
+def test_those_of_which_no_open_study_has_trials_go_before_the_others() -> None:
+    story = trained(({"lr": 1}, 50), name="over", keep_best=0)
+    story.give(c.CloseStudy(study=next(iter(story.plan.studies)), at=1.0))
+    open_study = story.submit(({"lr": 2}, 3), keep_best=0)
+    story.drain(Frontier(story.plan))
+    assert going(story)[-1] == (story.path(open_study)[0].id, 3)
+
+
+def test_of_equal_ones_the_state_of_the_trial_that_ranks_last_goes_first() -> None:
+    story = Story()
+    study = story.submit(*(({"lr": number}, 5) for number in range(4)), keep_best=0)
+    for number, value in enumerate((0.4, 0.1, 0.9, 0.5)):
+        story.train(chain := story.assign((story.path(study, number)[0], 0, 5)), value=value)
+        story.keep(story.path(study, number)[0].id, 5)
+        story.end(chain)
+    assert going(story) == [(story.path(study, number)[0].id, 5) for number in (1, 0, 3, 2)]
+
+
+def test_what_a_chain_begins_with_stays_and_so_does_what_is_waited_from() -> None:
+    story = Story()
+    study = story.submit(*TRUNK, keep_best=0)
+    frontier = Frontier(story.plan)
+    frontier.refresh()
+    chain = story.take(frontier)
+    assert chain is not None
+    story.finish(chain)
+    trunk = story.path(study)[0]
+    assert (trunk.id, 4) not in going(story)  # two trials wait for what follows
+    for number in (1, 2):
+        frontier.refresh()
+        chain = story.take(frontier)
+        assert chain is not None and (trunk.id, 4) not in going(story), number
+        if number == 1:
+            story.finish(chain)
+    kept = KeptAt(trunk.id, 4, trunk.checkpoints[4])
+    assert not release(story, kept)  # the last one begins with it
+    story.finish(chain)
+    assert release(story, kept)
+
+
+def test_a_checkpoint_that_a_chains_row_names_stays() -> None:
+    story = trained(({"lr": 1}, 5), keep_best=0)
+    [kept] = keeping.checkpoints(story.plan)
+    named = c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset([kept.key]))
+    assert not story.give(named)
+
+
+def test_in_two_steps_it_is_released_and_then_gone() -> None:
+    story = trained(({"lr": 1}, 5), keep_best=0)
+    [kept] = keeping.checkpoints(story.plan)
+    assert story.plan.kept_bytes == 1
+    release(story, kept)
+    assert (story.plan.kept_bytes, list(story.plan.released)) == (0, [kept.key])
+    assert not release(story, kept)
+    story.give(c.RecordDeleted(keys=(kept.key,)))
+    assert not story.plan.released
+    assert not story.give(c.RecordDeleted(keys=(kept.key,)))
+
+
+def test_of_two_states_at_one_place_the_first_is_released() -> None:
+    """Two workers that knew nothing of each other kept both."""
+    story = trained(({"lr": 1}, 5), keep_best=0)
+    [kept] = keeping.checkpoints(story.plan)
+    story.keep(kept.node, kept.step)
+    assert list(story.plan.released) == [kept.key] and story.plan.kept_bytes == 1
+
+
+def test_no_more_goes_than_must() -> None:
+    story = trained(*(({"lr": number}, number) for number in range(1, 6)), keep_best=0)
+    assert len(to_release(story.plan, Seconds(), excess=3, most=10)) == 3
+    assert len(to_release(story.plan, Seconds(), excess=3, most=2)) == 2
+    assert to_release(story.plan, Seconds(), excess=0, most=10) == []
+
+
+def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
+    story = trained(*TRUNK[:2], name="deleted", keep_best=2)
+    deleted = next(iter(story.plan.studies))
+    other = story.submit(TRUNK[1], TRUNK[2], keep_best=0)
+    story.drain(Frontier(story.plan))
+    assert not list(keeping.unowned(story.plan))
+    story.give(c.CloseStudy(study=deleted, at=1.0))
+    story.give(c.DeleteStudy(study=deleted, at=2.0))
+    own = story.plan.studies[deleted].trials[0].path[-1]
+    assert [(kept.node, kept.step) for kept in keeping.unowned(story.plan)] == [(own, 10)]
+    assert story.plan.metrics(story.trial(other), 10)
+
+
+@tried(60)
+@given(seed=st.integers(0, 10**9))
+def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
+    """As an order that is worked out anew after each one that goes would have it."""
+    rng = Random(seed)
+    story = Story()
+    hps = [{"lr": steps(0.1, rng.choice([0.2, 0.3]), rng.random(), milestones=[3, 6])} for _ in range(6)]
+    story.submit(*((hp, rng.randint(1, 12)) for hp in hps), keep_best=rng.randint(0, 2))
+    story.drain(Frontier(story.plan))
+    for node in story.plan.nodes.values():
+        if rng.random() < 0.5:
+            story.keep(node.id, node.start + 1, intermediate=True)
+    order = going(story)
+    for place in order:
+        [kept] = [kept for kept in keeping.checkpoints(story.plan) if (kept.node, kept.step) == place]
+        assert going(story)[0] == place
+        assert release(story, kept)
+    assert not going(story)

@@ -1,0 +1,38 @@
+"""A study under way in a notebook's cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.api import schemas
+from stagetree import _cell
+from stagetree.models import StudyAnswer
+
+RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
+LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5, "of": 9, "cut": 3}}
+
+
+def shown(slots: int = 1, **fields: Any) -> str:
+    running = [schemas.UNDER_WAY | {"slot": f"cpu{number:02}"} for number in range(slots)]
+    progress = schemas.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
+    counts = schemas.STUDY["counts"] | {"failed": 2}
+    return _cell.html(StudyAnswer.of(schemas.STUDY | {"progress": progress, "counts": counts} | fields))
+
+
+def test_it_says_what_matters() -> None:
+    text = shown()
+    for part in ("elapsed, about 0:02 left", "2 failed", "step 2: 21/23", "rank 5 of 9, the best 3 go on", "cpu00"):
+        assert part in text
+    assert "about" not in shown(state="completed", progress=schemas.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
+
+
+def test_slots_beyond_a_screen_are_counted() -> None:
+    assert "cpu15" in shown(18) and "cpu16" not in shown(18)
+    assert "and 2 more slots" in shown(18)
+
+
+def test_text_of_others_is_text() -> None:
+    wicked = "<script>alert(1)</script>"
+    text = shown(study=wicked, metric=wicked, error=wicked, tuner=wicked)
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") == 4

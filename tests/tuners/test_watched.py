@@ -1,0 +1,131 @@
+"""Trials that are watched on the way: ASHA by what is foretold, and hopeless trials that end under any tuner."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from app.domain import events as e
+from app.domain.search_plan import Node, Study, TrialEvent
+from app.domain.states import TrialEventKind
+from app.scheduling.replay import replay
+from app.simulation.simulator import Simulator
+from stagetree.spec import SpecError, StudySpec
+from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
+
+ENDS = [round(0.2 + 0.06 * number, 2) for number in range(12)]
+SPACE = {"end": ENDS}
+HOPELESS = {"boundary": 4, "bounds": [0, 1], "delta": 0.2}
+TUNERS: dict[str, dict[str, Any]] = {
+    "random": {"kind": "random", "num_trials": 12, "max_steps": 20},
+    "grid": {"kind": "grid", "max_steps": 20},
+    "sha": {"kind": "sha", "num_trials": 12, "min_steps": 5, "max_steps": 20, "eta": 2},
+    "asha": {"kind": "asha", "num_trials": 12, "min_steps": 8, "max_steps": 20, "eta": 2},
+    "asha: predicted": {"kind": "asha", "num_trials": 12, "min_steps": 8, "max_steps": 20, "promote_by": "predicted"},
+    "hyperband": {"kind": "hyperband", "min_steps": 5, "max_steps": 20, "eta": 2},
+    "async_hyperband": {"kind": "async_hyperband", "num_trials": 12, "min_steps": 5, "max_steps": 20, "eta": 2},
+    "median": {"kind": "median", "num_trials": 12, "max_steps": 20, "interval": 10, "min_steps": 10},
+    "bandit": {"kind": "bandit", "num_trials": 12, "max_steps": 20, "interval": 10, "epsilon": 3.0},
+}
+EVERY = pytest.mark.parametrize("tuner", TUNERS.values(), ids=TUNERS)
+
+
+def rising(node: Node, step: int) -> e.Metrics:
+    """Accuracies that rise fast and level off at `end`."""
+    end = node.segment.values(node.start)["end"]
+    assert isinstance(end, float)
+    return {"accuracy": end * (1 - math.exp(-step / 3))}
+
+
+def study(tuner: dict[str, Any], **fields: Any) -> StudySpec:
+    sampled = {} if tuner["kind"] in ("random", "grid") else {"sampler": "random", "sampling_seed": 3}
+    settings: dict[str, Any] = {"metric": "accuracy", "mode": "max", "merge": False, "eval_every": 1}
+    return spec(tuner | sampled, space=SPACE, **(settings | fields))
+
+
+def run(spec: StudySpec, **options: Any) -> Study:
+    """The study at its end, replayed."""
+    world: Simulator = simulator(spec, slots=3, **({"measure": rising} | options))
+    world.run()
+    found = replay(numbered(world.events), STUDY)
+    assert found.identical, found.difference
+    ended = world.plan.studies[STUDY]
+    assert ended.is_final and ended.active == 0
+    return ended
+
+
+def stopped(found: Study) -> list[TrialEvent]:
+    return [event for event in found.history if event.kind == TrialEventKind.STOP and "delta" in event.reason]
+
+
+@EVERY
+def test_hopeless_trials_end_under_any_tuner_and_fewer_steps_are_run(tuner: dict[str, Any]) -> None:
+    plain, found = run(study(tuner)), run(study(tuner, stop_hopeless=HOPELESS))
+    assert stopped(found) and found.executed < plain.executed
+    for event in stopped(found):
+        assert event.reason["p"] < event.reason["delta"] == 0.2 and found.trials[event.trial].steps % 4 == 0
+
+
+@EVERY
+def test_where_nobody_is_hopeless_the_tuner_decides_as_it_would_alone(tuner: dict[str, Any]) -> None:
+    def asked(found: Study) -> list[int]:
+        return [trial.steps for trial in found.trials]
+
+    assert asked(run(study(tuner, stop_hopeless=HOPELESS | {"delta": 0}))) == asked(run(study(tuner)))
+
+
+@EVERY
+def test_failures_lost_workers_and_nan(tuner: dict[str, Any]) -> None:
+    def broken(node: Node, step: int) -> e.Metrics:
+        return {"accuracy": None} if node.segment.values(0)["end"] == ENDS[-1] and step > 5 else rising(node, step)
+
+    run(study(tuner, stop_hopeless=HOPELESS), measure=broken, faults=faults(1, fail=0.02, lose=0.1))
+
+
+def test_the_best_is_not_hopeless() -> None:
+    found = run(study(TUNERS["grid"], stop_hopeless=HOPELESS))
+    assert found.trials[ENDS.index(max(ENDS))].state == "completed"
+
+
+def crossing(node: Node, step: int) -> e.Metrics:
+    """The later the better: who ends highest rises slowest."""
+    end = node.segment.values(node.start)["end"]
+    assert isinstance(end, float)
+    return {"accuracy": end * (1 - math.exp(-step / (60 * end**3)))}
+
+
+def test_asha_by_prediction_promotes_who_is_behind_and_will_be_ahead() -> None:
+    tuner = {"kind": "asha", "num_trials": 60, "min_steps": 16, "max_steps": 80, "eta": 4}
+    by_result = run(study(tuner), measure=crossing)
+    by_prediction = run(study(tuner | {"promote_by": "predicted", "bounds": [0, 1]}), measure=crossing)
+
+    def came_to(found: Study) -> float:
+        whole = [event for event in found.history if event.kind == TrialEventKind.RESULT and event.steps == 80]
+        return max(event.metrics["accuracy"] or 0 for event in whole)
+
+    assert came_to(by_prediction) > came_to(by_result)
+
+
+@pytest.mark.parametrize(
+    ("tuner", "fields", "field"),
+    [
+        ({"kind": "pop", "num_trials": 4, "max_steps": 8}, {"stop_hopeless": {}}, "stop_hopeless"),
+        ({"kind": "asha", "num_trials": 4, "min_steps": 1}, {"stop_hopeless": {}}, "tuner.max_steps"),
+        ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"bounds": [1, 0]}}, "stop_hopeless.bounds"),
+        ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"delta": 2}}, "stop_hopeless.delta"),
+        (TUNERS["asha: predicted"] | {"type": "stopping"}, {}, "tuner.promote_by"),
+        ({"kind": "asha", "num_trials": 4, "min_steps": 1, "promote_by": "predicted"}, {}, "tuner.max_steps"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec(tuner, space=SPACE, **fields)
+    assert [problem.field for problem in refused.value.problems] == [field]
+
+
+def test_neither_is_written_where_it_was_not_asked_for() -> None:
+    """So that a study of before they were there is the same study."""
+    written = study(TUNERS["asha"]).to_json()
+    assert "stop_hopeless" not in written and "promote_by" not in written["tuner"]

@@ -1,0 +1,162 @@
+"""The store stays under its budget while a study goes on, and whatever is asked for later is there, or made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from studies import BRANCHES, spec
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import keeping, results
+from app.domain.decide import decide
+from app.domain.ids import StudyId
+from app.events.database import Database
+from app.events.transact import Write, transact
+from app.workers.scheduler.retention import Retention
+from app.workers.slot.checkpoint_store import CheckpointStore
+
+SIZE = 18_300
+"""Bytes of a state of the toy, about."""
+ASHA = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 9, "reduction_factor": 3, "sampling_seed": 1}
+SPACE = {"lr": {"loguniform": [1e-3, 1.0]}}
+
+
+def asha(**fields: Any) -> dict[str, Any]:
+    study = {"name": "asha", "trainer": "toy", "metric": "score", "mode": "max"}
+    return {**study, "space": SPACE, "tuner": ASHA, **fields}
+
+
+def retention(cluster: Cluster, budget: int | None, **options: Any) -> Retention:
+    return Retention(cluster.records, cluster.plans, cluster.store, budget, cluster.clock.now, **options)
+
+
+def stored(cluster: Cluster) -> set[str]:
+    root = cluster.folder / "checkpoints"
+    return {str(path.relative_to(root)) for path in root.rglob("*.safetensors")}
+
+
+def bytes_of(cluster: Cluster) -> int:
+    return sum((cluster.folder / "checkpoints" / key).stat().st_size for key in stored(cluster))
+
+
+def run(cluster: Cluster, study: StudyId, deleting: Retention) -> list[int]:
+    """Rounds until the study is over; how much was stored after each."""
+    sizes = []
+    for _ in range(200):
+        cluster.round()
+        while not deleting.look().is_done:
+            pass
+        sizes.append(bytes_of(cluster))
+        if cluster.study(study).is_final:
+            return sizes
+    raise AssertionError("the study does not come to an end")
+
+
+def give(cluster: Cluster, command: c.Command) -> None:
+    write = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=cluster.clock.now())
+    transact(cluster.log, cluster.plans, write)
+
+
+def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Database, tmp_path: Path) -> None:
+    budget = 6 * SIZE
+    free = Cluster(database, tmp_path / "free", slots=2)
+    study = free.submit(asha(trainer_args={"tag": "free"}))
+    free.run(study)
+    wanted, without = free.values(study), bytes_of(free)
+    free.close()
+    cluster = Cluster(database, tmp_path / "budget", slots=2)
+    study = cluster.submit(asha(keep_best=2))
+    sizes = run(cluster, study, retention(cluster, budget))
+    assert cluster.values(study) == wanted
+    assert max(sizes) <= budget < without / 2
+    for trial, result in results.ranked(cluster.plan, cluster.study(study))[:2]:
+        kept = keeping.states_of(cluster.plan, trial)[result.step]
+        state = CheckpointStore(cluster.store).read(kept.key, kept.checkpoint.sha256)
+        assert state.size == kept.checkpoint.size
+        state.close()
+    assert stored(cluster) == {kept.key for kept in keeping.checkpoints(cluster.plan)}
+    cluster.close()
+
+
+def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -> None:
+    whole = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), trainer_args={"tag": "calm"}))
+    cluster.run(whole)
+    wanted = cluster.values(whole)
+    cluster.run(cluster.submit(spec(({}, 4), ({"lr": 0.2}, 4), keep_best=0)))
+    cluster.run(cluster.submit(spec(({}, 2), keep_best=0)))
+    deleting = retention(cluster, budget=1)
+    while deleting.look().objects:
+        pass
+    assert len(stored(cluster)) == 1  # that of the best of the first study
+    longer = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), keep_best=0))
+    cluster.run(longer)
+    assert cluster.study(longer).executed == 16  # nothing was left to go on from
+    assert cluster.values(longer) == wanted
+
+
+def test_a_crash_between_the_two_steps_is_made_up_for(cluster: Cluster) -> None:
+    cluster.run(cluster.submit(spec(({}, 4), keep_best=0)))
+    [kept] = keeping.checkpoints(cluster.plan)
+    give(cluster, c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget"))
+    assert stored(cluster)
+    freed = retention(cluster, budget=None).look()
+    assert (freed.objects, freed.is_done) == (1, True)
+    assert not stored(cluster) and not cluster.plan.released
+    assert [event.reason for event in cluster.events(e.CheckpointDropped)] == ["deleted"]
+
+
+def test_a_store_that_is_away_is_asked_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.run(cluster.submit(spec(({}, 4), keep_best=0)))
+    deleting = retention(cluster, budget=1)
+
+    def away(key: str) -> None:
+        raise ConnectionError("no route to the bucket")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.store, "delete", away)
+        assert deleting.look().objects == 0
+    assert len(cluster.plan.released) == 1
+    assert deleting.look().objects == 1
+    assert not stored(cluster)
+
+
+def test_what_a_row_names_is_not_deleted(cluster: Cluster) -> None:
+    """A chain that has been given begins with the trunk's end, while everything else goes."""
+    study = cluster.submit({**BRANCHES, "keep_best": 0})
+    cluster.round()
+    while not any(row.assignment["resume"] for row in cluster.live()):
+        cluster.beat()
+        cluster.ticker.tick()
+    [key] = [row.assignment["resume"]["key"] for row in cluster.live()]
+    retention(cluster, budget=1).look()
+    assert stored(cluster) == {key}
+    while cluster.messages:
+        cluster.deliver()
+    assert cluster.run(study).state == "completed"
+    assert not cluster.events(e.CheckpointDropped) or key not in {x.key for x in cluster.events(e.CheckpointDropped)}
+
+
+def test_that_the_budget_cannot_be_held_is_said(cluster: Cluster) -> None:
+    said: list[str] = []
+    cluster.run(cluster.submit(spec(({}, 4))))
+    retention(cluster, budget=1, report=said.append).look()
+    assert stored(cluster)  # the best trial's final state is promised
+    assert said[-1].endswith("and none of them may go")
+
+
+def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(cluster: Cluster) -> None:
+    gone = cluster.submit(spec(({}, 4), ({"lr": 0.2}, 4)))
+    cluster.run(gone)
+    stays = cluster.submit(spec(({}, 4), ({"lr": 0.3}, 4)))
+    cluster.run(stays)
+    values = cluster.values(stays)
+    give(cluster, c.DeleteStudy(study=gone, at=1.0))
+    assert retention(cluster, budget=None).look().objects == 1
+    assert cluster.values(stays) == values
+    assert stored(cluster) == {kept.key for kept in keeping.checkpoints(cluster.plan)}
+    with cluster.records.read() as rows:
+        assert rows.studies.find(gone) is None and rows.studies.find(stays) is not None

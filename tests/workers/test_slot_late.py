@@ -1,0 +1,117 @@
+"""A request for a step that a trunk under way has passed: another slot begins at once, whatever was believed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from studies import spec
+from toys import switch
+
+from app.domain import events as e
+from app.events.database import Database
+
+TRUNK = spec(({}, 20))
+
+
+@pytest.fixture
+def pair(database: Database, tmp_path: Path) -> Iterator[Cluster]:
+    """Two slots."""
+    made = Cluster(database, tmp_path, slots=2)
+    yield made
+    made.close()
+
+
+def deliver_to(cluster: Cluster, slot: str) -> int:
+    """Hand over what is for a slot now; how many messages that were."""
+    for number in range(1000):
+        waiting = [message for message in cluster.messages if message[2] == slot]
+        if not waiting:
+            cluster.settle()
+            return number
+        cluster.messages.remove(waiting[0])
+        cluster.messages.appendleft(waiting[0])
+        cluster.deliver()
+    raise AssertionError("the messages do not come to an end")
+
+
+def test_what_was_passed_is_begun_by_the_other_slot_while_the_trunk_goes_on(pair: Cluster) -> None:
+    trunk, found = pair.submit(TRUNK), list[str]()
+
+    def ask() -> None:
+        """At step 10, of which the slot's row tells."""
+        pair.beat()
+        late = pair.submit(spec(({"lr": switch(0.1, 0.2, 4)}, 7)))
+        pair.ticker.tick()
+        assert deliver_to(pair, "gpu1") > 0
+        pair.ticker.tick()
+        found.append(pair.study(late).state)
+        assert pair.study(trunk).state == "running"
+
+    pair.at("train", 10, ask)
+    assert pair.run(trunk).state == "completed"
+    assert found == ["completed"]
+    assert pair.study(trunk).executed == 20
+
+
+def test_the_row_says_at_which_stage_its_worker_is(pair: Cluster) -> None:
+    """A trunk of three stages: what was passed in the last of them is not waited for either."""
+    trunk, found = pair.submit(spec(({"lr": switch(0.1, 0.2, 2)}, 3), ({"lr": switch(0.1, 0.2, 2)}, 20))), list[str]()
+
+    def ask() -> None:
+        """At step 10, in the third stage."""
+        pair.settle()
+        pair.beat()
+        assert [row.index for row in pair.live()] == [2]
+        pair.submit(spec(({"lr": switch(0.1, 0.2, 2)}, 7)))
+        pair.ticker.tick()
+        assert deliver_to(pair, "gpu1") > 0
+        found.append("served")
+
+    pair.at("train", 10, ask)
+    assert pair.run(trunk).state == "completed"
+    assert found == ["served"]
+
+
+def test_a_step_that_was_passed_before_the_slot_heard_of_it_is_not_waited_for(pair: Cluster) -> None:
+    trunk, found = pair.submit(TRUNK), list[str]()
+
+    def ask() -> None:
+        """At step 10, while the slot's row still says 0: the trunk is asked for step 5 in passing, in vain."""
+        late = pair.submit(spec(({}, 5)))
+        pair.ticker.tick()
+        assert deliver_to(pair, "gpu1") == 0, "it is believed to be ahead"
+        pair.beat()
+        pair.ticker.tick()
+        assert deliver_to(pair, "gpu1") > 0
+        found.append(pair.study(late).state)
+
+    pair.at("train", 10, ask)
+    assert pair.run(trunk).state == "completed"
+    assert found == ["running"] and [study.active for study in pair.plan.studies.values()] == [0, 0]
+    assert len(pair.events(e.ChainAssigned)) == 2
+
+
+def test_a_step_that_it_heard_of_in_time_is_kept_in_passing(pair: Cluster) -> None:
+    trunk = pair.submit(TRUNK)
+
+    def ask() -> None:
+        pair.submit(spec(({"lr": switch(0.1, 0.2, 12)}, 14)))
+        pair.beat()
+        pair.ticker.tick()
+        pair.beat()
+        pair.at("train", 15, check)
+
+    def check() -> None:
+        pair.settle()
+        pair.beat()
+        pair.ticker.tick()
+        assert deliver_to(pair, "gpu1") > 0
+        [node] = [node for node in pair.plan.nodes.values() if node.parent is None]
+        assert 12 in node.checkpoints
+
+    pair.at("train", 10, ask)
+    assert pair.run(trunk).state == "completed"
+    assert sum(study.executed for study in pair.plan.studies.values()) == 22, "no step was run twice"
