@@ -39,8 +39,7 @@ def keep(use: Services, workers: Workers, study: str, number: int, state: object
     key = f"p/{trial.path[-1]}/{trial.steps}.safetensors"
     use.store.write(key, [memoryview(image)])
     digest = sha256(image).hexdigest()
-    fact = e.CheckpointKept(node=trial.path[-1], step=trial.steps, key=key, sha256=digest, size=len(image))
-    return fact
+    return e.CheckpointKept(node=trial.path[-1], step=trial.steps, key=key, sha256=digest, size=len(image))
 
 
 @pytest.fixture

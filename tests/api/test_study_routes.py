@@ -47,7 +47,15 @@ def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]
 
 def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
     spec = workers.plan(study).studies[study].spec
-    given = {"seed": 0, "value": "last", "priority": 1.0, "weight": 1.0, "max_restarts": 2, "merge": True, "keep_best": 1}
+    given = {
+        "seed": 0,
+        "value": "last",
+        "priority": 1.0,
+        "weight": 1.0,
+        "max_restarts": 2,
+        "merge": True,
+        "keep_best": 1,
+    }
     assert spec == STUDY | given
 
 
