@@ -8,12 +8,14 @@ from pathlib import Path
 from stacks import ROOT
 
 DATES = {
+    "app/cli/deleting.py": "when a study was deleted, or a checkpoint given up",
     "app/cli/store.py": "for how long a study has gone on",
     "app/cli/striking.py": "when a study was struck",
     "app/events/memory/log.py": "the clock of a database in memory",
     "app/events/memory/records.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",
+    "app/workers/process.py": "when a fact was stated",
     "app/workers/scheduler/ports.py": "when a fact was stated",
     "app/workers/slot/slot.py": "when a fact was stated",
 }

@@ -39,17 +39,15 @@ def keep(use: Services, workers: Workers, study: str, number: int, state: object
     key = f"p/{trial.path[-1]}/{trial.steps}.safetensors"
     use.store.write(key, [memoryview(image)])
     digest = sha256(image).hexdigest()
-    fact = e.CheckpointKept(node=trial.path[-1], step=trial.steps, key=key, sha256=digest, size=len(image))
-    workers.record(study, fact)
-    return fact
+    return e.CheckpointKept(node=trial.path[-1], step=trial.steps, key=key, sha256=digest, size=len(image))
 
 
 @pytest.fixture
 def trained(tuned: str, use: Services, workers: Workers, store: Path) -> str:
     """A study both of whose trials are trained; the second is the better one."""
     for number, value in ((0, 0.5), (1, 0.75)):
-        workers.finish(tuned, workers.assign(tuned, number), {"accuracy": value})
-        keep(use, workers, tuned, number)
+        kept = keep(use, workers, tuned, number)
+        workers.finish(tuned, workers.assign(tuned, number), {"accuracy": value}, kept)
     return tuned
 
 
@@ -96,7 +94,7 @@ def test_large_tensors_come_in_parts(
 ) -> None:
     large = {"weight": torch.arange(PART // 4 + 100, dtype=torch.float32)}
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    keep(use, workers, tuned, 0, large)
+    workers.record(tuned, keep(use, workers, tuned, 0, large))
     assert torch.equal(load(http.get(f"/studies/{tuned}/checkpoint").content)["weight"], large["weight"])
 
 

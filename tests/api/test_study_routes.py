@@ -47,7 +47,15 @@ def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]
 
 def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
     spec = workers.plan(study).studies[study].spec
-    given = {"seed": 0, "value": "last", "priority": 1.0, "weight": 1.0, "max_restarts": 2, "merge": True}
+    given = {
+        "seed": 0,
+        "value": "last",
+        "priority": 1.0,
+        "weight": 1.0,
+        "max_restarts": 2,
+        "merge": True,
+        "keep_best": 1,
+    }
     assert spec == STUDY | given
 
 
@@ -272,7 +280,7 @@ def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> 
         shown = http.get(f"/studies/{study}").json()
         assert (shown["state"], shown["best"]["trial"], shown["steps"]["executed"]) == ("completed", 2, 70)
         events = http.get(f"/studies/{study}/events?limit=1000").json()["items"]
-        assert [event["position"] for event in events] == list(range(1, app.state.services.log.head() + 1))
+        assert [event["position"] for event in events] == list(range(1, app.state.services.log.head()))
         assert http.get("/slots").json()["items"][0]["state"] == "idle"
         assert http.get("http://test/readyz").status_code == 200
 
@@ -295,9 +303,10 @@ def test_the_list_follows_the_log_when_another_process_closes_a_study(
 
 def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned: str) -> None:
     other = http.post("/studies", json=STUDY).json()["study"]
-    answer = http.post(f"/studies/{other}:replay?at=1")
-    assert answer.status_code == 404
-    assert f"there was no study {other} yet at event 1" in answer.json()["detail"]
+    answer = http.post(f"/studies/{other}:replay?at=0")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "at"
+    assert http.post(f"/studies/{other}:replay?at=1").json()["events"] == 5
 
 
 def test_studies_are_filtered(http: TestClient, tuned: str) -> None:

@@ -97,8 +97,8 @@ class Workers:
             rows.chains.heartbeat(chain, 1, 600, step)
             rows.chains.advance(chain, 1, index)
 
-    def finish(self, study: str, chain: str, metrics: dict[str, float | None]) -> None:
-        """The chain trains all its stages, and reports the same metrics at the end of each."""
+    def finish(self, study: str, chain: str, metrics: dict[str, float | None], *stored: e.CheckpointKept) -> None:
+        """The chain trains all its stages, reports the same metrics at the end of each, and keeps what is given."""
         events: list[e.Event] = []
         for index, stage in enumerate(self.plan(study).chains[ChainId(chain)].stages):
             kept = {"key": f"{stage.node}/{stage.end}", "sha256": "0" * 64, "size": 1}
@@ -107,7 +107,7 @@ class Workers:
                 e.Evaluated(node=stage.node, step=stage.end, metrics=metrics),
                 e.CheckpointKept(node=stage.node, step=stage.end, **kept),
             ]
-        events.append(e.ChainEnded(chain=ChainId(chain), outcome="done"))
+        events += [*stored, e.ChainEnded(chain=ChainId(chain), outcome="done")]
         self.record(study, *events, alongside=lambda rows: rows.chains.finish(chain, 1))
 
     def fail(self, study: str, chain: str, error: str) -> None:

@@ -45,6 +45,8 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
         "docker ",
         "redis-server ",
         "stagetree up",
+        "stagetree api",
+        "stagetree worker",
         "curl -N",
         "celery ",
         "alembic ",

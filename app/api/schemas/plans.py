@@ -131,7 +131,8 @@ class ReplayedRung(BaseModel):
 
 
 class Difference(BaseModel):
-    event: int
+    event: int = Field(description="its position; below 1: it was there before the study was submitted")
+    problem: str
     recorded: Json | None
     derived: Json | None
 
@@ -145,9 +146,9 @@ class Replay(BaseModel):
     events: int = Field(description="how many events were folded")
     decisions: int = Field(description="how many decisions were derived")
     difference: Difference | None = Field(default=None, description="the first decision that cannot be derived")
-    state: StudyState
-    best: ReplayedBest | None
-    steps: Steps
-    plan: list[ReplayedNode]
-    rungs: list[ReplayedRung] = Field(description="the rungs, each with its results, best first")
+    state: StudyState | None = Field(default=None, description="this and what follows: where the log could be followed")
+    best: ReplayedBest | None = None
+    steps: Steps | None = None
+    plan: list[ReplayedNode] = []
+    rungs: list[ReplayedRung] = Field(default=[], description="the rungs, each with its results, best first")
     history: list[Json] = Field(description="every result and decision, in the order of the log")

@@ -60,7 +60,8 @@ def broken(number: int, event: e.Event, error: Exception) -> Json:
             why = f"it speaks of {error}, and nothing before it made that"
         case _:
             why = f"{type(error).__name__}: {'; '.join(str(error).splitlines())}"
-    problem = f"the log cannot be followed past event {number}, a {type(event).__name__}: {why}"
+    where = f"event {number}" if number > 0 else f"the event {1 - number} before the study was submitted"
+    problem = f"the log cannot be followed past {where}, a {type(event).__name__}: {why}"
     return {"event": number, "problem": problem, "recorded": {"type": type(event).__name__}, "derived": None}
 
 
@@ -168,6 +169,8 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> No
         raise DoesNotFollow(f"there is no study {stage.study}")
     if not node.start <= stage.start <= stage.end:
         raise DoesNotFollow(f"there is no stage {where}")
+    if node.id in plan.aside:  # only a struck study passed it, and nothing is known of it
+        return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")
     if before is None and not _can_begin(plan, stage):
