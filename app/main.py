@@ -22,7 +22,7 @@ from app.settings import Settings
 from app.settings import settings as read_settings
 from app.tuner_files import register
 from app.urls import without_secrets
-from app.workers.celery_app import nudge
+from app.workers.celery_app import wake_scheduler
 from app.workers.notifier import Notifier
 
 CHECK_PATIENCE_SECONDS = 5.0
@@ -44,7 +44,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         plans=Plans(records.log),
         trainers=_trainers(settings),
         limits=settings.limits,
-        nudge=Notifier(nudge).notify,
+        wake_scheduler=Notifier(wake_scheduler).notify,
         clock=time,
         new_id=lambda: uuid4().hex,
         hosts=settings.host_names,

@@ -28,7 +28,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.embedded import Embedded
 from app.events.database import Database
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 from app.events.records import SqlRecords
 from app.simulation.pace import Overheads
 from app.simulation.simulator import Simulator
@@ -93,7 +93,7 @@ class Real:
         self._records = SqlRecords(Database(self._stack.environment()["STAGETREE_DATABASE_URL"]))
         self._client = Client(self._stack.url)
 
-    def run(self, study: Json) -> list[Recorded]:
+    def run(self, study: Json) -> list[StoredEvent]:
         """All that happened on the plan of the study, which nobody else uses."""
         name = self._client.submit(study)["study"]
         deadline = time.monotonic() + PATIENCE
@@ -111,7 +111,7 @@ class Real:
         self._stack.stop()
 
 
-def makespan(log: Sequence[Recorded]) -> float:
+def makespan(log: Sequence[StoredEvent]) -> float:
     """From the first chain that was assigned to the last stage that was completed."""
     begun = next(each.at for each in log if isinstance(each.event, e.ChainAssigned))
     return max(each.at for each in log if isinstance(each.event, e.StageCompleted)) - begun
@@ -120,7 +120,7 @@ def makespan(log: Sequence[Recorded]) -> float:
 # ------------------------------------------------------------------------------------------------- what things cost
 
 
-def stages(log: Sequence[Recorded]) -> Iterator[tuple[list[float], float]]:
+def stages(log: Sequence[StoredEvent]) -> Iterator[tuple[list[float], float]]:
     """What each stage consists of, and the seconds from when it was assigned, or handed over, to its end.
 
     It consists of the beginning of a chain from nothing, from a checkpoint, or with the model in memory, or of a
@@ -147,7 +147,7 @@ def stages(log: Sequence[Recorded]) -> Iterator[tuple[list[float], float]]:
                 yield parts, each.at - (before if index else chain.at)
 
 
-def reaction(log: Sequence[Recorded]) -> float:
+def reaction(log: Sequence[StoredEvent]) -> float:
     """How long a slot is free, usually, before it is given a chain where there is work."""
     slots = {each.event.chain: each.event.slot for each in log if isinstance(each.event, e.ChainAssigned)}
     free: dict[str, float] = {}
@@ -172,7 +172,7 @@ def _beginning(stage: e.Stage, index: int, *, is_resident: bool) -> list[float]:
     return [float(number == way) for number in range(4)]
 
 
-def fitted(log: Sequence[Recorded]) -> tuple[Overheads, float, dict[Span, float]]:
+def fitted(log: Sequence[StoredEvent]) -> tuple[Overheads, float, dict[Span, float]]:
     """What slots have spent besides steps, on a step of pace 1, and on the steps of each stage that was run."""
     rows = list(stages(log))
     parts, seconds = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
@@ -187,7 +187,7 @@ def fitted(log: Sequence[Recorded]) -> tuple[Overheads, float, dict[Span, float]
     return costs, per_step, own
 
 
-def spans(log: Sequence[Recorded]) -> list[Span]:
+def spans(log: Sequence[StoredEvent]) -> list[Span]:
     """The stages that were completed, in their order."""
     chains = {each.event.chain: each.event for each in log if isinstance(each.event, e.ChainAssigned)}
     done = [each.event for each in log if isinstance(each.event, e.StageCompleted)]
@@ -198,7 +198,7 @@ def span_of(stage: e.Stage) -> Span:
     return stage.node, stage.start, stage.end
 
 
-def _uploads(log: Sequence[Recorded]) -> Iterator[float]:
+def _uploads(log: Sequence[StoredEvent]) -> Iterator[float]:
     """How long after the end of a stage its checkpoint is on record."""
     ended: dict[Place, float] = {}
     chains = {each.event.chain: each.event for each in log if isinstance(each.event, e.ChainAssigned)}
@@ -234,7 +234,7 @@ def simulated(
     return simulator
 
 
-def steps_of(log: Sequence[Recorded]) -> int:
+def steps_of(log: Sequence[StoredEvent]) -> int:
     """The steps that were run in completed stages."""
     chains = {each.event.chain: each.event for each in log if isinstance(each.event, e.ChainAssigned)}
     done = [
@@ -275,7 +275,7 @@ def compare(real: Real, slots: int, step: float, kinds: Sequence[str]) -> None:
         print(f"{kind:<16} {took:>7.2f}s {expected:>7.2f}s {off:>+8.1%}   {'   '.join(counts)}{mark}", flush=True)
 
 
-def _count(log: Sequence[Recorded]) -> int:
+def _count(log: Sequence[StoredEvent]) -> int:
     return sum(isinstance(each.event, e.ChainAssigned) for each in log)
 
 

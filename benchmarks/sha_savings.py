@@ -69,7 +69,7 @@ def run(tuner: dict[str, Any], curves: Curves, slots: int) -> Study:
     file = StudySpec.from_file(STUDY_FILE).to_json()
     spec = StudySpec.from_dict(file | {"tuner": tuner, "metric": "loss", "mode": "min"})
     plan, name = SearchPlan(), StudyId("savings")
-    measure = Recorded(plan, curves, spec.to_json()["tuner"]["max_steps"])
+    measure = StoredEvent(plan, curves, spec.to_json()["tuner"]["max_steps"])
     simulator = Simulator(slots=slots, measure=measure, seconds=uneven, keep_every=1)
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version="", trainer_args={}, seed=spec.seed)
     simulator.give(c.SubmitStudy(plan=opened, study=name, spec=spec.to_json(), at=0.0))
@@ -82,7 +82,7 @@ def uneven(stage: e.Stage, number: int) -> float:
     return (stage.end - stage.start) * Random(number).uniform(0.9, 1.1)
 
 
-class Recorded:
+class StoredEvent:
     """The loss at any node and step, from the recorded curve that the node follows."""
 
     def __init__(self, plan: SearchPlan, curves: Curves, steps: int) -> None:

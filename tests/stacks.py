@@ -195,7 +195,7 @@ class Cluster(Service):
     def broker(self) -> Redis:
         return Redis.from_url(self.settings["STAGETREE_BROKER_URL"])
 
-    def nudge(self) -> None:
+    def wake_scheduler(self) -> None:
         """Ask for a tick, as whoever records something does."""
         with Celery(broker=self.settings["STAGETREE_BROKER_URL"]) as sender:
             sender.conf.broker_transport_options = {"global_keyprefix": "stagetree:"}

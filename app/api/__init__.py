@@ -2,5 +2,5 @@
 
 Reading order: `views` (what is shown, pure), `services` (what a route may use), `writing` (the way a command takes),
 `errors` and `bodies` (what is refused, and how it is said), `feed` (a study's events, read on and on), then `routes`.
-Nothing here calls a worker: after a write the scheduler is nudged, and finds the rest in the log.
+Nothing here calls a worker: after a write the scheduler is woken, and finds the rest in the log.
 """

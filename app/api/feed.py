@@ -20,7 +20,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.events.database import DatabaseUnavailable
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 from app.events.tables import StudyRow
 
 BATCH = 500
@@ -39,7 +39,7 @@ class Feed:
     """
 
     def __init__(self, use: Services, row: StudyRow, after: int) -> None:
-        with use.looking_at(row) as (plan, study):
+        with use.open_study(row) as (plan, study):
             self.before = study.submitted_version - 1
             self.version = min(self.before + after, plan.version)
         self.is_over, self.state = False, ""
@@ -48,7 +48,7 @@ class Feed:
         self._chains: dict[str, Trained] = {}
         self.is_final = False
 
-    def read(self, limit: int) -> list[Recorded]:
+    def read(self, limit: int) -> list[StoredEvent]:
         """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`."""
         batch = self._use.log.read(self.stream, after=self.version, limit=limit)
         if batch or not self.state:
@@ -59,7 +59,7 @@ class Feed:
             self.is_over = self.is_final
         return batch
 
-    def _concerning(self, batch: list[Recorded]) -> list[Recorded]:
+    def _concerning(self, batch: list[StoredEvent]) -> list[StoredEvent]:
         self.version = batch[-1].version if batch else self.version
         with self._use.plans.holding(self.stream) as plan:
             study = plan.studies[self._study]
@@ -68,9 +68,9 @@ class Feed:
 
     def _concerns(self, event: e.Event, study: Study) -> bool:
         if (node := getattr(event, "node", None)) is not None:
-            return node in study.deepest
+            return node in study.max_step_by_node
         if (chain := getattr(event, "chain", None)) is not None:
-            return any(charged == study.id or node in study.deepest for charged, node in self._chains[chain])
+            return any(charged == study.id or node in study.max_step_by_node for charged, node in self._chains[chain])
         return bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
@@ -118,6 +118,6 @@ async def _texts(feed: Feed, use: Services, watcher: Watcher) -> AsyncIterator[b
             await watcher.wait(HEARTBEAT_SECONDS)
 
 
-def _sse(recorded: Recorded, before: int) -> bytes:
+def _sse(recorded: StoredEvent, before: int) -> bytes:
     shown = views.event(recorded, before)
     return format_sse_event(data_str=json.dumps(shown, allow_nan=False), id=str(shown["position"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from app.api import views
+from app.api import slots as slot_views
 from app.api.services import Services
 from app.domain.states import ChainState, StudyState
 
@@ -18,12 +18,12 @@ def text(use: Services) -> str:
         now, last_tick, slots = rows.now(), rows.schedulers.last_tick(), rows.slots.all()
         studies = rows.studies.count_by_state()
         chains = Counter(row.state for row in rows.chains.live())
-    states = Counter(views.slot_state(row, now, use.lease_seconds) for row in slots)
+    states = Counter(slot_views.state_of(row, now, use.lease_seconds) for row in slots)
     checks = {name: int(said == "ok") for name, said in use.checks.ask().items()}
     ticked = {} if last_tick is None else {"": round(now - last_tick, 3)}
     lines = [
         *_metric("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
-        *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in views.SLOT_STATES}),
+        *_metric("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in slot_views.STATES}),
         *_metric("stagetree_chains", "Chains under way by state.", "state", {s: chains[s] for s in LIVE_CHAINS}),
         *_metric("stagetree_log_head", "The position of the last event.", "", {"": use.log.head()}),
         *_metric("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", "", ticked),

@@ -101,7 +101,7 @@ def _decision(event: TrialEvent) -> Json:
 
 def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[Json]:
     for chain in plan.chains.values():
-        if not chain.is_trained and chain.stages[chain.index].node in study.deepest:
+        if not chain.is_trained and chain.stages[chain.index].node in study.max_step_by_node:
             yield _under_way(plan, study, chain, reached.get(chain.id, 0))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.api import ordering, views
+from app.api import slots as slot_views
 from app.api.errors import Invalid
 from app.api.feed import Feed
 from app.api.services import ID, Services
@@ -50,7 +51,7 @@ def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int
     """The study, and the version of its plan."""
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
-    with use.looking_at(row) as (plan, found):
+    with use.open_study(row) as (plan, found):
         shown = views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials)
         return shown | {"slots": views.share(row, live)}, plan.version
 
@@ -65,7 +66,7 @@ def trials(
 ) -> Json:
     """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
     after = number(cursor)
-    with use.looking_at(row) as (plan, found):
+    with use.open_study(row) as (plan, found):
         if not states and sort == "trial":
             items, total = views.trials(plan, found, after, limit), len(found.trials)
         else:
@@ -76,13 +77,13 @@ def trials(
 
 def columns(use: Services, row: StudyRow) -> Json:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
-    with use.looking_at(row) as (plan, found):
+    with use.open_study(row) as (plan, found):
         return ordering.columns(views.trials(plan, found))
 
 
 def trial(use: Services, row: StudyRow, number: int) -> Json:
     """One trial with its curve. Raises `Unknown`."""
-    with use.looking_at(row) as (plan, found):
+    with use.open_study(row) as (plan, found):
         if not 0 <= number < len(found.trials):
             raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
         return views.trial(plan, found.trials[number])
@@ -98,13 +99,13 @@ def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str
 
 def plan(use: Services, row: StudyRow) -> Json:
     """The search plan that the study is part of."""
-    with use.looking_at(row) as (found, _):
+    with use.open_study(row) as (found, _):
         return views.plan(found, row.stream)
 
 
 def stage_tree(use: Services, row: StudyRow) -> Json:
     """What is left to do for the study."""
-    with use.looking_at(row) as (found, study):
+    with use.open_study(row) as (found, study):
         return views.stage_tree(found, study)
 
 
@@ -112,7 +113,7 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     """Every decision derived again, as far as position `at`."""
     from app.scheduling.replay import replay as replayed
 
-    with use.looking_at(row) as (_, study):
+    with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
     log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
     found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
@@ -150,7 +151,7 @@ def slots(use: Services, limit: int, cursor: str | None = None) -> Json:
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live()}
         now, lease = rows.now(), use.lease_seconds
-        found = [views.slot(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
+        found = [slot_views.view(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
     return _page(found, limit, cursor)
 
 

@@ -33,8 +33,8 @@ ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class Services:
-    """trainers: those on offer, as their files are now. limits: how much may be asked for. nudge: tells the scheduler
-    that something happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
+    """trainers: those on offer, as their files are now. limits: how much may be asked for. wake_scheduler: has it look
+    at what happened, without waiting. checks: what readiness means. lease_seconds: a slot that was not heard of
     for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
     take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
     server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
@@ -43,7 +43,7 @@ class Services:
     records: Records
     plans: Plans
     trainers: Catalogue
-    nudge: Callable[[], None]
+    wake_scheduler: Callable[[], None]
     clock: Callable[[], float]
     new_id: Callable[[], str]
     checks: Checks
@@ -82,7 +82,7 @@ class Services:
         return row
 
     @contextmanager
-    def looking_at(self, row: StudyRow) -> Iterator[tuple[SearchPlan, Study]]:
+    def open_study(self, row: StudyRow) -> Iterator[tuple[SearchPlan, Study]]:
         """The study and its plan as of now; nobody changes them within the block."""
         with self.plans.holding(row.stream) as plan:
             yield plan, plan.studies[StudyId(row.id)]
@@ -109,4 +109,4 @@ def study_row(study: StudyPath, use: Use) -> StudyRow:
     return use.find(study)
 
 
-Found = Annotated[StudyRow, Depends(study_row)]
+StudyRowDep = Annotated[StudyRow, Depends(study_row)]

@@ -23,8 +23,8 @@ from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_p
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, StudyState
 from app.events.codec import encode
-from app.events.log import Recorded
-from app.events.rows.ports import ChainRecord, SlotRecord
+from app.events.log import StoredEvent
+from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
 
 Json = dict[str, Any]
@@ -125,7 +125,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
     """All there is to know of one trial."""
     study = plan.studies[trial.study]
     curve = [{"step": step, "metrics": writable(_finite(metrics))} for step, metrics in plan.curve(trial)]
-    detail = {"asked": trial.asked, "reason": trial.reason, "path": trial.path, "curve": curve}
+    detail = {"asked": trial.requested_steps, "reason": trial.reason, "path": trial.path, "curve": curve}
     detail["not_exact"] = writable(exactness.of_trial(plan, trial))
     shown = _trial(plan, study, trial, _busy(plan), standing(study))
     return shown | detail | ({"failure": writable(trial.error)} if trial.error else {})
@@ -211,7 +211,9 @@ def _node(plan: SearchPlan, node: Node) -> Json:
         "parent": node.parent,
         "start": node.start,
         "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
-        "studies": [study.id for study in plan.studies.values() if node.id in study.deepest and not study.deleted],
+        "studies": [
+            study.id for study in plan.studies.values() if node.id in study.max_step_by_node and not study.deleted
+        ],
         "checkpoints": sorted(node.checkpoints),
         "metrics": [{"step": step, "metrics": writable(_finite(node.metrics[step]))} for step in sorted(node.metrics)],
         "waiting": [
@@ -237,7 +239,7 @@ def _serving(plan: SearchPlan, study: Study, stages: Sequence[TreeStage]) -> set
     """The ends of the stages that lead to a step for which a trial of the study waits."""
     ending = {(stage.node, stage.end): stage for stage in stages}
     found: set[Place] = set()
-    for name in study.deepest:
+    for name in study.max_step_by_node:
         for step, keys in plan.nodes[name].waiting.items():
             place: Place | None = (name, step) if any(key[0] == study.id for key in keys) else None
             while place in ending and place not in found:
@@ -251,50 +253,11 @@ def _stage(stage: TreeStage) -> Json:
     return {"node": stage.node, "start": stage.start, "end": stage.end, "parent": parent, "ready": stage.ready}
 
 
-# ---------------------------------------------------------------------------------------------------- events and slots
+# -------------------------------------------------------------------------------------------------------------- events
 
 
-def event(recorded: Recorded, before: int) -> Json:
+def event(recorded: StoredEvent, before: int) -> Json:
     """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
     name, _, data = encode(recorded.event)
     place = {"position": recorded.version - before, "version": recorded.version}
     return {**place, "type": name, "data": writable(data), "at": recorded.at}
-
-
-SLOT_STATES = ("idle", "busy", "quarantined", "lost")
-
-
-def slot_state(row: SlotRecord, now: float, lease_seconds: float) -> str:
-    """How a slot is: lost is one whose worker was not heard of for a lease."""
-    if now - row.seen_at > lease_seconds:
-        return "lost"
-    if row.chain is not None:
-        return "busy"
-    return "quarantined" if (row.quarantined_until or now) > now else "idle"
-
-
-def slot(row: SlotRecord, chain: ChainRecord | None, now: float, lease_seconds: float) -> Json:
-    """A slot, and what it is doing by the row of its chain."""
-    stage = None if chain is None else _current(chain)
-    return {
-        "name": row.name,
-        "device": row.device,
-        "host": row.host,
-        "state": slot_state(row, now, lease_seconds),
-        "note": row.note,
-        "quarantined_until": row.quarantined_until,
-        "trainers": row.trainers,
-        "chain": row.chain,
-        "stage": stage and {name: stage[name] for name in ("node", "start", "end", "step")},
-        "study": stage and stage["study"],
-        "seen_at": row.seen_at,
-    }
-
-
-def _current(chain: ChainRecord) -> Json | None:
-    """The stage that the chain is in, with the last step done; None when all are trained."""
-    stages = chain.assignment["stages"]
-    if chain.index >= len(stages):
-        return None
-    stage = stages[chain.index]
-    return {**stage, "step": min(max(chain.step, stage["start"]), stage["end"])}

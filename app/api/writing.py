@@ -1,4 +1,4 @@
-"""The way every command takes: decided on the plan, appended once for each idempotency key, the scheduler nudged."""
+"""The way every command takes: decided on the plan, appended once for each idempotency key, the scheduler woken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import BackgroundTasks, Depends, Header, Request
 
 from app.api.services import Use
 from app.api.strict import Raw
-from app.events.log import Idempotency, Recorded
+from app.events.log import Idempotency, StoredEvent
 from app.events.transact import Decide, transact
 from app.events.transact import Write as Transaction
 
@@ -23,7 +23,7 @@ Key = Annotated[
     ),
 ]
 
-Write = Callable[[str, Decide], list[Recorded]]
+Write = Callable[[str, Decide], list[StoredEvent]]
 
 
 def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, key: Key = None) -> Write:
@@ -31,14 +31,14 @@ def writer(request: Request, background: BackgroundTasks, use: Use, raw: Raw, ke
     asked = [request.method, request.url.path, request.url.query]
     fingerprint = sha256(b"\n".join([*(part.encode() for part in asked), raw])).hexdigest()
 
-    def write(stream: str, decide: Decide) -> list[Recorded]:
+    def write(stream: str, decide: Decide) -> list[StoredEvent]:
         once = None if key is None else Idempotency(key, fingerprint)
         transaction = Transaction(stream=stream, decide=decide, at=use.clock(), idempotency=once)
         recorded = transact(use.log, use.plans, transaction)
-        background.add_task(use.nudge)
+        background.add_task(use.wake_scheduler)
         return recorded
 
     return write
 
 
-Writing = Annotated[Write, Depends(writer)]
+WriterDep = Annotated[Write, Depends(writer)]

@@ -158,7 +158,7 @@ def _services(folder: Path) -> Services:
         records=records,
         plans=Plans(records.log),
         trainers=Catalogue(()),
-        nudge=lambda: None,
+        wake_scheduler=lambda: None,
         clock=time.time,
         new_id=lambda: "",
         checks=Checks({}),

@@ -55,7 +55,7 @@ def cost(plan: SearchPlan, study: Study) -> Cost:
     ends = [horizon(study, trial) for trial in study.trials]
     served = [trained_steps(plan, trial) for trial in study.trials]
     stopped = sum(end - trial.steps for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial))
-    distinct = sum(_trained(plan, name, end) for name, end in study.deepest.items())
+    distinct = sum(_trained(plan, name, end) for name, end in study.max_step_by_node.items())
     return Cost(
         alone=sum(ends),
         stopped_early=stopped,

@@ -41,11 +41,13 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
     if step in node.metrics:
         return
     for study in plan.studies.values():
-        if study.is_final or study.deepest.get(node.id, 0) < step or not is_regular(study, node, step):
+        if study.is_final or study.max_step_by_node.get(node.id, 0) < step or not is_regular(study, node, step):
             continue
         for trial in study.trials:
             goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
-            is_extra = trial.steps >= step and step not in trial.asked  # for what it was asked, it waits in any case
+            is_extra = (
+                trial.steps >= step and step not in trial.requested_steps
+            )  # for what it was asked, it waits in any case
             if goes_on and is_extra and plan.node_of(trial, step) is node:
                 study.active += trial.state != TrialState.ACTIVE
                 trial.state = TrialState.ACTIVE
@@ -64,7 +66,7 @@ def answer(plan: SearchPlan, trial: Trial, step: int) -> None:
     if (problem := problem_with(study, plan.metrics(trial, step) or {}, step)) is not None:
         end_trial(plan, trial, TrialState.FAILED, problem)
         return
-    study.answered += 1
+    study.num_results += 1
     study.history.append(TrialEvent(TrialEventKind.RESULT, trial.number, step, metrics=plan.metrics(trial, step) or {}))
     settle(plan, trial)
 
@@ -73,7 +75,7 @@ def settle(plan: SearchPlan, trial: Trial) -> None:
     """The trial is completed, if everything is there that it waits for."""
     if trial.state != TrialState.ACTIVE or trial.unevaluated:
         return
-    if all(plan.metrics(trial, asked) is not None for asked in trial.asked):
+    if all(plan.metrics(trial, asked) is not None for asked in trial.requested_steps):
         trial.state = TrialState.COMPLETED
         plan.studies[trial.study].active -= 1
 
@@ -127,7 +129,7 @@ def end_trial(
     trial.state = state
     if state == TrialState.FAILED:
         plan.studies[trial.study].failed.append(trial.number)
-    waited, trial.unevaluated = {*trial.asked, *trial.unevaluated}, set()
+    waited, trial.unevaluated = {*trial.requested_steps, *trial.unevaluated}, set()
     for step in sorted(waited):
         node = plan.node_of(trial, step)
         if trial.key in node.waiting.get(step, ()):

@@ -11,7 +11,7 @@ from app.domain.search_plan import SearchPlan, Study, Trial
 
 def of_study(plan: SearchPlan, study: Study) -> list[str]:
     """Of all stages that its trials pass, whoever they were trained for."""
-    return _sentences(plan, study.deepest.items())
+    return _sentences(plan, study.max_step_by_node.items())
 
 
 def of_trial(plan: SearchPlan, trial: Trial) -> list[str]:

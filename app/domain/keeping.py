@@ -109,4 +109,4 @@ def _promised(plan: SearchPlan, study: Study) -> Iterator[KeptAt]:
 
 def _last_step(studies: Iterable[Study], node: Node) -> int:
     """The last step of a node to which trials of these studies came, or are to come."""
-    return max((study.deepest.get(node.id, -1) for study in studies), default=-1)
+    return max((study.max_step_by_node.get(node.id, -1) for study in studies), default=-1)

@@ -28,7 +28,7 @@ def sign(study: Study) -> int:
 
 def last(plan: SearchPlan, study: Study, trial: Trial) -> Result | None:
     """The metric at the last step the trial was asked for that has one."""
-    for step in reversed(trial.asked):
+    for step in reversed(trial.requested_steps):
         if found := _result(study, step, plan.metrics(trial, step) or {}):
             return found
     return None

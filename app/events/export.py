@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from app.domain.events import Event
 from app.events.codec import UnknownEvent, decode, encode
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 
 
 class NotALog(ValueError):
     """A line that is not an event of a log; the message says which line and why."""
 
 
-def lines(recorded: Iterable[Recorded]) -> Iterator[str]:
+def lines(recorded: Iterable[StoredEvent]) -> Iterator[str]:
     """Each event on a line, with its end."""
     for each in recorded:
         name, schema, data = encode(each.event)

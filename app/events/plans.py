@@ -12,7 +12,7 @@ from threading import Lock, RLock
 from app.domain.evolve import collector_paused, evolve, strikes
 from app.domain.search_plan import SearchPlan
 from app.events.codec import UnknownEvent
-from app.events.log import EventLog, Gap, Recorded
+from app.events.log import EventLog, Gap, StoredEvent
 
 BATCH = 10_000
 
@@ -93,14 +93,14 @@ class Plans:
         with self._entry(stream).writing:
             yield
 
-    def fold(self, stream: str, recorded: Sequence[Recorded]) -> None:
+    def fold(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
         """Fold what was recorded, if the plan is at the version before it. Raises `PlanUnusable`."""
         entry = self._entry(stream)
         with entry.lock:
             if recorded and entry.problem is None and entry.plan.version == recorded[0].version - 1:
                 self._fold(stream, entry, recorded)
 
-    def add(self, stream: str, recorded: Sequence[Recorded]) -> None:
+    def add(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
         """As `fold`, for what this process has appended: it stands, and who asks for the plan hears of problems."""
         with suppress(PlanUnusable):
             self.fold(stream, recorded)
@@ -157,13 +157,13 @@ class Plans:
         """The plan before its first event; what was struck is known beforehand."""
         return SearchPlan(struck=self._log.struck(stream))
 
-    def _read(self, stream: str, entry: _Entry) -> list[Recorded]:
+    def _read(self, stream: str, entry: _Entry) -> list[StoredEvent]:
         try:
             return self._log.read(stream, after=entry.plan.version, limit=BATCH)
         except (UnknownEvent, Gap) as error:
             raise self._broken(stream, entry, error) from error
 
-    def _fold(self, stream: str, entry: _Entry, recorded: Sequence[Recorded]) -> None:
+    def _fold(self, stream: str, entry: _Entry, recorded: Sequence[StoredEvent]) -> None:
         """Into the plan in place. A plan that broke half-way, or lost a study, is dropped, to be folded anew."""
         plan, entry.plan = entry.plan, SearchPlan()
         if not strikes(each.event for each in recorded) <= plan.struck:

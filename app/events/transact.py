@@ -13,7 +13,7 @@ from typing import Any
 
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
-from app.events.log import Alongside, Append, EventLog, Idempotency, Recorded, VersionConflict
+from app.events.log import Alongside, Append, EventLog, Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
 
 Decide = Callable[[SearchPlan], Sequence[Event]]
@@ -60,7 +60,7 @@ def transact(
     *,
     attempts: int = ATTEMPTS,
     pause: Callable[[int], None] = back_off,
-) -> list[Recorded]:
+) -> list[StoredEvent]:
     """Write, and return what was recorded. What `decide` or `alongside` raises comes through: nothing was written then.
 
     With an idempotency key that was used before, `decide` is not asked, and what was recorded then is returned.
@@ -68,7 +68,7 @@ def transact(
     """
     for attempt in range(1, attempts + 1):
         once = write.idempotency
-        if once is not None and (recorded := log.recall(once.key, once.fingerprint)) is not None:
+        if once is not None and (recorded := log.find_by_key(once.key, once.fingerprint)) is not None:
             return recorded
         try:
             return _attempt(log, plans, write, locked=attempt > OPTIMISTIC)
@@ -79,14 +79,14 @@ def transact(
     raise ValueError("A transaction needs at least one attempt.")
 
 
-def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool) -> list[Recorded]:
+def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool) -> list[StoredEvent]:
     if write.prepare is not None:
         write.prepare()
     with plans.writing(write.stream):
         return _locked(log, plans, write) if locked else _optimistic(log, plans, write)
 
 
-def _optimistic(log: EventLog, plans: Plans, write: Write) -> list[Recorded]:
+def _optimistic(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
     """Decide on the plan as it is known, and append if it still is so then; nobody waits for the disk to read it."""
     with plans.holding(write.stream) as plan:
         events, version = write.decide(plan), plan.version
@@ -97,11 +97,11 @@ def _optimistic(log: EventLog, plans: Plans, write: Write) -> list[Recorded]:
     return recorded
 
 
-def _locked(log: EventLog, plans: Plans, write: Write) -> list[Recorded]:
+def _locked(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
     """Lock the stream, take in what came meanwhile, decide and append."""
     with plans.holding(write.stream) as plan:
 
-        def decide(news: Sequence[Recorded]) -> Sequence[Event]:
+        def decide(news: Sequence[StoredEvent]) -> Sequence[Event]:
             plans.fold(write.stream, news)
             return write.decide(plan)
 
@@ -115,7 +115,9 @@ def _append(write: Write, **fields: Any) -> Append:
     return Append(stream=write.stream, at=write.at, idempotency=once, alongside=alongside, **fields)
 
 
-def record(log: EventLog, stream: str, events: Sequence[Event], *, at: float, alongside: Alongside) -> list[Recorded]:
+def record(
+    log: EventLog, stream: str, events: Sequence[Event], *, at: float, alongside: Alongside
+) -> list[StoredEvent]:
     """Append facts that need no decision: `alongside` proves the right to state them, with a fence, or raises.
 
     Raises `VersionConflict` when the transaction lost against another (nothing was written), and `DatabaseUnavailable`.

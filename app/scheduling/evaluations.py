@@ -15,8 +15,8 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
     """
     wanted = {step for step in node.waiting if start < step <= end or start == step == end}
     for study in plan.studies.values():
-        if study.is_running and node.id in study.deepest:
-            steps = _regular(study, start, min(end, study.deepest[node.id]))
+        if study.is_running and node.id in study.max_step_by_node:
+            steps = _regular(study, start, min(end, study.max_step_by_node[node.id]))
             wanted.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
     return sorted(step for step in wanted if step not in node.metrics)
 

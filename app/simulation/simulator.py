@@ -17,7 +17,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import NodeId, PlanId, StudyId
 from app.domain.search_plan import Node, SearchPlan
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.scheduling.costs import Costs
@@ -137,7 +137,7 @@ class Simulator:
         """Everything that was decided or happened."""
         return [recorded.event for recorded in self.log()]
 
-    def log(self) -> list[Recorded]:
+    def log(self) -> list[StoredEvent]:
         """The same, each event with the virtual time of it."""
         return self._log.read(PLAN)
 
@@ -179,7 +179,7 @@ class Simulator:
         Nothing happens that is later than `until`.
         """
         while True:
-            if self._is_nudged():
+            if self._is_woken():
                 self._tick()
             if self._happens(until):
                 return True
@@ -210,7 +210,7 @@ class Simulator:
         with self._plans.holding(PLAN, fresh=False) as plan:
             return self._measure(plan.nodes[NodeId(node)], step)
 
-    def _is_nudged(self) -> bool:
+    def _is_woken(self) -> bool:
         """Whether workers would tell the scheduler that something happened: a result is there, or somebody is idle."""
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)

@@ -222,16 +222,16 @@ def _trained(plan: SearchPlan, name: NodeId, world: SearchPlan) -> int:
 
 def _missing(plan: SearchPlan, study: Study, imagined: Study, world: SearchPlan) -> Iterator[int]:
     """For each node, the steps that the imagined study has there, and neither the study nor anyone else had."""
-    for name, end in imagined.deepest.items():
-        yield max(0, end - max(_trained(plan, name, world), study.deepest.get(name, 0)))
+    for name, end in imagined.max_step_by_node.items():
+        yield max(0, end - max(_trained(plan, name, world), study.max_step_by_node.get(name, 0)))
 
 
 def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
     """For each node, the steps that the study had there and the imagined one would not."""
     return [
-        end - max(imagined.deepest.get(name, 0), plan.nodes[name].start)
-        for name, end in study.deepest.items()
-        if end > max(imagined.deepest.get(name, 0), plan.nodes[name].start)
+        end - max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start)
+        for name, end in study.max_step_by_node.items()
+        if end > max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start)
     ]
 
 

@@ -17,10 +17,10 @@ from app.workers.broker import install, transport_options
 logger = logging.getLogger(__name__)
 
 SCHEDULER_QUEUE = "scheduler"
-MOST_NUDGES = 2
+MOST_WAKE_UPS = 2
 """How many messages that something happened may wait for the scheduler."""
 
-NUDGE_SECONDS = 60.0
+WAKE_UP_SECONDS = 60.0
 """After so long, a message that something happened says nothing any more: the scheduler has looked since."""
 
 install()
@@ -57,15 +57,15 @@ celery.conf.update(
 )
 
 
-def nudge() -> None:
+def wake_scheduler() -> None:
     """Tell the scheduler that something happened. If the broker is away, the next regular tick finds out anyway.
 
     A few messages that wait for it are as good as one more: so they cannot pile up while it is away.
     """
     try:
         with celery.connection_or_acquire() as connection:
-            if _waiting(connection) < MOST_NUDGES:
-                options = {"queue": SCHEDULER_QUEUE, "expires": NUDGE_SECONDS, "retry": False}
+            if _waiting(connection) < MOST_WAKE_UPS:
+                options = {"queue": SCHEDULER_QUEUE, "expires": WAKE_UP_SECONDS, "retry": False}
                 celery.send_task("stagetree.tick", connection=connection, **options)
     except Exception as error:
         if not broker_is_away(error):

@@ -20,7 +20,7 @@ from app.events.records import SqlRecords, change
 from app.object_store import open_store
 from app.registry import Catalogue
 from app.settings import settings
-from app.workers.celery_app import SCHEDULER_QUEUE, nudge, publish
+from app.workers.celery_app import SCHEDULER_QUEUE, publish, wake_scheduler
 from app.workers.gc_tuning import collect_young, freeze_survivors
 from app.workers.notifier import Notifier
 from app.workers.now_and_then import NowAndThen
@@ -88,7 +88,7 @@ def notify() -> None:
     """Tell the scheduler that something happened, without waiting for the broker."""
     global _notifier
     if _notifier is None:
-        _notifier = Notifier(nudge)
+        _notifier = Notifier(wake_scheduler)
     _notifier.notify()
 
 

@@ -36,18 +36,18 @@ def trainers(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def nudges() -> list[str]:
+def wake_ups() -> list[str]:
     """One entry for each time the scheduler was told."""
     return []
 
 
 @pytest.fixture
-def make_app(trainers: str, nudges: list[str]) -> MakeApp:
+def make_app(trainers: str, wake_ups: list[str]) -> MakeApp:
     def make(url: str) -> FastAPI:
         app = create_app(
             Settings(database_url=url, trainers=trainers, broker_url="memory://", hosts="test,testserver,x")
         )
-        app.state.services = replace(app.state.services, nudge=lambda: nudges.append("nudge"))
+        app.state.services = replace(app.state.services, wake_scheduler=lambda: wake_ups.append("wake"))
         return app
 
     return make

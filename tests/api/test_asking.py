@@ -26,8 +26,8 @@ def ask(http: TestClient, study: str, *trials: Any, key: str | None = None) -> A
     return http.post(f"/studies/{study}/trials:batch", json={"trials": trials}, headers=headers)
 
 
-def test_trials_new_and_longer_in_one_transaction(http: TestClient, external: str, nudges: list[str]) -> None:
-    nudges.clear()
+def test_trials_new_and_longer_in_one_transaction(http: TestClient, external: str, wake_ups: list[str]) -> None:
+    wake_ups.clear()
     first = ask(http, external, {"hp": HP, "steps": 10}, {"hp": OTHER, "steps": 20})
     assert first.status_code == 200
     assert [(each["trial"], each["steps"], each["reason"]) for each in first.json()["items"]] == [
@@ -37,7 +37,7 @@ def test_trials_new_and_longer_in_one_transaction(http: TestClient, external: st
     asked = [{"trial": 1, "steps": 40}, {"hp": OTHER, "steps": 30}, {"trial": 0, "steps": 5}]
     second = ask(http, external, *asked).json()["items"]
     assert [(each["trial"], each["asked"]) for each in second] == [(1, [20, 40]), (2, [30]), (0, [10])]
-    assert nudges == ["nudge"] * 2
+    assert wake_ups == ["wake"] * 2
 
 
 def test_the_same_key_asks_once(http: TestClient, external: str) -> None:

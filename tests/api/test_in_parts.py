@@ -15,7 +15,7 @@ from app.api.services import Services
 from app.cli.curves import curves
 from app.events.database import Database
 from app.events.export import parse
-from app.events.log import Recorded, SqlLog, port
+from app.events.log import SqlLog, StoredEvent, port
 from app.events.plans import Plans
 from app.events.records import SqlRecords
 from tests.api.world import Workers
@@ -28,7 +28,7 @@ class CountingLog(SqlLog):
 
     longest = 0
 
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         recorded = super().read(stream, after=after, limit=limit)
         self.longest = max(self.longest, len(recorded))
         return recorded

@@ -34,7 +34,7 @@ def test_an_edited_trainer_is_another_plan_at_once(http: TestClient, trainers: s
     assert use.find(http.post("/studies", json=mine).json()["study"]).stream == use.find(studies[0]).stream
 
 
-def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]) -> None:
+def test_a_study_is_submitted(http: TestClient, use: Services, wake_ups: list[str]) -> None:
     answer = http.post("/studies", json=STUDY)
     assert answer.status_code == 201
     shown = answer.json()
@@ -42,7 +42,7 @@ def test_a_study_is_submitted(http: TestClient, use: Services, nudges: list[str]
     assert answer.headers["Location"] == f"{API}/studies/{shown['study']}"
     assert (shown["state"], shown["best"], shown["trials"], shown["merge_rate"]) == ("running", None, [], None)
     assert use.find(shown["study"]).stream == plan_id("digits", "1", {"width": 32}, 0)
-    assert nudges == ["nudge"]
+    assert wake_ups == ["wake"]
 
 
 def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
@@ -148,13 +148,13 @@ def test_the_etag_is_the_version_of_the_plan_and_saves_looking_again_at_what_is_
     assert http.get(path, headers={"If-None-Match": running.headers["ETag"]}).status_code == 200
 
 
-def test_pause_resume_and_cancel_keep_the_list_in_step(http: TestClient, study: str, nudges: list[str]) -> None:
+def test_pause_resume_and_cancel_keep_the_list_in_step(http: TestClient, study: str, wake_ups: list[str]) -> None:
     for verb, state in [("pause", "paused"), ("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")]:
         answer = http.post(f"/studies/{study}:{verb}")
         assert (answer.status_code, answer.json()["state"]) == (200, state)
         assert "trials" not in answer.json()
         assert http.get("/studies").json()["items"][0]["state"] == state
-    assert len(nudges) == 5
+    assert len(wake_ups) == 5
 
 
 def test_what_is_over_cannot_be_changed(http: TestClient, study: str) -> None:
@@ -189,7 +189,7 @@ def test_a_listed_study(http: TestClient, study: str, use: Services) -> None:
     }
 
 
-def test_a_preview_runs_nothing(http: TestClient, use: Services, nudges: list[str]) -> None:
+def test_a_preview_runs_nothing(http: TestClient, use: Services, wake_ups: list[str]) -> None:
     answer = http.post("/studies:preview?slots=2", json=STUDY)
     assert answer.status_code == 200, answer.text
     shown = answer.json()
@@ -197,7 +197,7 @@ def test_a_preview_runs_nothing(http: TestClient, use: Services, nudges: list[st
     assert (shown["critical_path_steps"], shown["makespan_steps"]) == (40, 40)
     assert http.post("/studies:preview", json=STUDY).json()["makespan_steps"] == 60
     assert use.log.head() == 0
-    assert nudges == []
+    assert wake_ups == []
 
 
 # ---------------------------------------------------------------------------------------------------------- once only

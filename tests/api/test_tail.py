@@ -14,7 +14,7 @@ from app.api.services import Services
 from app.api.tail import Tail, Watcher
 from app.domain.events import StudyPaused
 from app.events.database import DatabaseUnavailable
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 from app.events.memory import MemoryLog
 
 FACT = StudyPaused(study="s")
@@ -27,7 +27,7 @@ class Counting(MemoryLog):
         super().__init__()
         self.looks, self.fails = 0, False
 
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         self.looks += 1
         if self.fails:
             raise DatabaseUnavailable("The database cannot be used.")

@@ -82,15 +82,17 @@ def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, 
     assert "failure" not in listed and listed["error"] == shown["error"]
 
 
-def test_an_added_trial_shares_what_is_there(http: TestClient, tuned: str, workers: Workers, nudges: list[str]) -> None:
+def test_an_added_trial_shares_what_is_there(
+    http: TestClient, tuned: str, workers: Workers, wake_ups: list[str]
+) -> None:
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    nudges.clear()
+    wake_ups.clear()
     answer = http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 20})
     assert answer.status_code == 201
     assert answer.headers["Location"] == f"{API}/studies/{tuned}/trials/2"
     shown = answer.json()
     assert (shown["trial"], shown["state"], shown["value"], shown["reason"]) == (2, "completed", 0.5, {"by": "user"})
-    assert nudges == ["nudge"]
+    assert wake_ups == ["wake"]
 
 
 def test_the_same_key_and_body_is_one_trial(http: TestClient, tuned: str) -> None:
@@ -136,14 +138,14 @@ def test_the_names_come_from_the_listed_trials_when_there_is_no_space(http: Test
     assert http.post(f"/studies/{study}/trials", json={"hp": {"lr": 1}, "steps": 3}).status_code == 201
 
 
-def test_a_trial_is_cancelled(http: TestClient, tuned: str, nudges: list[str]) -> None:
-    nudges.clear()
+def test_a_trial_is_cancelled(http: TestClient, tuned: str, wake_ups: list[str]) -> None:
+    wake_ups.clear()
     for _ in range(2):
         answer = http.delete(f"/studies/{tuned}/trials/1")
         assert (answer.status_code, answer.content) == (204, b"")
     assert http.get(f"/studies/{tuned}/trials/1").json()["state"] == "cancelled"
     assert http.get(f"/studies/{tuned}/trials/0").json()["state"] == "waiting"
-    assert nudges == ["nudge"] * 2
+    assert wake_ups == ["wake"] * 2
 
 
 def test_a_trial_that_waits_for_its_tuner_can_be_cancelled_and_one_that_is_over_cannot(

@@ -77,7 +77,7 @@ def test_another_version_than_expected_is_a_conflict_and_leaves_nothing(log: Eve
     log.append("a", [PAUSED, RESUMED], expected=0, at=1.0)
     with pytest.raises(VersionConflict):
         log.append("a", [PAUSED], expected=expected, at=2.0, key="k")
-    assert (log.head(), log.version("a"), log.recall("k")) == (2, 2, None)
+    assert (log.head(), log.version("a"), log.find_by_key("k")) == (2, 2, None)
 
 
 def test_a_stream_that_is_not_there_is_at_version_0(log: EventLog) -> None:
@@ -95,14 +95,14 @@ def test_a_key_used_again_appends_nothing_and_returns_the_same(log: EventLog) ->
     first = log.append("a", [PAUSED, RESUMED], expected=0, at=1.0, key="k", fingerprint="f")
     log.append("a", [PAUSED], expected=2, at=2.0)
     again = log.append("a", [RESUMED], expected=0, at=3.0, key="k", fingerprint="f", alongside=ran.append)
-    assert again == first == log.recall("k", "f")
+    assert again == first == log.find_by_key("k", "f")
     assert (log.head(), ran) == (3, [])
 
 
 def test_a_key_is_remembered_for_no_events_too(log: EventLog) -> None:
     assert log.append("a", [], expected=0, at=1.0, key="k") == []
     assert log.append("a", [PAUSED], expected=0, at=2.0, key="k") == []
-    assert (log.recall("k"), log.recall("other"), log.head()) == ([], None, 0)
+    assert (log.find_by_key("k"), log.find_by_key("other"), log.head()) == ([], None, 0)
 
 
 def test_a_key_with_another_request_is_refused(log: EventLog) -> None:
@@ -110,7 +110,7 @@ def test_a_key_with_another_request_is_refused(log: EventLog) -> None:
     with pytest.raises(KeyReused):
         log.append("a", [RESUMED], expected=1, at=2.0, key="k", fingerprint="g")
     with pytest.raises(KeyReused):
-        log.recall("k", "g")
+        log.find_by_key("k", "g")
     assert log.head() == 1
 
 
@@ -126,7 +126,7 @@ def test_what_alongside_raises_leaves_nothing(log: EventLog) -> None:
 
     with pytest.raises(PermissionError):
         log.append("a", [PAUSED], expected=None, at=1.0, key="k", alongside=refuse)
-    assert (log.head(), log.streams(), log.recall("k")) == (0, [], None)
+    assert (log.head(), log.streams(), log.find_by_key("k")) == (0, [], None)
 
 
 def test_alongside_runs_for_no_events_too(log: EventLog) -> None:

@@ -106,7 +106,7 @@ def test_a_study_without_accidents_repeats_nothing_and_leaves_nothing(slots: int
 def test_what_tuners_may_still_ask_for_is_not_saved_yet() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
-    while not study.answered:
+    while not study.num_results:
         simulated.advance()
     assert cost(simulated.plan, study).stopped_early == 0
 

@@ -40,7 +40,7 @@ def test_without_merging_every_step_is_unique(trials: list[Trial]) -> None:
     story = Story()
     alone, beside = (story.plan.studies[story.submit(*trials, merge=merge)] for merge in (False, True))
     assert alone.unique == alone.requested == beside.requested
-    assert not alone.deepest.keys() & beside.deepest.keys()
+    assert not alone.max_step_by_node.keys() & beside.max_step_by_node.keys()
 
 
 @tried(50)
@@ -50,8 +50,8 @@ def test_two_studies_on_a_plan_share_what_begins_alike(first: list[Trial], secon
     one, two = (story.plan.studies[story.submit(*trials)] for trials in (first, second))
     assert (one.unique, two.unique) == (len(beginnings(first)), len(beginnings(second)))
     together = {
-        node: max(study.deepest.get(node, 0) for study in (one, two))
-        for node in one.deepest.keys() | two.deepest.keys()
+        node: max(study.max_step_by_node.get(node, 0) for study in (one, two))
+        for node in one.max_step_by_node.keys() | two.max_step_by_node.keys()
     }
     trained = sum(end - story.plan.nodes[node].start for node, end in together.items())
     assert trained == len(beginnings(first) | beginnings(second))

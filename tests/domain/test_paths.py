@@ -34,8 +34,8 @@ def described(plan: SearchPlan) -> dict[str, Any]:
     studies = {
         study.id: {
             "state": study.state,
-            "counts": [study.requested, study.unique, study.executed, study.answered, study.active],
-            "trials": [{"path": t.path, "asked": t.asked, "state": t.state} for t in study.trials],
+            "counts": [study.requested, study.unique, study.executed, study.num_results, study.active],
+            "trials": [{"path": t.path, "asked": t.requested_steps, "state": t.state} for t in study.trials],
         }
         for study in plan.studies.values()
     }

@@ -167,6 +167,6 @@ def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, ex
     study, _ = begin(cluster, "resets")
     for _ in range(24):
         cluster.networks["scheduler"]["database"].reset()
-        cluster.nudge()
+        cluster.wake_scheduler()
         time.sleep(0.15)
     check(cluster, study, expected)

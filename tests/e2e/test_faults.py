@@ -103,7 +103,7 @@ def test_two_schedulers_at_once(cluster: Cluster, expected: list[Json]) -> None:
     try:
         study = cluster.submit(grid("twins", seconds=0.02))
         for _ in range(50):
-            cluster.nudge()
+            cluster.wake_scheduler()
         check(cluster, study, expected)
         steps = cluster.client.study(study)["steps"]
         assert steps["executed"] == steps["unique"]

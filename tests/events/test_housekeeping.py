@@ -30,7 +30,7 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
     assert clean(timed, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
     assert [row.chain for row in rows.chains.live()] == ["live"]
     assert [row.name for row in rows.slots.all()] == ["gpu1"]  # it has a chain, which must be ended first
-    assert log.recall("old") is None and log.recall("new")
+    assert log.find_by_key("old") is None and log.find_by_key("new")
     assert rows.schedulers.last_tick() == clock.at
     assert log.head() == 2  # a fact is never removed
 

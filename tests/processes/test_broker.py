@@ -19,10 +19,10 @@ from stacks import wait_for
 from app.embedded import redis_server
 from app.workers.broker import install, transport_options
 
-NUDGES = """
-from app.workers.celery_app import nudge
+WAKES = """
+from app.workers.celery_app import wake_scheduler
 for _ in range(4):
-    nudge()
+    wake_scheduler()
 """
 
 
@@ -62,30 +62,30 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
     assert received == [{"chain": 1}]
 
 
-def nudge(url: str) -> subprocess.CompletedProcess[str]:
+def wake_scheduler(url: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": "3"}
-    command = [sys.executable, "-c", NUDGES]
+    command = [sys.executable, "-c", WAKES]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
 
 
-def test_nudges_do_not_pile_up(socket: str) -> None:
-    nudge(f"redis+socket://{socket}")
+def test_wake_ups_do_not_pile_up(socket: str) -> None:
+    wake_scheduler(f"redis+socket://{socket}")
     assert Redis(unix_socket_path=socket).llen("stagetree:scheduler") == 2
 
 
 def test_a_broker_that_is_away_is_no_error() -> None:
-    ended = nudge("redis://127.0.0.1:1/0")
+    ended = wake_scheduler("redis://127.0.0.1:1/0")
     assert "Traceback" not in ended.stderr
 
 
 def test_a_broker_that_says_nothing_is_given_up(socket: str) -> None:
     proxy = Proxy(socket)
     proxy.freeze()
-    nudges = NUDGES.replace("20", "2")
+    wake_ups = WAKES.replace("20", "2")
     environment = {
         **os.environ,
         "STAGETREE_BROKER_URL": f"redis://127.0.0.1:{proxy.port}/0",
         "STAGETREE_LEASE_SECONDS": "3",
     }
-    subprocess.run([sys.executable, "-c", nudges], env=environment, timeout=120, check=True)
+    subprocess.run([sys.executable, "-c", wake_ups], env=environment, timeout=120, check=True)
     proxy.close()

@@ -189,4 +189,4 @@ def counters_are_right(world: World, study: Study) -> None:
         for step in range(world.plan.nodes[name].start, end)
     }
     assert study.unique == len(passed)
-    assert study.answered == sum(line.kind == "result" for line in study.history)
+    assert study.num_results == sum(line.kind == "result" for line in study.history)

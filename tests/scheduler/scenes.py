@@ -14,7 +14,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.states import FailureKind
 from app.events.database import DatabaseUnavailable
-from app.events.log import Append, Recorded, VersionConflict
+from app.events.log import Append, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records
@@ -61,7 +61,7 @@ class _AccidentalLog:
     def __init__(self, accidents: Accidents) -> None:
         self._accidents = accidents
 
-    def write(self, append: Append) -> list[Recorded]:
+    def write(self, append: Append) -> list[StoredEvent]:
         self._accidents.before_write(append)
         return self._accidents.inner.log.write(append)
 

@@ -271,7 +271,7 @@ class History(RuleBasedStateMachine):
             assert study.active == sum(trial.state == "active" for trial in study.trials)
             assert study.unique <= study.requested
             for trial in study.trials:
-                waits = {step for step in {*trial.asked, *trial.unevaluated} if self.waits(trial, step)}
+                waits = {step for step in {*trial.requested_steps, *trial.unevaluated} if self.waits(trial, step)}
                 assert bool(waits) == (trial.state == "active")
                 assert trial.unevaluated <= waits, "only where the state is kept, or will be"
                 assert all(self.is_kept(trial, step) for step in trial.unevaluated)

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.curves import curves
 from app.events.export import lines
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 from app.simulation.trace_player import STUDY as PLAYED
 from app.simulation.trace_player import Player
 from app.simulation.traces import Trace, Workload, read, record
@@ -55,7 +55,9 @@ def test_a_trial_that_failed_ends_with_null() -> None:
 def test_the_command_line_takes_them_from_a_log() -> None:
     world = simulator(spec(RANDOM))
     world.run()
-    log = "".join(lines(Recorded(number, "plan", number, event, 0.0) for number, event in enumerate(world.events, 1)))
+    log = "".join(
+        lines(StoredEvent(number, "plan", number, event, 0.0) for number, event in enumerate(world.events, 1))
+    )
     assert [json.loads(line) for line in curves(log, "study")] == list(record(world.plan, world.plan.studies[STUDY]))
 
 

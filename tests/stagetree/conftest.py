@@ -1,5 +1,5 @@
 """The real application, for what users import."""
 
-from tests.api.conftest import app, make_app, nudges, server, trainers, use, workers
+from tests.api.conftest import app, make_app, server, trainers, use, wake_ups, workers
 
-__all__ = ["app", "make_app", "nudges", "server", "trainers", "use", "workers"]
+__all__ = ["app", "make_app", "server", "trainers", "use", "wake_ups", "workers"]

@@ -51,7 +51,7 @@ def working(workers: Workers, study: str) -> Iterator[None]:
             for trial in list(workers.plan(study).studies[study].trials):  # type: ignore[index]
                 if trial.state == "active":
                     chain, lr = workers.assign(study, trial.number), trial.hp["lr"]["value"]
-                    for step in trial.asked[:-1]:
+                    for step in trial.requested_steps[:-1]:
                         metrics = {"accuracy": lr * step}
                         workers.record(study, e.Evaluated(node=trial.path[0], step=step, metrics=metrics))
                     workers.finish(study, chain, {"accuracy": lr * workers.plan(study).chains[chain].stages[-1].end})

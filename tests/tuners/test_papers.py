@@ -70,7 +70,7 @@ def test_hyperband_by_its_table() -> None:
     study = finished(spec({"kind": "hyperband", "max_steps": 81}), slots=7)
     for number, rungs in enumerate(printed):
         members = [trial for trial in study.trials if trial.reason["bracket"] == number]
-        asked = [(sum(steps in trial.asked for trial in members), steps) for _, steps in rungs]
+        asked = [(sum(steps in trial.requested_steps for trial in members), steps) for _, steps in rungs]
         assert asked == rungs
 
 

@@ -300,7 +300,7 @@ def test_early_term_ends_who_will_not_come_to_the_best_seen() -> None:
 def test_early_term_decides_at_boundaries_alone() -> None:
     found = run(EARLY | {"delta": 1}, eval_every=1)
     assert {trial.steps for trial in found.trials} == {5}
-    assert all(trial.asked == [1, 2, 3, 4, 5] for trial in found.trials)
+    assert all(trial.requested_steps == [1, 2, 3, 4, 5] for trial in found.trials)
 
 
 def test_too_few_evaluations_end_nobody() -> None:

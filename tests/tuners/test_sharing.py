@@ -59,11 +59,15 @@ class World:
         """What its user sees of it, where its own evaluations are concerned."""
         every = study.spec.get("eval_every")
         own = [
-            {step: metrics for step, metrics in self.plan.curve(trial) if self.is_own(step, every, trial.asked)}
+            {
+                step: metrics
+                for step, metrics in self.plan.curve(trial)
+                if self.is_own(step, every, trial.requested_steps)
+            }
             for trial in study.trials
             if trial.state == "completed"  # the others are evaluated no further than where they ended
         ]
-        trials = [(trial.hp, trial.asked, trial.state) for trial in study.trials]
+        trials = [(trial.hp, trial.requested_steps, trial.state) for trial in study.trials]
         return {"state": study.state, "trials": trials, "curves": own}
 
     def is_own(self, step: int, every: int | None, asked: list[int]) -> bool:
@@ -88,5 +92,5 @@ def test_a_trial_is_evaluated_wherever_its_study_asks(merge: bool) -> None:
             for trial in study.trials:
                 steps = {step for step, _ in world.plan.curve(trial)}
                 if trial.state == "completed":
-                    assert set(trial.asked) <= steps
+                    assert set(trial.requested_steps) <= steps
                     assert not every or set(range(every, trial.steps + 1, every)) <= steps

@@ -132,7 +132,7 @@ def promotions(study: Study) -> list[tuple[int, int]]:
 
 def trials_at(study: Study, steps: int) -> int:
     """How many trials were asked to train for so many steps, or came by there."""
-    return sum(steps in trial.asked for trial in study.trials)
+    return sum(steps in trial.requested_steps for trial in study.trials)
 
 
 def numbered(events: Iterable[e.Event]) -> list[tuple[int, e.Event]]:

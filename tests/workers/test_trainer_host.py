@@ -48,7 +48,7 @@ def train(trainer: TrainerHost, index: int) -> None:
 def test_the_next_stage_goes_on_where_the_one_before_ended() -> None:
     trainer = host()
     train(trainer, 0)
-    trainer.stay(("p", "n", 2))
+    trainer.mark_at(("p", "n", 2))
     train(trainer, 1)
 
 
@@ -58,7 +58,7 @@ def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, 
     trainer = host()
     train(trainer, 0)
     if place:
-        trainer.stay(place)
+        trainer.mark_at(place)
     with pytest.raises(ModelMisplaced, match="the model in memory is at"):
         trainer.begin(work(), 1, read, None)
 

@@ -11,9 +11,9 @@ from fastapi.responses import StreamingResponse
 from app.api import deleting
 from app.api.kept import kept_state, parts
 from app.api.openapi import refusals
-from app.api.services import Found, Use
+from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
-from app.api.writing import Writing
+from app.api.writing import WriterDep
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
@@ -46,10 +46,10 @@ FILE: dict[int | str, dict[str, Any]] = {
     responses={**FILE, **refusals(404)},
 )
 def get_checkpoint(
-    row: Found, use: Use, trial: Trial = None, step: Step = None, holds: Holds = "weights"
+    row: StudyRowDep, use: Use, trial: Trial = None, step: Step = None, holds: Holds = "weights"
 ) -> StreamingResponse:
     """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
-    with use.looking_at(row) as (plan, study):
+    with use.open_study(row) as (plan, study):
         kept = kept_state(plan, study, trial, step)
     content = parts(use.store, kept.checkpoint, whole=holds == "state")
     first = next(content)  # what is wrong with it is found before anything is sent
@@ -66,7 +66,7 @@ def get_checkpoint(
     response_description="It is not listed any more, and what is kept for it alone is deleted.",
     responses=refusals(404, 409),
 )
-def delete_study(row: Found, use: Use, write: Writing) -> None:
+def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))

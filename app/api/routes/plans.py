@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse
 from app.api import paging, reading, schemas
 from app.api.feed import Feed, server_sent
 from app.api.openapi import refusals
-from app.api.services import Found, Services, Use
+from app.api.services import Services, StudyRowDep, Use
 from app.api.strict import StrictRoute
 from app.events.tables import StudyRow
 
@@ -28,13 +28,13 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 @router.get(
     "/plan", summary="The search plan that a study is part of", response_model=schemas.Plan, responses=refusals(404)
 )
-def get_plan(row: Found, use: Use) -> Json:
+def get_plan(row: StudyRowDep, use: Use) -> Json:
     """All its nodes, with those of the other studies on it."""
     return reading.plan(use, row)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
-def get_stage_tree(row: Found, use: Use) -> Json:
+def get_stage_tree(row: StudyRowDep, use: Use) -> Json:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
     return reading.stage_tree(use, row)
 
@@ -47,7 +47,7 @@ def get_stage_tree(row: Found, use: Use) -> Json:
 )
 def list_events(
     request: Request,
-    row: Found,
+    row: StudyRowDep,
     use: Use,
     after: After = 0,
     limit: paging.Limit = 100,
@@ -68,7 +68,7 @@ def list_events(
 
 def _stream(use: Services, row: StudyRow, after: int) -> Response:
     feed = Feed(use, row, after)
-    with use.looking_at(row) as (plan, study):
+    with use.open_study(row) as (plan, study):
         if study.is_final and feed.version >= plan.version:
             return Response(status_code=204)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

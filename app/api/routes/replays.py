@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from app.api import reading, schemas
 from app.api.openapi import refusals
-from app.api.services import Found, Use
+from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
 
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
@@ -28,7 +28,7 @@ LINE = (
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def replay_study(row: Found, use: Use, at: At = None) -> Any:
+def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return reading.replay(use, row, at)
 
@@ -39,6 +39,6 @@ def replay_study(row: Found, use: Use, at: At = None) -> Any:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/plain": {"example": LINE}}}, **refusals(404)},
 )
-def get_log(row: Found, use: Use) -> StreamingResponse:
+def get_log(row: StudyRowDep, use: Use) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
     return StreamingResponse(reading.log(use, row), media_type="text/plain")

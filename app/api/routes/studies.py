@@ -15,15 +15,15 @@ from app.api import paging, reading, schemas, views
 from app.api.bodies import StudyBody, study_of, trainer_of
 from app.api.errors import Invalid
 from app.api.openapi import refusals
-from app.api.services import Found, Services, Use
+from app.api.services import Services, StudyRowDep, Use
 from app.api.strict import StrictRoute
-from app.api.writing import Write, Writing
+from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import StudyId, plan_id
-from app.events.log import Recorded
+from app.events.log import StoredEvent
 from app.events.tables import StudyRow
 from app.scheduling.tuners.custom import with_version
 from stagetree.spec import StudySpec
@@ -49,7 +49,7 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
     response_description="The study as it was submitted; `Location` says where to find it.",
     responses=refusals(400, 413, 415),
 )
-def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: Writing) -> Json:
+def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: WriterDep) -> Json:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
     recorded = _submit(use, write, study_of(given, use.trainers, use.limits))
     submitted = recorded[-1].event
@@ -59,7 +59,7 @@ def submit_study(request: Request, response: Response, given: StudyBody, use: Us
     return shown | {"slots": {"used": 0, "due": None}}
 
 
-def _submit(use: Services, write: Write, spec: StudySpec) -> list[Recorded]:
+def _submit(use: Services, write: Write, spec: StudySpec) -> list[StoredEvent]:
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     version = trainer_of(spec, use.trainers).version
     args, at = dict(spec.trainer_args), use.clock()
@@ -101,7 +101,7 @@ def list_studies(
     response_description="The study; `ETag` is the version of its plan.",
     responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
 )
-def get_study(request: Request, response: Response, row: Found, use: Use, trials: WithTrials = True) -> Any:
+def get_study(request: Request, response: Response, row: StudyRowDep, use: Use, trials: WithTrials = True) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = reading.study(use, row, with_trials=trials)
     response.headers["ETag"] = f'W/"{version}"'
@@ -122,31 +122,31 @@ def _command(name: str, summary: str) -> Json:
 
 
 @router.post(**_command("pause", "Pause a study"))
-def pause_study(row: Found, use: Use, write: Writing) -> Json:
+def pause_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
     return _change(use, write, row, c.PauseStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("resume", "Resume a paused study"))
-def resume_study(row: Found, use: Use, write: Writing) -> Json:
+def resume_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     """It goes on where it was."""
     return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("reopen", "Go on with a completed study"))
-def reopen_study(row: Found, use: Use, write: Writing, num_trials: NumTrials) -> Json:
+def reopen_study(row: StudyRowDep, use: Use, write: WriterDep, num_trials: NumTrials) -> Json:
     """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
     return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))
-def cancel_study(row: Found, use: Use, write: Writing) -> Json:
+def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     """What it has so far remains."""
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
 @router.post(**_command("complete", "Complete a study whose trials come from outside"))
-def complete_study(row: Found, use: Use, write: Writing) -> Json:
+def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     """Nothing more is asked of it. Refused while a trial is under way."""
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 

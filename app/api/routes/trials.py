@@ -13,9 +13,9 @@ from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extensio
 from app.api.errors import Invalid
 from app.api.openapi import refusals
 from app.api.ordering import KEYS
-from app.api.services import Found, Services, TrialPath, Use
+from app.api.services import Services, StudyRowDep, TrialPath, Use
 from app.api.strict import StrictRoute
-from app.api.writing import Write, Writing
+from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -48,7 +48,7 @@ Sort = Annotated[
     responses=refusals(404),
 )
 def list_trials(
-    row: Found,
+    row: StudyRowDep,
     use: Use,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = None,
@@ -68,7 +68,7 @@ def list_trials(
     response_model=schemas.Columns,
     responses=refusals(404),
 )
-def get_columns(row: Found, use: Use) -> Json:
+def get_columns(row: StudyRowDep, use: Use) -> Json:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
     return reading.columns(use, row)
 
@@ -80,7 +80,7 @@ def get_columns(row: Found, use: Use) -> Json:
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
+def get_trial(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
     """With its learning curve and, if it failed, the traceback."""
     return reading.trial(use, row, number)
 
@@ -91,7 +91,7 @@ def get_trial(row: Found, number: TrialPath, use: Use) -> Json:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/plain": {"example": "epoch 3: loss 0.21\\n"}}}, **refusals(404)},
 )
-def get_trial_log(row: Found, number: TrialPath, use: Use) -> StreamingResponse:
+def get_trial_log(row: StudyRowDep, number: TrialPath, use: Use) -> StreamingResponse:
     """A stage that several trials share is in the log of the one it was run for."""
     return StreamingResponse(reading.trial_log(use, row, number), media_type="text/plain")
 
@@ -105,7 +105,9 @@ def get_trial_log(row: Found, number: TrialPath, use: Use) -> StreamingResponse:
     response_description="The trial; `Location` says where to find it.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def add_trial(request: Request, response: Response, row: Found, given: TrialBody, use: Use, write: Writing) -> Json:
+def add_trial(
+    request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: Use, write: WriterDep
+) -> Json:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     trial = trial_of(given)
     hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
@@ -124,7 +126,7 @@ def add_trial(request: Request, response: Response, row: Found, given: TrialBody
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: Found, given: AsksBody, use: Use, write: Writing) -> Json:
+def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) -> Json:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
     return {"items": _asked(row, asks_of(given), use, write)}
 
@@ -134,7 +136,7 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
     recorded = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]
-    with use.looking_at(row) as (plan, found):
+    with use.open_study(row) as (plan, found):
         return [views.trial(plan, found.trials[number]) for number in numbers]
 
 
@@ -145,7 +147,7 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
     response_model_exclude_unset=True,
     responses=refusals(400, 404, 409, 413, 415),
 )
-def extend_trial(row: Found, number: TrialPath, given: ExtensionBody, use: Use, write: Writing) -> Json:
+def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: Use, write: WriterDep) -> Json:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
 
@@ -189,7 +191,7 @@ def _existing(study: Study, hp: Json) -> set[str]:
     response_description="Nobody trains it any further for this study.",
     responses=refusals(404, 409),
 )
-def cancel_trial(row: Found, number: TrialPath, use: Use, write: Writing) -> None:
+def cancel_trial(row: StudyRowDep, number: TrialPath, use: Use, write: WriterDep) -> None:
     """What it shares with others goes on."""
     command = c.CancelTrial(study=StudyId(row.id), trial=number)
     write(row.stream, lambda plan: decide(plan, command))

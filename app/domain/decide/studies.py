@@ -87,7 +87,7 @@ def close(study: Study, at: float) -> Iterator[e.Event]:
     if study.is_final or study.active:
         return
     failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
-    if failed and not study.answered:
+    if failed and not study.num_results:
         text = f"all {len(failed)} trials failed; {_last_line(failed[0])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:

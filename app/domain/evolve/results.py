@@ -21,7 +21,7 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
             awaiting.settle(plan, trial)
         else:
             awaiting.answer(plan, trial, event.step)
-    for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].deepest]:
+    for study in [plan.studies[name] for name in plan.unheard if node.id in plan.studies[name].max_step_by_node]:
         _listen(plan, node, study, event)
     plan.touched.add(node.id)
 

@@ -55,7 +55,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
 def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
     """The study is in another state, and what is outstanding of it may be another."""
     plan.studies[study].state = state
-    plan.touched.update(plan.studies[study].deepest)
+    plan.touched.update(plan.studies[study].max_step_by_node)
 
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:

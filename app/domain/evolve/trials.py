@@ -31,9 +31,9 @@ def extend(plan: SearchPlan, event: e.TrialExtended) -> None:
 
 def _ask(plan: SearchPlan, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
     """The trial is wanted at `steps`: its path grows as far as that, and it waits unless the result is there."""
-    study, before = plan.studies[trial.study], trial.asked[-1] if trial.asked else 0
+    study, before = plan.studies[trial.study], trial.requested_steps[-1] if trial.requested_steps else 0
     study.requested += steps - before
-    trial.asked.append(steps)
+    trial.requested_steps.append(steps)
     if trial.state != TrialState.ACTIVE:
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _lengthen(plan, study, trial, steps, path)
@@ -54,7 +54,7 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
         TrialEventKind.PRIORITIZE, trial.number, trial.steps, reason=event.reason, priority=event.priority
     )
     plan.studies[event.study].history.append(line)
-    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.asked, *trial.unevaluated})
+    plan.touched.update(plan.node_of(trial, step).id for step in {*trial.requested_steps, *trial.unevaluated})
 
 
 def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
@@ -81,7 +81,7 @@ def _grow(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int, hp:
 
 def _count_unique(plan: SearchPlan, study: Study, trial: Trial) -> None:
     for name, end in plan.ends(trial):
-        before = study.deepest.get(name, plan.nodes[name].start)
+        before = study.max_step_by_node.get(name, plan.nodes[name].start)
         if end > before:
-            study.deepest[name] = end
+            study.max_step_by_node[name] = end
             study.unique += end - before

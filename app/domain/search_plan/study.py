@@ -45,7 +45,7 @@ class Trial:
     hp: dict[str, Any]
     reason: dict[str, Any]
     path: list[NodeId] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
+    requested_steps: list[int] = field(default_factory=list)
     unevaluated: set[int] = field(default_factory=set)
     state: TrialState = TrialState.ACTIVE
     error: dict[str, Any] | None = None
@@ -59,14 +59,14 @@ class Trial:
     @property
     def steps(self) -> int:
         """The most steps it was asked for."""
-        return self.asked[-1]
+        return self.requested_steps[-1]
 
 
 @dataclass(slots=True)
 class Study:
     """One search by one tuner.
 
-    deepest: the last step that its trials asked for in each node they pass: what "unique" counts.
+    max_step_by_node: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
     executed: the steps that were run for it; fresh: those of them that nobody had trained before.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
@@ -84,10 +84,10 @@ class Study:
     ending: Mapping[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
     history: list[TrialEvent] = field(default_factory=list)
-    deepest: dict[NodeId, int] = field(default_factory=dict)
+    max_step_by_node: dict[NodeId, int] = field(default_factory=dict)
     failed: list[int] = field(default_factory=list)
     active: int = 0
-    answered: int = 0
+    num_results: int = 0
     requested: int = 0
     unique: int = 0
     executed: int = 0

@@ -18,7 +18,7 @@ PART = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class StoredEvent:
     """An event in its place: `position` among all events, `version` in its stream, both counted from 1."""
 
     position: int
@@ -63,7 +63,7 @@ class Append:
     at: float
     idempotency: Idempotency | None = None
     alongside: Alongside | None = None
-    decide: Callable[[Sequence[Recorded]], Sequence[Event]] | None = None
+    decide: Callable[[Sequence[StoredEvent]], Sequence[Event]] | None = None
 
 
 class EventLog(ABC):
@@ -79,21 +79,21 @@ class EventLog(ABC):
         key: str | None = None,
         fingerprint: str = "",
         alongside: Alongside | None = None,
-    ) -> list[Recorded]:
+    ) -> list[StoredEvent]:
         """As `write`, in short."""
         once = None if key is None else Idempotency(key, fingerprint)
         return self.write(
             Append(stream=stream, events=events, expected=expected, at=at, idempotency=once, alongside=alongside)
         )
 
-    def scan(self, stream: str, *, after: int = 0) -> Iterator[Recorded]:
+    def scan(self, stream: str, *, after: int = 0) -> Iterator[StoredEvent]:
         """As `read`, however long the stream is: in parts, each when it is wanted."""
         while batch := self.read(stream, after=after, limit=PART):
             yield from batch
             after = batch[-1].version
 
     @abstractmethod
-    def write(self, append: Append) -> list[Recorded]:
+    def write(self, append: Append) -> list[StoredEvent]:
         """Add events to a stream, and return them as they were recorded.
 
         With an idempotency key that was used before, nothing is done and what was appended then is returned.
@@ -102,15 +102,15 @@ class EventLog(ABC):
         """
 
     @abstractmethod
-    def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
+    def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
         """What was appended under `key`, or None. Raises `KeyReused`."""
 
     @abstractmethod
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """The events of one stream after a version, in order. Raises `Gap` and `app.events.codec.UnknownEvent`."""
 
     @abstractmethod
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """The events of all streams after a position, in order. Raises as `read` does."""
 
     @abstractmethod
@@ -148,6 +148,6 @@ class Used:
             raise KeyReused("This idempotency key was used before, with another request.")
 
 
-def placed(stream: str, events: Sequence[Event], position: int, version: int, at: float) -> list[Recorded]:
+def placed(stream: str, events: Sequence[Event], position: int, version: int, at: float) -> list[StoredEvent]:
     """`events` in the places that follow `position` and `version`."""
-    return [Recorded(position + n, stream, version + n, event, at) for n, event in enumerate(events, 1)]
+    return [StoredEvent(position + n, stream, version + n, event, at) for n, event in enumerate(events, 1)]

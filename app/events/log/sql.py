@@ -17,7 +17,7 @@ from app.domain.ids import StudyId
 from app.events.appending import put
 from app.events.codec import decode, write
 from app.events.database import Database, DatabaseUnavailable, insert
-from app.events.log.port import Append, EventLog, Gap, Idempotency, Recorded, Used, VersionConflict, placed
+from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed
 from app.events.projections import project
 from app.events.rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, STREAMS
@@ -29,7 +29,7 @@ class SqlLog(EventLog):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def write(self, append: Append) -> list[Recorded]:
+    def write(self, append: Append) -> list[StoredEvent]:
         once = append.idempotency
         try:
             with self._database.write() as session:
@@ -39,19 +39,19 @@ class SqlLog(EventLog):
         except LostRace as error:
             raise VersionConflict(f"Appending to stream {append.stream} lost against another transaction.") from error
         except DatabaseUnavailable:  # perhaps from the commit itself: then only the key can tell whether it was done
-            if once is None or (recorded := self.recall(once.key, once.fingerprint)) is None:
+            if once is None or (recorded := self.find_by_key(once.key, once.fingerprint)) is None:
                 raise
             return recorded
 
-    def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
+    def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
         with self._database.read() as session:
-            return _recall(session, key, fingerprint)
+            return _find_by_key(session, key, fingerprint)
 
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         with self._database.read() as session:
             return _read(session, stream, after, limit)
 
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         query = select(EVENTS).where(EVENTS.c.position > after).order_by(EVENTS.c.position).limit(limit)
         with self._database.read() as session:
             recorded = _fetch(session, query)
@@ -77,11 +77,11 @@ class SqlLog(EventLog):
             return {row.stream: row.version for row in session.execute(query)}
 
 
-def _write(session: Session, append: Append) -> list[Recorded]:
+def _write(session: Session, append: Append) -> list[StoredEvent]:
     """Locks are taken in the order that the head of this package names."""
     once = append.idempotency
     if once is not None and not _take_key(session, append, once):
-        return _recall(session, once.key, once.fingerprint) or []
+        return _find_by_key(session, once.key, once.fingerprint) or []
     if append.alongside is not None:
         append.alongside(Rows(session))
     if append.decide is not None:
@@ -91,14 +91,14 @@ def _write(session: Session, append: Append) -> list[Recorded]:
     return recorded
 
 
-def _decided(session: Session, append: Append, decide: Callable[[Sequence[Recorded]], Sequence[Event]]) -> Append:
+def _decided(session: Session, append: Append, decide: Callable[[Sequence[StoredEvent]], Sequence[Event]]) -> Append:
     """With the events that are decided on now, while the stream is locked."""
     version = session.scalar(select(STREAMS.c.version).where(STREAMS.c.stream == append.stream).with_for_update())
     news = _read(session, append.stream, append.expected or 0, None)
     return replace(append, events=decide(news), expected=version or 0)
 
 
-def _append(session: Session, append: Append) -> list[Recorded]:
+def _append(session: Session, append: Append) -> list[StoredEvent]:
     if not append.events:
         return []
     encoded = [write(event) for event in append.events]
@@ -125,7 +125,7 @@ def _take_key(session: Session, append: Append, once: Idempotency) -> bool:
     return session.scalar(row.on_conflict_do_nothing().returning(KEYS.c.key)) is not None
 
 
-def _recall(session: Session, key: str, fingerprint: str) -> list[Recorded] | None:
+def _find_by_key(session: Session, key: str, fingerprint: str) -> list[StoredEvent] | None:
     columns = (KEYS.c.fingerprint, KEYS.c.stream, KEYS.c.version, KEYS.c.count)
     row = session.execute(select(*columns).where(KEYS.c.key == key)).one_or_none()
     if row is None:
@@ -135,20 +135,20 @@ def _recall(session: Session, key: str, fingerprint: str) -> list[Recorded] | No
     return _read(session, used.stream, used.version - used.count, used.count) if used.count else []
 
 
-def _read(session: Session, stream: str, after: int, limit: int | None) -> list[Recorded]:
+def _read(session: Session, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
     of_stream = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.version > after)
     recorded = _fetch(session, of_stream.order_by(EVENTS.c.version).limit(limit))
     _check_no_gap((r.version for r in recorded), after, f"Stream {stream}")
     return recorded
 
 
-def _fetch(session: Session, query: Select[Any]) -> list[Recorded]:
+def _fetch(session: Session, query: Select[Any]) -> list[StoredEvent]:
     return [_recorded(row) for row in session.execute(query)]
 
 
-def _recorded(row: Row[Any]) -> Recorded:
+def _recorded(row: Row[Any]) -> StoredEvent:
     event = decode(row.type, row.schema_version, row.data)
-    return Recorded(row.position, row.stream, row.version, event, row.at)
+    return StoredEvent(row.position, row.stream, row.version, event, row.at)
 
 
 def _check_no_gap(numbers: Iterable[int], after: int, what: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
-from app.events.log import Append, EventLog, Recorded, Used, VersionConflict, placed
+from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
 from app.events.memory.rows import MemoryRows
 from app.events.memory.tables import Tables
 from app.events.projections import project
@@ -20,14 +20,14 @@ class MemoryLog(EventLog):
     def __init__(self, tables: Tables | None = None, clock: Callable[[], float] = time.time) -> None:
         self._tables = tables or Tables(clock)
         self._rows = MemoryRows(self._tables)
-        self._all: list[Recorded] = []
-        self._streams: dict[str, list[Recorded]] = {}
+        self._all: list[StoredEvent] = []
+        self._streams: dict[str, list[StoredEvent]] = {}
         self._keys: dict[str, Used] = {}
 
-    def write(self, append: Append) -> list[Recorded]:
+    def write(self, append: Append) -> list[StoredEvent]:
         once = append.idempotency
         with self._tables.transaction():
-            if once is not None and (recorded := self.recall(once.key, once.fingerprint)) is not None:
+            if once is not None and (recorded := self.find_by_key(once.key, once.fingerprint)) is not None:
                 return recorded
             if append.alongside is not None:
                 append.alongside(self._rows)
@@ -45,7 +45,7 @@ class MemoryLog(EventLog):
             raise VersionConflict(f"Stream {append.stream} is at version {version}, not {append.expected}.")
         return append
 
-    def _add(self, append: Append) -> list[Recorded]:
+    def _add(self, append: Append) -> list[StoredEvent]:
         version = self.version(append.stream)
         recorded = placed(append.stream, append.events, len(self._all), version, append.at)
         if append.idempotency is not None:
@@ -57,18 +57,18 @@ class MemoryLog(EventLog):
             self._tables.versions[append.stream] = recorded[-1].version
         return recorded
 
-    def recall(self, key: str, fingerprint: str = "") -> list[Recorded] | None:
+    def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
         with self._tables.lock:
             if (used := self._keys.get(key)) is None:
                 return None
             used.check(fingerprint)
             return self.read(used.stream, after=used.version - used.count, limit=used.count)
 
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         with self._tables.lock:
             return self._streams.get(stream, [])[after : None if limit is None else after + limit]
 
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         with self._tables.lock:
             return self._all[after : None if limit is None else after + limit]
 

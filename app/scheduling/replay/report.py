@@ -47,13 +47,13 @@ class Replay:
         """How the study stands at the last event replayed."""
         study = self.plan.studies[self.study]
         steps = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
-        plan = [self._node(name) for name in study.deepest]
+        plan = [self._node(name) for name in study.max_step_by_node]
         return {"state": study.state, "best": self._best(study), "steps": steps, "plan": plan, "rungs": self.rungs()}
 
     def _node(self, name: NodeId) -> Json:
         """A node that the study passes, and how far it was by then."""
         node = self.plan.nodes[name]
-        asked = self.plan.studies[self.study].deepest[name]
+        asked = self.plan.studies[self.study].max_step_by_node[name]
         standing = {"checkpoints": sorted(node.checkpoints), "evaluated": sorted(node.metrics)}
         return {"node": name, "parent": node.parent, "start": node.start, "asked": asked, **standing}
 

@@ -13,7 +13,7 @@ from app.workers.scheduler.ports import Ports
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Flags:
     """What a chain was told. It is asked for again by a scheduler that was started anew, which does no harm."""
 
     steps: frozenset[int] = frozenset()
@@ -25,10 +25,10 @@ class Flags:
     """Looks only at chains whose nodes have changed."""
 
     ports: Ports
-    _told: dict[str, dict[ChainId, _Told]] = field(default_factory=dict)
+    _sent: dict[str, dict[ChainId, _Flags]] = field(default_factory=dict)
 
     def send(self, frontiers: list[Frontier]) -> None:
-        """Tell every chain what is new for it. Raises `DatabaseUnavailable`; then all of it is told again."""
+        """Tell every chain what is new for it. Raises `DatabaseUnavailable`; then all of it is sent again."""
         for frontier in frontiers:
             if frontier.affected:
                 with self.ports.plans.holding(frontier.id, fresh=False) as plan:
@@ -40,39 +40,39 @@ class Flags:
                 for chain, slot in slots.items():
                     self.ports.notify(chain, slot)
 
-    def _news(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _Told]:
-        """What each chain must be told by now, where that is more than it was told."""
-        told = {chain: flags for chain, flags in self._told.get(frontier.id, {}).items() if chain in plan.chains}
-        self._told[frontier.id] = told
-        news: dict[ChainId, _Told] = {}
+    def _news(self, frontier: Frontier, plan: SearchPlan) -> dict[ChainId, _Flags]:
+        """What each chain must be told by now, where that is more than it was."""
+        sent = {chain: flags for chain, flags in self._sent.get(frontier.id, {}).items() if chain in plan.chains}
+        self._sent[frontier.id] = sent
+        news: dict[ChainId, _Flags] = {}
         for chain in [plan.chains[name] for name in sorted(frontier.affected) if name in plan.chains]:
-            before = told.get(chain.id, _Told())
+            before = sent.get(chain.id, _Flags())
             flags = _flags(frontier, chain, before)
             if flags != before:
                 news[chain.id] = flags
         return news
 
-    def _tell(self, stream: str, news: dict[ChainId, _Told]) -> None:
+    def _tell(self, stream: str, news: dict[ChainId, _Flags]) -> None:
         if not news:
             return
 
-        told = dict(self._told[stream])
+        sent = dict(self._sent[stream])
 
         def tell(rows: RowsPort) -> None:
             for chain, flags in news.items():
-                if new := flags.steps - told.get(chain, _Told()).steps:
+                if new := flags.steps - sent.get(chain, _Flags()).steps:
                     rows.chains.ask_evaluation(chain, new)
                 if flags.stop:
                     rows.chains.ask_stop(chain)
 
         change(self.ports.records, tell)
-        self._told[stream].update(news)
+        self._sent[stream].update(news)
 
 
-def _flags(frontier: Frontier, chain: Chain, before: _Told) -> _Told:
+def _flags(frontier: Frontier, chain: Chain, before: _Flags) -> _Flags:
     if chain.is_trained:
         return before
-    return _Told(
+    return _Flags(
         before.steps | set(frontier.extra_eval_steps(chain)), before.stop or not _is_wanted(frontier.plan, chain)
     )
 

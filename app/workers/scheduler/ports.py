@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
-from app.events.log import Alongside, Recorded
+from app.events.log import Alongside, StoredEvent
 from app.events.plans import Plans
 from app.events.records import Records
 from app.events.transact import Write, back_off, transact
@@ -58,7 +58,7 @@ class Ports:
         *,
         alongside: Alongside | None = None,
         prepare: Callable[[], None] | None = None,
-    ) -> list[Recorded]:
+    ) -> list[StoredEvent]:
         """As `app.events.transact.transact`."""
         write = Write(stream=stream, decide=decide, at=self.clock(), alongside=alongside, prepare=prepare)
         return transact(self.records.log, self.plans, write, pause=self.pause)

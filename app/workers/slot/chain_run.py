@@ -159,7 +159,7 @@ class ChainRun:
         execution, parts, stage = self.execution, self._parts, self.execution.stage
         is_last = execution.is_last_stage
         place = (self._work.plan, stage.node, stage.end)
-        parts.host.stay(place)
+        parts.host.mark_at(place)
         parts.health.succeeded()
         parts.notes.remove("health")
         news = is_last or execution.is_news(self._facts, self.flags)
@@ -231,7 +231,7 @@ class ChainRun:
     def _stop(self) -> None:
         """Nobody wants more of the chain; its model stays in memory, where the state was just kept."""
         stage, step = self.execution.stage, self.execution.step
-        self._parts.host.stay((self._work.plan, stage.node, step))
+        self._parts.host.mark_at((self._work.plan, stage.node, step))
         self._end([self.execution.stopped(self._parts.clock())])
 
     def _fail(self, failed: TrainerFailed) -> None:

@@ -173,7 +173,7 @@ class TrainerHost:
         """The state of the model where it is. Raises `TrainerFailed`."""
         return self._call(lambda process: process.save(deadline=self._deadline("save")))
 
-    def stay(self, place: Place) -> None:
+    def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
         if self._process is not None:
