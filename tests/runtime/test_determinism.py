@@ -29,7 +29,7 @@ class Scattering(Trainer):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
 
     def evaluate(self) -> dict[str, float]:
-        return {}
+        return {"score": 0.5}
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -10,10 +10,14 @@ from cluster import Cluster
 from studies import ALONE, BRANCHES, spec
 from toys import switch
 
+from app.api import views
 from app.domain import events as e
 from app.events.database import Database
+from app.registry import TrainerSource
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
+
+SCATTERING = Path(__file__).parents[1] / "runtime" / "test_determinism.py"
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +82,11 @@ def test_what_a_trial_prints_is_in_its_log(real: Cluster) -> None:
     text = (real.folder / "logs" / study / "0.log").read_text()
     assert text.index("--- stage of node") < text.index("step 0 says hello")
     assert "step 2 says hello" in text
+
+
+def test_a_result_says_which_operations_were_not_deterministic(real: Cluster) -> None:
+    real.sources["scattering"] = TrainerSource(str(SCATTERING), "1")
+    done = real.run(real.submit({**spec(({}, 2), ({}, 4)), "trainer": "scattering", "determinism": "warn"}))
+    assert [trial.state for trial in done.trials] == ["completed", "completed"]
+    told = views.study(real.plan, done.id, now=0.0)["not_exact"]
+    assert told == ["2 stages used put_, which has no deterministic form"]
