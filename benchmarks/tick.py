@@ -15,8 +15,8 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import Any
@@ -31,6 +31,7 @@ from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
 from app.scheduling.policies import POLICIES
 from app.simulation.slots import VirtualSlot
+from app.simulation.virtual_chain import World
 from app.workers.gc_tuning import collect_young, freeze_survivors
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
@@ -93,7 +94,7 @@ class Bench:
 
     def __init__(self, records: Records, slots: int, policy: str = "fair_share") -> None:
         self.plans, self._chains = Plans(records.log), count()
-        self._busy: deque[VirtualSlot] = deque()
+        self._now, self._calls = 0.0, list[tuple[float, int, Callable[[], bool]]]()
         self.ports = Ports(
             records=records,
             plans=self.plans,
@@ -105,7 +106,15 @@ class Bench:
             limits=Limits(trials=10**9, nodes=10**9),
         )
         self.scheduler = Scheduler(self.ports)
-        self._slots = {f"gpu{n}": VirtualSlot(f"gpu{n}", records, PLAN, measured, None) for n in range(slots)}
+        world = World(
+            records=records,
+            stream=PLAN,
+            clock=lambda: self._now,
+            later=self._later,
+            pace=lambda stage, slot: (1.0, None),
+            measure=measured,
+        )
+        self._slots = {f"gpu{n}": VirtualSlot(f"gpu{n}", world) for n in range(slots)}
         for slot in self._slots.values():
             slot.register({OPENED.trainer: OPENED.trainer_version})
 
@@ -120,14 +129,13 @@ class Bench:
 
     def stage_ends(self) -> None:
         """On the slot whose turn it is."""
-        slot = self._busy.popleft()
-        following = slot.proceed(0.0)
-        if following is not None:
-            slot.begin(0, 0.0, 1.0, None)
-        elif slot.attempt is not None:
-            slot.look(0.0)
-        if slot.attempt is not None:
-            self._busy.append(slot)
+        while self._calls:
+            self._now, _, call = heappop(self._calls)
+            if call():
+                return
+
+    def _later(self, at: float, call: Callable[[], bool]) -> None:
+        heappush(self._calls, (at, next(self._chains), call))
 
     def tick(self) -> Took:
         before, cpu_before = time.perf_counter(), time.process_time()
@@ -136,9 +144,7 @@ class Bench:
         return (time.perf_counter() - before) * 1e3, (time.process_time() - cpu_before) * 1e3
 
     def _begin(self, chain: str, stages: int, slot: str) -> None:
-        self._slots[slot].claim(chain)
-        self._slots[slot].begin(0, 0.0, 1.0, None)
-        self._busy.append(self._slots[slot])
+        self._slots[slot].begin(chain)
 
 
 def measured(node: str, step: int) -> e.Metrics:
