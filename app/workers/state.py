@@ -11,12 +11,9 @@ from stagetree.runtime.anonymous_file import anonymous_file
 
 
 class _Memory:
-    """What copies of a state have in common: told when the last of them is closed that its memory may be used again.
+    """What copies of a state have in common: says when the last of them is closed, and whether it was lent."""
 
-    Not if a model was loaded from it: parts of that may lie there still.
-    """
-
-    def __init__(self, give_back: Callable[[], None] | None) -> None:
+    def __init__(self, give_back: Callable[[bool], None] | None) -> None:
         self._give_back, self._users, self._lock = give_back, 1, Lock()
         self._is_lent = False
 
@@ -30,18 +27,19 @@ class _Memory:
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
-            is_free = not self._users and not self._is_lent
-        if is_free and self._give_back is not None:
-            self._give_back()
+            is_last = not self._users
+        if is_last and self._give_back is not None:
+            self._give_back(self._is_lent)
 
 
 class State:
     """Owns the descriptor `fd` of a file that holds `size` bytes. Loading it into another process copies nothing.
 
-    give_back: called when it and its copies are closed, unless it was lent.
+    give_back: called when it and its copies are closed, with whether a model was loaded from it: parts of that may lie
+    there still, so its memory must not be used again.
     """
 
-    def __init__(self, fd: int, size: int, give_back: Callable[[], None] | None = None) -> None:
+    def __init__(self, fd: int, size: int, give_back: Callable[[bool], None] | None = None) -> None:
         self.fd, self.size = fd, size
         self._memory = _Memory(give_back)
         self._area: mmap.mmap | None = None

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ class TrainerProcess(TrainerConnection):
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         super().__init__(connection, lifeline, pid)
         self.info = Message()
-        self._given_back = deque[int]()  # the numbers of buffers; from any thread
+        self._given_back = deque[tuple[int, bool]]()  # numbers of buffers, and if lent; from any thread
         self.not_exact: tuple[str, ...] = ()
 
     @classmethod
@@ -155,9 +154,12 @@ class TrainerProcess(TrainerConnection):
 
     def save(self, *, deadline: Deadline) -> State:
         """The model's whole state; the model may train on at once."""
-        given_back = [self._given_back.popleft() for _ in range(len(self._given_back))]
-        answer, fds = self._ask("save", deadline, given_back=given_back)
-        return State(fds[0], answer["size"], partial(self._given_back.append, answer["buffer"]))
+        closed = [self._given_back.popleft() for _ in range(len(self._given_back))]
+        given_back = [number for number, is_lent in closed if not is_lent]
+        dropped = [number for number, is_lent in closed if is_lent]
+        answer, fds = self._ask("save", deadline, given_back=given_back, dropped=dropped)
+        number: int = answer["buffer"]
+        return State(fds[0], answer["size"], lambda is_lent: self._given_back.append((number, is_lent)))
 
     def resident_bytes(self) -> int:
         """What the process has in memory by now; 0 where that is not known."""

@@ -64,6 +64,12 @@ class Buffers:
         while len(self.free) > MOST_FREE:
             self.free.pop(0).close()
 
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Others may read these for as long as they like: they are never filled again."""
+        for number in numbers:
+            if (buffer := self._used.pop(number, None)) is not None:
+                buffer.close()
+
     def forget(self) -> None:
         """Another model has another size. Those in use stay with whoever reads them."""
         for buffer in (*self.free, *self._used.values()):

@@ -146,8 +146,9 @@ class Child:
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        """What was given back with the command is used again."""
+        """What was given back with the command is used again, and what others may use for ever is let go."""
         self._buffers.give_back(message["given_back"])
+        self._buffers.drop(message["dropped"])
         buffer, size = self._built.save_in(self._buffers, self._machine)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 

@@ -49,7 +49,7 @@ def running(tmp_path: Path) -> Iterator[Command]:
     command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--dir", str(tmp_path / "kept")]
     found = start([*command, "--trainers", TOYS[0], "-o", "json"], tmp_path)
     try:
-        wait_for("a checkpoint", lambda: list((tmp_path / "kept" / "checkpoints").rglob("*.safetensors")), 20)
+        wait_for("a checkpoint", lambda: list((tmp_path / "kept" / "checkpoints").rglob("*.safetensors")))
         yield found
     finally:
         for process in found.family():

@@ -7,10 +7,10 @@ from toys import curves, executed, grid, switch, trials
 
 
 def test_a_study_that_comes_while_another_runs_shares_the_stage_under_way(stack: Service) -> None:
-    first = stack.submit(trials("meet", ({}, 60), seconds=0.02))
+    first = stack.submit(trials("meet", ({}, 60), seconds=0.05))
     stack.wait_for_step(first, 3)
     branching = ({"lr": switch(0.1, 0.01, 40)}, 50)
-    second = stack.submit(trials("meet", ({}, 45), branching, seconds=0.02))
+    second = stack.submit(trials("meet", ({}, 45), branching, seconds=0.05))
     assert stack.wait(first)["state"] == stack.wait(second)["state"] == "completed"
     assert stack.client.study(second)["steps"]["executed"] == 10  # from 40 to 50: the rest was under way
     assert executed(stack, first, second) == 70
