@@ -56,6 +56,18 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, join
     return nodes
 
 
+def ahead(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId, int]]:
+    """The nodes that a trial would pass after its first `steps` steps, each with the step at which it would leave it.
+
+    last: the node of the last of these steps, which is the first that it would leave. Endless where a sequence never
+    settles. Raises `stagetree.sequences.SequenceError`.
+    """
+    for segment in segments(hp):
+        if segment.start >= steps:
+            yield NodeId(last), segment.start
+            last = node_id(last, segment.start, {name: form.name for name, form in segment.forms.items()})
+
+
 def segment_at(hp: Mapping[str, Any], step: int) -> Segment:
     """What is in force at a step, as a segment that begins there. Raises `stagetree.sequences.SequenceError`."""
     return Segment(step, {name: _form_at(hp[name], step) for name in sorted(hp)})

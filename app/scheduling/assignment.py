@@ -14,9 +14,10 @@ from app.domain.search_plan import SearchPlan
 from app.scheduling.chains import lead_trial
 from app.scheduling.frontier import Frontier, Span
 
-FORMAT = 3
-READABLE = (2, FORMAT)
-"""Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points."""
+FORMAT = 4
+READABLE = (2, 3, FORMAT)
+"""Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
+none inside stages."""
 
 
 class UnknownFormat(Exception):
@@ -39,6 +40,7 @@ class ChainAssignment:
 
     study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
     in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
+    branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     """
 
     plan: str
@@ -55,6 +57,7 @@ class ChainAssignment:
     runtime_args: Mapping[str, Any] = field(default_factory=dict)
     determinism: str = "strict"
     branch_points: tuple[int, ...] = ()
+    branches_inside: tuple[tuple[int, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -69,6 +72,7 @@ class ChainAssignment:
             raise UnknownFormat(f"a chain was assigned in format {version}; this version reads format {FORMAT}")
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
         fields["branch_points"] = tuple(fields.get("branch_points", ()))
+        fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         return cls(**fields)
 
@@ -99,6 +103,7 @@ def assign(
         intermediate_bytes=intermediate_bytes,
         runtime_args=plan.studies[study].spec.get("runtime_args", {}),
         branch_points=branch_points(frontier, spans),
+        branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
 
 

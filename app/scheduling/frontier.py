@@ -22,6 +22,7 @@ from app.scheduling.demands import Demands
 from app.scheduling.evaluations import evaluations
 from app.scheduling.ranking import Urgency
 from app.scheduling.reach import Urgencies
+from app.scheduling.upcoming import UpcomingBranches
 
 UNNAMED = PlanId("")
 
@@ -50,6 +51,7 @@ class Frontier:
         self.progress: dict[ChainId, Progress] = {}
         self._costs = costs or Costs()
         self.demands = Demands(plan, self._costs, self.progress)
+        self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
         self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from app.domain import keeping, results
-from app.domain.search_plan import KeptAt, Node, SearchPlan, Study
+from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial
 from app.domain.states import TrialState
 from app.scheduling.costs import Costs
+from app.scheduling.upcoming import branches_ahead
 
 Key = str
 
@@ -106,9 +107,18 @@ def _count(plan: SearchPlan, study: Study, entries: dict[Key, _Entry]) -> None:
     ranks = {trial.number: rank for rank, (trial, _) in enumerate(results.ranked(plan, study))}
     for trial in study.trials:
         if trial.state in (TrialState.ACTIVE, TrialState.COMPLETED):
-            kept = keeping.latest_before(plan, trial.path[-1], trial.steps)
+            kept = _last_on_its_way(plan, study, trial)
             if kept is not None:
                 entries[kept.key].asked += 1 - ranks.get(trial.number, 0) / max(1, len(ranks))
+
+
+def _last_on_its_way(plan: SearchPlan, study: Study, trial: Trial) -> KeptAt | None:
+    """The checkpoint from which a trial would go on: others may have come further on its way than it was asked for."""
+    node, step = trial.path[-1], trial.steps
+    for place in branches_ahead(study, trial):
+        if place[0] in plan.nodes:
+            node, step = place
+    return keeping.latest_before(plan, node, step)
 
 
 def _by_value(entries: list[_Entry], used: set[Key]) -> Iterator[KeptAt]:

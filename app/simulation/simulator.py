@@ -69,6 +69,7 @@ class Simulator:
     """Virtual slots that train a plan. `now`: in virtual seconds.
 
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
+    keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
     overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
@@ -82,6 +83,7 @@ class Simulator:
         seconds: Seconds = one_second_a_step,
         faults: Faults = no_fault,
         keep_every: int | None = None,
+        keeps_branches: bool = False,
         overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
         turn_seconds: float | None = None,
@@ -103,7 +105,7 @@ class Simulator:
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
             lease_seconds=inf,
-            intermediate_bytes=sys.maxsize if keep_every else 0,
+            intermediate_bytes=sys.maxsize if keep_every or keeps_branches else 0,
             clock=lambda: self.now,
             elapsed=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),

@@ -30,7 +30,9 @@ def stage(start: int, end: int, *evaluate: int, node: str = "n") -> e.Stage:
     return e.Stage(node=NodeId(node), start=start, end=end, study=StudyId("s"), evaluate=evaluate)
 
 
-def execution(*stages: e.Stage, overhead: float = 0.0, intermediate_bytes: int = 0) -> ChainExecution:
+def execution(
+    *stages: e.Stage, overhead: float = 0.0, intermediate_bytes: int = 0, branches: tuple[tuple[int, ...], ...] = ()
+) -> ChainExecution:
     work = ChainAssignment(
         plan="p",
         trainer="t",
@@ -43,6 +45,7 @@ def execution(*stages: e.Stage, overhead: float = 0.0, intermediate_bytes: int =
         stages=stages,
         resume=None,
         intermediate_bytes=intermediate_bytes,
+        branches_inside=branches,
     )
     return ChainExecution("c", work, overhead)
 
@@ -71,6 +74,26 @@ def test_a_stage_is_trained_from_evaluation_to_evaluation_and_saved_at_its_end()
         (9, "evaluate"),
         (9, "save"),
     ]
+
+
+def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
+    """In the stage under way, and only where there is room for it; what is at the end is kept in any case."""
+    made = execution(stage(0, 9, 6), stage(9, 20), intermediate_bytes=1, branches=((4, 6, 9), (12,)))
+    assert drive(made) == [(4, "intermediate"), (6, "evaluate"), (6, "intermediate"), (9, "save")]
+    made.completed(0.0)
+    assert drive(made) == [(12, "intermediate"), (20, "save")]
+    assert drive(execution(stage(0, 9), branches=((4,),))) == [(9, "save")]
+
+
+@pytest.mark.parametrize(("now", "can_save", "kept"), [(1.0, True, []), (3.0, True, [4]), (3.0, False, [])])
+def test_it_is_not_kept_where_to_keep_it_takes_longer_than_to_train_again(
+    now: float, can_save: bool, kept: list[int]
+) -> None:
+    made = execution(stage(0, 9), intermediate_bytes=1, branches=((4,),))
+    made.begin(0.0)
+    made.reached(4)
+    action = made.next(Outside(now=now, save_seconds=2.0, can_save=can_save))
+    assert isinstance(action, Save) == bool(kept)
 
 
 def test_a_stage_without_steps_only_evaluates() -> None:

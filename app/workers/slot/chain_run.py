@@ -213,11 +213,13 @@ class ChainRun:
         is_intermediate: bool,
         last_words: Sequence[e.Event] = (),
     ) -> None:
+        branches = self.execution.branches_inside
+
         def then(stored: Stored, upload_seconds: float) -> None:
             self._parts.save_seconds[self._work.plan] = seconds + upload_seconds
             fact = kept(stage.node, step, stored, is_intermediate=is_intermediate)
             if is_intermediate:
-                self._intermediates.keep(fact)
+                self._intermediates.keep(fact, stage.start, branches)
             else:
                 proof, is_last = (self._finish, True) if last_words else (None, False)
                 self._parts.outbox.put(self.claim, [fact, *last_words], proof, is_last=is_last, is_news=True)

@@ -117,6 +117,12 @@ class ChainExecution:
     def is_last_stage(self) -> bool:
         return self.index + 1 >= len(self.assignment.stages)
 
+    @property
+    def branches_inside(self) -> tuple[int, ...]:
+        """The steps inside the stage at which known trials would branch off, if there is room for any checkpoint."""
+        inside = self.assignment.branches_inside if self.assignment.intermediate_bytes else ()
+        return inside[self.index] if self.index < len(inside) else ()
+
     def can_begin(self, index: int) -> bool:
         """Whether a message that begins stage `index` is neither stale nor a copy."""
         waits = self.state in (ExecutionState.CLAIMED, ExecutionState.BETWEEN_STAGES)
@@ -166,7 +172,8 @@ class ChainExecution:
         return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
 
     def _next_stop(self, flags: ChainFlags) -> int:
-        wanted = (step for step in self._evaluations(flags) if step > self._trains_from)
+        stops = {*self._evaluations(flags), *self.branches_inside}
+        wanted = (step for step in stops if step > self._trains_from)
         return min(wanted, default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
@@ -178,11 +185,17 @@ class ChainExecution:
         return Save(is_intermediate=True) if self._is_intermediate_due(outside) else None
 
     def _is_intermediate_due(self, outside: Outside) -> bool:
-        """The first is due when training took so long that its cost is the share of it that it may be."""
-        if not (self._overhead and self.assignment.intermediate_bytes and outside.can_save):
-            return False
+        """The first is due when training took so long that its cost is the share of it that it may be.
+
+        Where a known trial would branch off, one is due as soon as it costs less than to train there once more.
+        """
         is_inside = self.stage.start < self.step < self.stage.end
-        return is_inside and outside.now - self._last_save_at >= outside.save_seconds / self._overhead
+        if not (is_inside and self.assignment.intermediate_bytes and outside.can_save):
+            return False
+        trained = outside.now - self._last_save_at
+        if self.step in self.branches_inside:
+            return trained >= outside.save_seconds
+        return self._overhead > 0 and trained >= outside.save_seconds / self._overhead
 
     def is_news(self, facts: Iterable[e.Event], flags: ChainFlags) -> bool:
         """Whether the scheduler should look at once at what was found while the stage trained."""

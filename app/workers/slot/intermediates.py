@@ -1,11 +1,14 @@
-"""The checkpoints inside a stage, kept for accidents: the newest, and those before it as long as there is room.
+"""The checkpoints inside a stage, kept for accidents and for late branches: the newest, and others while there is room.
 
-All of it runs on the saver's thread.
+Room is made by that without which the least is trained again: first by those on which no known trial counts, of these
+by the one whose neighbours are closest to each other. All of it runs on the saver's thread.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from app.away import LostRace
@@ -21,27 +24,44 @@ from app.workers.slot.saver import Saver
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One of them. start: of its stage. branches: steps inside the stage at which known trials would branch off."""
+
+    fact: e.CheckpointKept
+    start: int
+    branches: tuple[int, ...]
+
+    @property
+    def step(self) -> int:
+        return self.fact.step
+
+
 class IntermediateCheckpoints:
     """Those of one chain. limit: bytes for all of them; the newest may be larger."""
 
     def __init__(self, claim: Claim, limit: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
         self._claim, self._limit = claim, limit
         self._records, self._outbox, self._saver = records, outbox, saver
-        self._kept: list[e.CheckpointKept] = []
+        self._kept: list[Kept] = []
 
-    def keep(self, fact: e.CheckpointKept) -> None:
-        """One more is stored. Older ones make room for it once it is on record."""
-        self._kept.append(fact)
+    def keep(self, fact: e.CheckpointKept, start: int, branches: tuple[int, ...]) -> None:
+        """One more is stored. Others make room for it once it is on record. start, branches: as in `Kept`."""
+        self._kept.append(Kept(fact, start, branches))
         self._outbox.put(self._claim, [fact], then=lambda: self._saver.submit(self._claim, self._make_room))
 
     def _make_room(self) -> None:
-        newest = self._kept[-1]
-        for old in self._kept[:-1]:
-            if sum(each.size for each in self._kept) <= self._limit:
+        passed_over = set[int]()
+        while sum(each.fact.size for each in self._kept) > self._limit:
+            here = [each for each in self._kept if each.fact.node == self._kept[-1].fact.node]
+            old = least_missed(here, passed_over)
+            if old is None:
                 return
-            if old.node == newest.node and not self._is_needed(old):
+            if self._is_needed(old.fact):
+                passed_over.add(old.step)
+            else:
                 self._kept.remove(old)
-                self._replace(old)
+                self._replace(old.fact)
 
     def _replace(self, old: e.CheckpointKept) -> None:
         """Should this process end in between, the scheduler deletes it."""
@@ -59,6 +79,21 @@ class IntermediateCheckpoints:
             logger.info("an older intermediate checkpoint stays: %s", problem)
             return True
         return any((row.assignment.get("resume") or {}).get("key") == old.key for row in live)
+
+
+def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:
+    """The one in a node without which the least is trained again; never the newest. None if all are passed over.
+
+    What known trials would train again comes first, then how far apart its neighbours are.
+    """
+    losses = []
+    for number, each in enumerate(here[:-1]):
+        before = max(here[number - 1].step, each.start) if number else each.start
+        after = here[number + 1].step
+        again = sum(each.step - before for step in each.branches if each.step <= step < after)
+        if each.step not in passed_over:
+            losses.append((again, after - before, number))
+    return here[min(losses)[2]] if losses else None
 
 
 def kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:

@@ -1,0 +1,141 @@
+"""The state is kept in passing where known trials would branch off, though nobody has asked for more of them yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import NodeId, StudyId
+from app.scheduling.assignment import assign
+from app.scheduling.chains import stages_of
+from app.scheduling.costs import Costs
+from app.scheduling.frontier import Frontier
+from app.scheduling.retention import dispensable
+from app.scheduling.upcoming import UpcomingBranches
+from app.simulation.simulator import Simulator
+from tests.plans import METRIC, OPENED, Story
+from tests.tuners.test_every_tuner import KINDS
+from tests.tuners.worlds import SHARING, simulator, spec
+
+STUDY = StudyId("s")
+
+
+def decay(*at: int) -> dict[str, Any]:
+    return {"family": "multistep", "init": 0.1, "milestones": list(at), "gamma": 0.1}
+
+
+class Trunk:
+    """A study whose user asks for trials on virtual slots."""
+
+    def __init__(self, **options: Any) -> None:
+        self.simulator = Simulator(slots=1, measure=lambda node, step: {METRIC: 0.5}, **options)
+        body = {"metric": METRIC, "mode": "max", "tuner": {"kind": "external"}, "trainer": "x", "name": "n"}
+        self.simulator.give(c.SubmitStudy(plan=OPENED, study=STUDY, spec=body, at=0.0))
+
+    def add(self, lr: Any, steps: int) -> None:
+        self.simulator.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": lr}, steps=steps),)))
+
+    def extend(self, trial: int, steps: int) -> None:
+        self.simulator.give(c.Ask(study=STUDY, actions=(c.Extend(trial=trial, steps=steps),)))
+
+    def kept(self) -> list[int]:
+        kept = (event for event in self.simulator.events if isinstance(event, e.CheckpointKept))
+        return [event.step for event in kept if event.intermediate]
+
+
+def test_a_trunk_keeps_the_state_at_which_a_waiting_trial_will_part() -> None:
+    trunk = Trunk(keeps_branches=True)
+    trunk.add(decay(50), 2)
+    trunk.simulator.run()
+    trunk.add(0.1, 100)
+    trunk.simulator.run()
+    assert trunk.kept() == [50]
+    trunk.extend(0, 60)
+    trunk.simulator.run()
+    study = trunk.simulator.plan.studies[STUDY]
+    assert study.executed == study.unique == 110
+
+
+def test_it_does_not_where_there_is_no_room() -> None:
+    trunk = Trunk()
+    trunk.add(decay(50), 2)
+    trunk.add(0.1, 100)
+    trunk.simulator.run()
+    assert trunk.kept() == []
+
+
+def test_a_later_part_of_a_waiting_trial_is_foreseen_in_the_node_that_it_will_pass() -> None:
+    trunk = Trunk(keeps_branches=True)
+    trunk.add(decay(50, 70), 2)
+    trunk.add(decay(50), 100)
+    trunk.simulator.run()
+    assert trunk.kept() == [70]
+
+
+@pytest.mark.parametrize("end", [c.CancelTrial(study=STUDY, trial=0), c.CancelStudy(study=STUDY, at=0.0)])
+def test_a_trial_that_is_over_parts_nowhere(end: c.Command) -> None:
+    trunk = Trunk()
+    trunk.add(decay(50), 2)
+    trunk.add(0.1, 100)
+    upcoming, [node] = UpcomingBranches(trunk.simulator.plan), list(trunk.simulator.plan.nodes)
+    assert upcoming.inside(node, 0, 100) == (50,)
+    assert upcoming.inside(node, 0, 50) == upcoming.inside(node, 50, 100) == ()
+    trunk.simulator.give(end)
+    assert upcoming.inside(node, 0, 100) == ()
+
+
+def test_a_trial_that_is_promoted_parts_where_it_is_to_part_next() -> None:
+    trunk = Trunk()
+    trunk.add(decay(50, 70), 2)
+    trunk.add(0.1, 100)
+    upcoming, [node] = UpcomingBranches(trunk.simulator.plan), list(trunk.simulator.plan.nodes)
+    assert upcoming.inside(node, 0, 100) == (50,)
+    trunk.extend(0, 60)
+    [below] = trunk.simulator.plan.nodes[node].children
+    assert upcoming.inside(node, 0, 100) == ()
+    assert upcoming.inside(NodeId(below), 50, 100) == (70,)
+
+
+def test_what_a_chain_is_told_is_what_is_inside_its_stages() -> None:
+    story = Story()
+    story.submit(({"lr": decay(50)}, 2), ({"lr": 0.1}, 100))
+    frontier = Frontier(story.plan)
+    frontier.refresh()
+    head = frontier.longest()
+    assert head is not None
+    spans = frontier.path(head)
+    work = assign(frontier, spans, stages_of(story.plan, spans), 0)
+    assert [(stage.start, stage.end) for stage in work.stages] == [(0, 2), (2, 100)]
+    assert work.branches_inside == ((), (50,))
+    assert type(work).from_json(work.to_json()) == work
+
+
+def test_a_state_from_which_a_waiting_trial_would_go_on_counts_for_it() -> None:
+    """Of two states of a trunk that cost the same, that goes first from which nobody would go on."""
+    trunk = Trunk(keep_every=10)
+    trunk.add(decay(52), 2)
+    trunk.add(0.1, 100)
+    trunk.simulator.run()
+    order = [kept.step for kept in dispensable(trunk.simulator.plan, Costs())]
+    assert order.index(52) > max(order.index(step) for step in trunk.kept() if step != 52)
+
+
+@pytest.mark.parametrize("kind", ["asha", "hyperband", "async_hyperband"])
+def test_less_is_trained_twice(kind: str) -> None:
+    """On one slot; what is left are trials that were not known when others passed the place where they part."""
+    assert 2 * twice(kind, keeps_branches=True) <= twice(kind, keeps_branches=False)
+
+
+def twice(kind: str, *, keeps_branches: bool) -> int:
+    """The steps that were trained more than once, in a few studies."""
+    found = 0
+    for seed in range(6):
+        study = spec(KINDS[kind] | {"sampling_seed": seed}, space=SHARING)
+        world = simulator(study, slots=1, name=STUDY, keeps_branches=keeps_branches)
+        world.run()
+        end = world.plan.studies[STUDY]
+        found += end.executed - end.unique
+    return found
