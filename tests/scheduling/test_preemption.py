@@ -1,4 +1,4 @@
-"""Who gets whose slot, when, and what it costs: by hand, and on virtual slots."""
+"""Who gets whose slot, when, and what it costs, on virtual slots; `test_takeovers` has the same by hand."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.domain.states import ChainOutcome
-from app.scheduling.balance import Balancing, Claim, shares, slots_used
+from app.scheduling.balance import Claim, shares
 from app.scheduling.fair_share import fair_share
-from app.scheduling.frontier import Frontier
-from app.scheduling.preemption import LEAST_SECONDS, Takeover, is_ripe, takeovers
+from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.simulator import TICK_SECONDS, Simulator
-from tests.plans import METRIC, OPENED, Story, tried
+from tests.plans import METRIC, OPENED, tried
 
 A, B, C = (StudyId(name) for name in "abc")
-LATER = 1000.0
 TURN = 60.0
 
 
@@ -222,81 +220,3 @@ def test_no_study_waits_while_another_has_more_than_its_share(seed: int, slots: 
         study = world.submit(StudyId(f"study-{number}"), 9, 10_000)
         world.simulator.run_until(world.now + LEAST_SECONDS + TICK_SECONDS + 9 + 1)
         assert world.used()[study.id] >= slots // (number + 1)
-
-
-# ------------------------------------------------------------------------------------------------------------ by hand
-
-
-def filled(story: Story, slots: int) -> tuple[Frontier, Balancing]:
-    frontier, balancing = Frontier(story.plan), Balancing(TURN)
-    frontier.refresh()
-    for _ in range(slots):
-        choice = fair_share([frontier])
-        if choice is not None:
-            story.assign_spans(choice[1])
-        frontier.refresh()
-    return frontier, balancing
-
-
-def asked(frontier: Frontier, balancing: Balancing, slots: int, *, now: float = LATER) -> list[Takeover]:
-    frontier.refresh()
-    balance = balancing.look([frontier], slots, now)
-    return list(takeovers([frontier], balance, now, (), lambda takeover: True))
-
-
-def test_half_a_slot_is_taken_after_a_turn_and_no_sooner() -> None:
-    story = Story()
-    large = story.submit(*(({"h": number}, 1000) for number in range(4)))
-    frontier, balancing = filled(story, 1)
-    small = story.submit(({"h": "small"}, 10))
-    assert asked(frontier, balancing, 1) == []
-    balancing.settle([frontier])
-    assert asked(frontier, balancing, 1, now=LATER + TURN - 1) == []
-    balancing.settle([frontier])
-    (found,) = asked(frontier, balancing, 1, now=LATER + TURN)
-    assert (found.study, found.chain.stages[0].study) == (small, large)
-
-
-def test_as_many_are_asked_as_are_due_and_those_that_were_asked_count() -> None:
-    story = Story()
-    story.submit(*(({"h": number}, 1000) for number in range(40)))
-    frontier, balancing = filled(story, 4)
-    story.submit(*(({"h": f"small {number}"}, 10) for number in range(3)))
-    found = asked(frontier, balancing, 4)
-    assert len(found) == 2
-    stopping = {each.chain.id for each in found}
-    balance = balancing.look([frontier], 4, LATER)
-    assert list(takeovers([frontier], balance, LATER, stopping, lambda takeover: True)) == []
-    assert slots_used([frontier]).total() == 4
-
-
-def test_nobody_is_asked_whose_slot_could_not_be_used() -> None:
-    story = Story()
-    story.submit(*(({"h": number}, 1000) for number in range(40)))
-    frontier, balancing = filled(story, 2)
-    story.submit(({"h": "small"}, 10), ({"h": "too"}, 10))
-    frontier.refresh()
-    balance = balancing.look([frontier], 2, LATER)
-    assert list(takeovers([frontier], balance, LATER, (), lambda takeover: False)) == []
-
-
-def test_a_chain_that_trains_what_the_study_itself_waits_for_goes_on() -> None:
-    """All that the large study trains is the trunk of the other one, too."""
-    story = Story()
-    story.submit(({"h": 1}, 1000))
-    story.submit(({"h": 2}, 1000))
-    frontier, balancing = filled(story, 2)
-    story.submit(({"h": 1}, 500), ({"h": 2}, 500), ({"h": 3}, 10), priority=2)
-    assert asked(frontier, balancing, 2) == []
-
-
-def test_a_chain_with_a_large_state_is_left_alone_for_longer() -> None:
-    story = Story()
-    study = story.submit(({"h": 1}, 1000))
-    chain = story.assign((story.path(study)[0], 0, 1000))
-    assert is_ripe(story.plan, chain, LEAST_SECONDS)
-    assert not is_ripe(story.plan, chain, LEAST_SECONDS / 2)
-    node = story.path(study)[0].id
-    story.happen(e.CheckpointKept(node=node, step=10, key="k", sha256="", size=10**9, intermediate=True))
-    assert not is_ripe(story.plan, chain, 199.0), "ten seconds to keep and ten to load are a tenth of 200"
-    assert is_ripe(story.plan, chain, 200.0)
