@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from app.domain.ids import NodeId, StudyId
+from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Progresses, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.branch import Branch
@@ -26,6 +26,10 @@ State = tuple[int, NodeId]
 """The state of a node at a step."""
 
 
+InFlight = dict[ChainId, frozenset[Place]]
+"""The states that are on their way to the store, of each chain: those that only its row knows of."""
+
+
 class Demands:
     """The demands of a plan, as of the last time that each of its nodes was looked at.
 
@@ -33,11 +37,11 @@ class Demands:
     something done; wanted_from: the same the other way round.
     """
 
-    def __init__(self, plan: SearchPlan, costs: Costs, progress: Progresses) -> None:
+    def __init__(self, plan: SearchPlan, costs: Costs, progress: Progresses, in_flight: InFlight) -> None:
         self.branches: dict[NodeId, dict[int, Branch]] = defaultdict(dict)
         self.ready: dict[StudyId, Ranking[State]] = {}
         self.wanted_from: dict[State, frozenset[StudyId]] = {}
-        self._plan, self._costs, self._progress = plan, costs, progress
+        self._plan, self._costs, self._progress, self._in_flight = plan, costs, progress, in_flight
         self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # of each cut inside a node, or at its beginning
         self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
 
@@ -113,8 +117,10 @@ class Demands:
         """What must be reached in the node and by no stage under way, in order of steps."""
         if not node.waiting and not self.branches[node.id]:
             return []
-        reach = Reach(node, self._progress)
-        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in node.saving)
+        coming = {step for places in self._in_flight.values() for name, step in places if name == node.id}
+        reach = Reach(node, self._progress, coming)
+        coming.update(node.saving)
+        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in coming)
         cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
         for step in sorted(wanted):
             cut = reach.latest(step)

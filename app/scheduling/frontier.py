@@ -18,7 +18,7 @@ from app.domain.ids import ChainId, NodeId, PlanId, StudyId
 from app.domain.search_plan import Chain, Progress, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
-from app.scheduling.demands import Demands
+from app.scheduling.demands import Demands, InFlight
 from app.scheduling.evaluations import evaluations
 from app.scheduling.ranking import Urgency
 from app.scheduling.reach import Urgencies
@@ -50,7 +50,8 @@ class Frontier:
         self.plan, self.id = plan, id
         self.progress: dict[ChainId, Progress] = {}
         self._costs = costs or Costs()
-        self.demands = Demands(plan, self._costs, self.progress)
+        self.in_flight: InFlight = {}
+        self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
@@ -73,10 +74,19 @@ class Frontier:
         if any(since < step <= progress.step for step in (*node.waiting, *self.demands.branches[node.id])):
             self._pending.add(node.id)
 
+    def set_in_flight(self, chain: ChainId, places: frozenset[Place]) -> None:
+        """What a chain was asked to keep in stages that it has completed, and that is not on record yet."""
+        before = self.in_flight.pop(chain, frozenset())
+        if places:
+            self.in_flight[chain] = places
+        self._pending.update(node for node, _ in places ^ before)
+
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
         for chain in self.progress.keys() - self.plan.chains.keys():
             del self.progress[chain]
+        for chain in self.in_flight.keys() - self.plan.chains.keys():
+            self.set_in_flight(chain, frozenset())
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):

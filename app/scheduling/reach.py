@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.domain.ids import StudyId
@@ -35,9 +36,9 @@ class Reach:
     under way, none of the answers looks at all stages.
     """
 
-    def __init__(self, node: Node, progress: Progresses) -> None:
+    def __init__(self, node: Node, progress: Progresses, in_flight: Iterable[int] = ()) -> None:
         self._start = node.start
-        self._states = sorted({*node.checkpoints, *node.coming(progress)})
+        self._states = sorted({*node.checkpoints, *node.coming(progress), *in_flight})
         self._certain, ahead = set[int](), list[tuple[int, int]]()
         for (chain, _), (start, end) in node.running.items():
             known = progress.get(chain)

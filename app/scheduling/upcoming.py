@@ -6,6 +6,7 @@ past the step at which it will leave the common way keeps the state there, while
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import islice, takewhile
@@ -19,7 +20,7 @@ from app.domain.states import TrialEventKind, TrialState
 MOST_AHEAD = 8
 """Of so many branch points of a trial is known where they are."""
 
-MOST_LINES = 200
+MOST_LINES = 100
 """So many lines of the history of a plan's studies are read at once; the others come later."""
 
 MOST_IN_A_STAGE = 64
@@ -79,8 +80,14 @@ class UpcomingBranches:
 
 def branches_ahead(study: Study, trial: Trial) -> Iterator[Place]:
     """The next places at which a trial would leave the nodes on its way, as far as its tuner may ask for it."""
-    if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED):
+    most = _most_steps(study)
+    if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())
-    most = study.spec.get("tuner", {}).get("max_steps")
     places = islice(ahead(trial.hp, trial.steps, trial.path[-1]), MOST_AHEAD)
-    return takewhile(lambda place: most is None or place[1] < most, places)
+    return takewhile(lambda place: place[1] < most, places)
+
+
+def _most_steps(study: Study) -> float:
+    """The most steps that the tuner of a study asks for; those of `trials` are never asked for more than they are."""
+    tuner = study.spec.get("tuner", {})
+    return 0 if tuner.get("kind") == "trials" else tuner.get("max_steps") or math.inf

@@ -18,7 +18,8 @@ class Overheads:
     begin: from the moment a slot is free until the first step of its next chain, with a model from nothing. load: the
     same from a checkpoint. resume: the same where the model is in memory. hand_over: from stage to stage of a chain.
     evaluate: one evaluation. save: copying a state, in which nothing is trained. upload: until it is stored and on
-    record, while the training goes on.
+    record, while the training goes on. look: from what is on record until the scheduler looks, which takes in all that
+    came meanwhile. give: between two chains that it gives out at one look.
     """
 
     begin: float = 0.0
@@ -28,6 +29,8 @@ class Overheads:
     evaluate: float = 0.0
     save: float = 0.0
     upload: float = 0.0
+    look: float = 0.0
+    give: float = 0.0
 
     def beginning(self, point: ResumePoint | None, resident: Place | None) -> float:
         """Of a chain that begins at a checkpoint, or from nothing, on a slot that has this model in memory."""

@@ -94,7 +94,8 @@ class Simulator:
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
-        self._is_tick_due = False
+        self._is_tick_due, self._is_look_due = False, False
+        self._overheads, self._given = overheads, 0
         self._seen = 0  # how many events were there when it was last asked whether that is news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
@@ -182,7 +183,7 @@ class Simulator:
         """
         while True:
             if self._is_woken():
-                self._tick()
+                self._look_soon()
             if self._happens(until):
                 return True
             if self._log.version(PLAN) == self._seen:
@@ -216,11 +217,27 @@ class Simulator:
         """Whether workers would tell the scheduler that something happened: a result is there, or somebody is idle."""
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)
+        if self._overheads.look and not news:
+            return False  # it has looked since
         only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
         return not only_saved or any(slot.is_idle for slot in self._slots.values())
 
+    def _look_soon(self) -> None:
+        """The scheduler hears that something happened, and looks when it comes to that."""
+        if not self._overheads.look:
+            self._tick()
+        elif not self._is_look_due:
+            self._is_look_due = True
+            self._later(self.now + self._overheads.look, self._look_now)
+
+    def _look_now(self) -> bool:
+        self._is_look_due = False
+        self._tick()
+        return True
+
     def _tick(self) -> None:
         """The heartbeats of the slots say how far they are."""
+        self._given = 0
         for slot in self._slots.values():
             slot.beat()
         self.scheduler.tick()
@@ -235,8 +252,16 @@ class Simulator:
         return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
-        """The message that starts a chain has arrived as soon as it was sent."""
+        """The message that starts a chain has arrived as soon as it was sent; those of one look are sent in a row."""
+        wait, self._given = self._given * self._overheads.give, self._given + 1
+        if wait:
+            self._later(self.now + wait, lambda: self._deliver(chain, slot))
+        else:
+            self._deliver(chain, slot)
+
+    def _deliver(self, chain: str, slot: str) -> bool:
         self._slots[slot].begin(chain)
+        return True
 
     def _pace(self, stage: e.Stage, slot: str) -> tuple[float, Fault | None]:
         number = next(self._stages)

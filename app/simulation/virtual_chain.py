@@ -26,16 +26,19 @@ Measure = Callable[[str, int], e.Metrics]
 
 
 class Fault(StrEnum):
-    """What goes wrong in a stage: the user's code raises for good, or as often as it is tried; the worker dies."""
+    """What goes wrong in a stage: the user's code raises for good, or as often as it is tried; so does its first
+    evaluation; the worker dies.
+    """
 
     FAIL = "fail"
     RAISE = "raise"
+    EVALUATE = "evaluate"
     LOSE = "lose"
 
     @property
-    def is_raised(self) -> bool:
-        """Whether the user's code raises."""
-        return self is not Fault.LOSE
+    def is_in_step(self) -> bool:
+        """Whether the user's code raises while it trains."""
+        return self in (Fault.FAIL, Fault.RAISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class VirtualChain:
         if step != self._said_step:
             self._said_step = step
             with self._world.records.write() as rows:
-                rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step)
+                rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step, self._execution.kept)
 
     def look(self) -> None:
         """Hear what the scheduler wants by now."""
@@ -128,7 +131,7 @@ class VirtualChain:
         elif action is not None:
             self._do(action)
         if self._goes_wrong():
-            self._fail() if self._fault and self._fault.is_raised else self._die()
+            self._fail(self._execution.stage.start) if self._fault and self._fault.is_in_step else self._die()
         else:
             self._go_on()
         return True
@@ -154,7 +157,7 @@ class VirtualChain:
     def _train(self, until: int) -> None:
         """Up to that step, or to where something is due before."""
         start, step, every = self._execution.stage.start, self._step(), self._world.keep_every
-        if self._fault and self._fault.is_raised:
+        if self._fault and self._fault.is_in_step:
             until = min(until, step + 1)
         if every:
             until = min(until, start + ((step - start) // every + 1) * every)
@@ -172,6 +175,8 @@ class VirtualChain:
     def _do(self, action: Action) -> None:
         execution = self._execution
         match action:
+            case Evaluate() if self._fault is Fault.EVALUATE:
+                self._fail(execution.step)
             case Evaluate():
                 metrics = self._world.measure(execution.stage.node, execution.step)
                 self._facts.append(execution.evaluated(metrics))
@@ -204,15 +209,14 @@ class VirtualChain:
         """Whether what was to happen in the stage does so now: in its first step, or at its end."""
         stage, step = self._execution.stage, self._execution.step
         is_there = step >= stage.end or (step > stage.start and self._fault is not Fault.LOSE)
-        return self._fault is not None and is_there and not self.is_trained
+        return self._fault not in (None, Fault.EVALUATE) and is_there and not self.is_trained
 
-    def _fail(self) -> None:
-        """The user's code raises in the first step of the stage."""
+    def _fail(self, step: int) -> None:
+        """The user's code raises, when the model was trained for `step` steps."""
         self._facts.clear()
-        stage = self._execution.stage
-        error = (FailureKind.EXCEPTION, "it was meant to fail", "MeantToFail", stage.start)
+        error = (FailureKind.EXCEPTION, "it was meant to fail", "MeantToFail", step)
         failed = self._execution.failed(*error, self._now)
-        self._end(failed if self._fault is Fault.RAISE else replace(failed, signature=None))
+        self._end(replace(failed, signature=None) if self._fault is Fault.FAIL else failed)
 
     def _die(self) -> None:
         """The worker is gone at the end of the stage, before that was kept."""

@@ -24,16 +24,21 @@ from app.scheduling.replay import replay
 from app.scheduling.retention import dispensable
 from stagetree.sequences import parse
 from tests.plans import tried
+from tests.strategies import sequences
 from tests.tuners.test_every_tuner import KINDS
 from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers, submit
 
 
-class World:
-    """Up to five studies, and users who interfere. `seed` decides everything."""
+ENDINGS: list[dict[str, Any]] = [{"target": 0.05}, {"patience": 5}, {"max_time": 60}]
 
-    def __init__(self, seed: int) -> None:
-        self.rng, self.seed = Random(seed), seed
+
+class World:
+    """Up to five studies whose rates are `rates`, and users who interfere. `seed` decides everything else."""
+
+    def __init__(self, seed: int, rates: list[Any]) -> None:
+        self.rng, self.seed, self.rates = Random(seed), seed, rates
         luck = {"fail": self.rng.choice([0, 0.05]), "lose": self.rng.choice([0, 0.1])}
+        luck["misevaluate"] = self.rng.choice([0, 0.1])
         policy = self.rng.choice([fair_share, *POLICIES.values()])
         options: dict[str, Any] = {
             "measure": self.measure,
@@ -59,7 +64,9 @@ class World:
         fields |= {"weight": self.rng.choice([1, 3])}
         if tuner["kind"] == "median" or self.rng.random() < 0.5:
             fields["eval_every"] = self.rng.choice([2, 3])
-        return spec(tuner, space=SHARING, **fields)
+        if self.rng.random() < 0.3:
+            fields |= self.rng.choice(ENDINGS)
+        return spec(tuner, space={"lr": self.rates}, **fields)
 
     def advance(self, stages: int) -> None:
         for _ in range(stages):
@@ -70,7 +77,7 @@ class World:
 
     def interfere(self, study: Study) -> None:
         trial = self.rng.randrange(len(study.trials) or 1)
-        hp = {"lr": self.rng.choice(SHARING["lr"])}
+        hp = {"lr": self.rng.choice(self.rates)}
         commands: list[c.Command] = [
             c.CancelTrial(study=study.id, trial=trial),
             c.AddTrial(study=study.id, hp=hp, steps=self.rng.randint(1, 9)),
@@ -127,10 +134,14 @@ def values_of(trial: Trial, steps: int) -> list[dict[str, Any]]:
     return [{name: values[step] for name, values in taken.items()} for step in range(steps)]
 
 
+RATES = st.just(SHARING["lr"]) | st.lists(sequences().map(lambda each: each.to_json()), min_size=2, max_size=8)
+"""Decays that share beginnings, or sequences of all families."""
+
+
 @tried(20)
-@given(seed=st.integers(0, 10**9))
-def test_whatever_happens(seed: int) -> None:
-    world = World(seed)
+@given(seed=st.integers(0, 10**9), rates=RATES)
+def test_whatever_happens(seed: int, rates: list[Any]) -> None:
+    world = World(seed, rates)
     plan = world.plan
     for study in plan.studies.values():
         assert study.is_final

@@ -70,12 +70,18 @@ def stragglers(seed: int) -> Callable[[e.Stage, int], float]:
     return lambda stage, number: (stage.end - stage.start + 1) * Random(f"{seed}/{number}").uniform(0.1, 9.0)
 
 
-def faults(seed: int, *, fail: float = 0.0, lose: float = 0.0) -> Callable[[e.Stage, int, str], Fault | None]:
-    """Some stages fail, some lose their worker."""
+def faults(
+    seed: int, *, fail: float = 0.0, lose: float = 0.0, misevaluate: float = 0.0
+) -> Callable[[e.Stage, int, str], Fault | None]:
+    """Some stages fail, some lose their worker, and in some the first evaluation raises."""
 
     def happens(stage: e.Stage, number: int, slot: str) -> Fault | None:
         luck = Random(f"{seed}/{number}").random()
-        return Fault.FAIL if luck < fail else Fault.LOSE if luck < fail + lose else None
+        if luck < fail:
+            return Fault.FAIL
+        if luck < fail + lose:
+            return Fault.LOSE
+        return Fault.EVALUATE if luck < fail + lose + misevaluate else None
 
     return happens
 

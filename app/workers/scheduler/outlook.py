@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from app.domain.ids import ChainId, PlanId
 from app.domain.search_plan import Chain, Progress, SearchPlan
+from app.domain.stage_tree import Place
 from app.events.plans import PlanUnusable
 from app.events.rows.ports import ChainRecord
 from app.scheduling.frontier import Frontier
@@ -63,6 +64,8 @@ class Outlook:
             return
         with suppress(PlanUnusable), self._ports.plans.holding(row.stream, fresh=False) as plan:
             chain = plan.chains.get(ChainId(row.chain))
+            if frontier.plan is plan and chain is not None:
+                frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
             if frontier.plan is plan and chain is not None and not chain.is_trained and chain.index == row.index:
                 frontier.set_progress(chain.id, _progress(plan, chain, row))
 
@@ -82,6 +85,19 @@ def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> Progress:
     stage, node = chain.stages[chain.index], plan.node(chain.stages[chain.index].node)
     coming = {*stage.evaluate} - node.metrics.keys() | {*row.extra_eval_steps} - node.checkpoints.keys()
     return Progress(row.step, frozenset(step for step in coming if stage.start < step <= row.step))
+
+
+def _in_flight(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:
+    """What the worker was asked to keep in the stages that it has completed, as long as that is not on record.
+
+    What it had passed before it heard of it is struck from its row by its next heartbeat.
+    """
+    places = ((stage, step) for stage in chain.stages[: chain.index] for step in row.extra_eval_steps)
+    return frozenset(
+        (stage.node, step)
+        for stage, step in places
+        if stage.start < step < stage.end and step not in plan.node(stage.node).checkpoints
+    )
 
 
 def _take_in(frontier: Frontier) -> None:

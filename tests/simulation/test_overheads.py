@@ -1,0 +1,80 @@
+"""What slots and the scheduler spend besides steps, and the order of things that follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.search_plan import Node
+from app.simulation.pace import Overheads
+from app.simulation.simulator import Simulator
+from tests.tuners.worlds import STUDY, simulator, spec
+
+THREE = {"kind": "random", "num_trials": 3, "max_steps": 5}
+HALVES = {"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
+
+
+def ends(world: Simulator) -> list[float]:
+    """When stages ended, counted from the first look."""
+    log = world.log()
+    begun = next(each.at for each in log if isinstance(each.event, e.ChainAssigned))
+    return [round(each.at - begun, 6) for each in log if isinstance(each.event, e.StageCompleted)]
+
+
+def test_chains_of_one_look_begin_one_after_the_other() -> None:
+    world = simulator(spec(THREE), slots=3, overheads=Overheads(give=0.1, begin=0.5))
+    world.run()
+    assert ends(world) == [5.5, 5.6, 5.7]
+    at_once = simulator(spec(THREE), slots=3, overheads=Overheads(begin=0.5))
+    at_once.run()
+    assert ends(at_once) == [5.5, 5.5, 5.5]
+
+
+def decisions(overheads: Overheads) -> list[str]:
+    """Of ASHA on two slots, whose second trial is better and 0.05 s later than the first."""
+
+    def measure(node: Node, step: int) -> e.Metrics:
+        return {"loss": 0.1 if number(node) == 1 else 0.5 + number(node)}
+
+    def number(node: Node) -> int:
+        study = world.plan.studies[STUDY]
+        return next(trial.number for trial in study.trials if node.id in trial.path)
+
+    def seconds(stage: e.Stage, count: int) -> float:
+        return (stage.end - stage.start) * (1.05 if count == 1 else 1.0)
+
+    world = simulator(spec(HALVES), slots=2, measure=measure, seconds=seconds, overheads=overheads)
+    world.run()
+    assert world.plan.studies[STUDY].state == "completed"
+    return [_named(each) for each in world.events if isinstance(each, e.TrialAdded | e.TrialExtended)]
+
+
+def _named(event: Any) -> str:
+    return f"{'start' if isinstance(event, e.TrialAdded) else 'promote'} {event.trial}"
+
+
+def test_what_comes_before_the_scheduler_looks_is_taken_in_together() -> None:
+    """The first result alone lets a new trial begin; both together let the better one go on."""
+    assert decisions(Overheads())[2:4] == ["start 2", "promote 1"]
+    assert decisions(Overheads(look=0.1))[2:4] == ["promote 1", "start 2"]
+
+
+def test_what_was_kept_in_passing_and_is_still_on_its_way_is_waited_for() -> None:
+    """The stage ends before that state is stored: it was trained once more on the idle slot."""
+    world = simulator(spec({"kind": "external"}), slots=2, overheads=Overheads(upload=10.0))
+    decay = {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}
+    world.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": 0.1}, steps=4),)))
+    world.run_until(0.5)
+    world.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert study.active == 0 and study.executed == study.unique == 5
+
+
+def test_nothing_is_left_undone_by_a_scheduler_that_is_slow() -> None:
+    slow = Overheads(look=0.7, give=0.3, begin=0.2, load=0.2, resume=0.1, hand_over=0.1, upload=0.4)
+    world = simulator(spec(HALVES), slots=2, overheads=slow)
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert study.state == "completed" and not world.plan.chains
