@@ -63,6 +63,7 @@ GROWS_BY = {
     "async_hyperband": "num_trials",
     "median": "num_trials",
     "bandit": "num_trials",
+    "early_term": "num_trials",
     "hyperband": "loops",
     "pbt": "populations",
 }

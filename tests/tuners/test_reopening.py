@@ -1,0 +1,42 @@
+"""Studies that are over and go on: whatever was decided before stands, and follows from the history as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain.decide.studies import GROWS_BY
+from app.domain.errors import Conflict
+from app.scheduling.replay import replay
+from tests.tuners.test_every_tuner import FEW, KINDS, SEEDS, run, study_of
+from tests.tuners.worlds import STUDY, numbered
+
+GROWING = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] in GROWS_BY}
+OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in GROWS_BY}
+
+
+@pytest.mark.parametrize("tuner", GROWING.values(), ids=GROWING)
+@FEW
+@given(seed=SEEDS, slots=st.sampled_from([1, 4]))
+def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int, slots: int) -> None:
+    world = run(study_of(tuner, "apart"), seed, slots=slots)
+    study = world.plan.studies[STUDY]
+    before, trials = list(study.history), len(study.trials)
+    field = GROWS_BY[tuner["kind"]]
+    world.give(c.ReopenStudy(study=STUDY, trials=2 * tuner.get(field, 1)))
+    world.run()
+    assert study.state == "completed" and study.history[: len(before)] == before
+    assert len(study.trials) >= trials
+    found = replay(numbered(world.events), STUDY)
+    assert found.identical, found.difference
+
+
+@pytest.mark.parametrize("tuner", OTHERS.values(), ids=OTHERS)
+def test_the_others_say_so(tuner: dict[str, Any]) -> None:
+    world = run(study_of(tuner, "apart"), 0)
+    with pytest.raises(Conflict, match="cannot grow"):
+        world.give(c.ReopenStudy(study=STUDY, trials=100))
