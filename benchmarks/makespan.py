@@ -162,7 +162,7 @@ def reaction(log: Sequence[StoredEvent]) -> float:
     return float(np.median([gap for gap in gaps if gap < PROMPT] or [0.0]))
 
 
-def spacing(log: Sequence[Recorded]) -> float:
+def spacing(log: Sequence[StoredEvent]) -> float:
     """How long after a chain the next one is given out, usually, where no result came in between."""
     gaps: list[float] = []
     last: float | None = None

@@ -5,7 +5,8 @@ longest path, gives it to the slot and writes that down. All parts are the real 
 or PostgreSQL (`--database URL`), or in memory (`--database memory`), which leaves out what the disk takes. Measured in
 studies of different shapes, in milliseconds on the clock, and of this process's CPU, which is what a tick costs where
 other work is on the machine; the garbage collector is set as in the scheduler's process. The budget is 20 ms, flat to
-100,000 trials, and 50 ms for 99 of 100. After that: a look at a thousand plans with five thousand studies where nothing
+100,000 trials, and 50 ms for 99 of 100. `turns` are eight studies of different weights, whose chains make room for each
+other: a look every five seconds. After that: a look at a thousand plans with five thousand studies where nothing
 happened, which should take 50 ms.
 """
 
@@ -25,11 +26,13 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId
+from app.domain.states import ChainOutcome
 from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
 from app.scheduling.policies import POLICIES
+from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import World
 from app.workers.gc_tuning import collect_young, freeze_survivors
@@ -89,10 +92,27 @@ SHAPES: list[Callable[[int], Iterator[Trial]]] = [one_trunk, many_branch_points,
 OPENED = e.PlanOpened(trainer="digits", trainer_version="", trainer_args={}, seed=0)
 
 
-class Bench:
-    """A scheduler over records, and virtual slots that end a stage when they are told to."""
+TURN_SECONDS = 10.0
+STUDIES = 8
+LONG = 100_000
+"""Steps, of a second each, of trials that last until they must make room."""
 
-    def __init__(self, records: Records, slots: int, policy: str = "fair_share") -> None:
+
+class Bench:
+    """A scheduler over records, and virtual slots that end a stage, which takes `seconds`, when they are told to.
+
+    turn_seconds: as in `Ports`.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        slots: int,
+        policy: str = "fair_share",
+        *,
+        seconds: float = 1.0,
+        turn_seconds: float | None = None,
+    ) -> None:
         self.plans, self._chains = Plans(records.log), count()
         self._now, self._calls = 0.0, list[tuple[float, int, Callable[[], bool]]]()
         self.ports = Ports(
@@ -104,6 +124,10 @@ class Bench:
             lease_seconds=inf,
             intermediate_bytes=0,
             limits=Limits(trials=10**9, nodes=10**9),
+            clock=lambda: self._now,
+            elapsed=lambda: self._now,
+            notify=lambda chain, slot: self._slots[slot].look(),
+            turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self.ports)
         world = World(
@@ -111,7 +135,7 @@ class Bench:
             stream=PLAN,
             clock=lambda: self._now,
             later=self._later,
-            pace=lambda stage, slot: (1.0, None),
+            pace=lambda stage, slot: (seconds, None),
             measure=measured,
         )
         self._slots = {f"gpu{n}": VirtualSlot(f"gpu{n}", world) for n in range(slots)}
@@ -121,10 +145,10 @@ class Bench:
     def give(self, command: c.Command, plan: str = PLAN) -> None:
         self.ports.transact(plan, lambda found: decide(found, command, self.ports.limits))
 
-    def submit(self, tuner: dict[str, Any], study: StudyId = STUDY, plan: str = PLAN) -> None:
+    def submit(self, tuner: dict[str, Any], study: StudyId = STUDY, plan: str = PLAN, **fields: Any) -> None:
         space = {} if tuner["kind"] == "external" else {"space": {"lr": {"loguniform": [1e-4, 1.0]}}}
         named = {"name": "study", "trainer": "digits", "metric": "accuracy", "mode": "max", "eval_every": 50}
-        spec = StudySpec.from_dict({**named, **space, "tuner": tuner}, limits=None).to_json()
+        spec = StudySpec.from_dict({**named, **space, "tuner": tuner, **fields}, limits=None).to_json()
         self.give(c.SubmitStudy(plan=OPENED, study=study, spec=spec, at=0.0), plan)
 
     def stage_ends(self) -> None:
@@ -133,6 +157,19 @@ class Bench:
             self._now, _, call = heappop(self._calls)
             if call():
                 return
+
+    def wait(self, seconds: float) -> None:
+        """Whatever happens on slots meanwhile."""
+        end = self._now + seconds
+        while self._calls and self._calls[0][0] <= end:
+            self._now, _, call = heappop(self._calls)
+            call()
+        self._now = end
+
+    def stopped(self) -> int:
+        """How many chains ended before they were done."""
+        events = (each.event for each in self.ports.records.log.read(PLAN))
+        return sum(isinstance(each, e.ChainEnded) and each.outcome == ChainOutcome.STOPPED for each in events)
 
     def _later(self, at: float, call: Callable[[], bool]) -> None:
         heappush(self._calls, (at, next(self._chains), call))
@@ -151,11 +188,11 @@ def measured(node: str, step: int) -> e.Metrics:
     return {"accuracy": (hash(node) % 1000) / 1000 + step / 1e6}
 
 
-def asked(bench: Bench, trials: Iterator[Trial]) -> None:
+def asked(bench: Bench, trials: Iterator[Trial], study: StudyId = STUDY, **fields: Any) -> None:
     """A study whose trials come from outside."""
-    bench.submit({"kind": "external"})
+    bench.submit({"kind": "external"}, study, **fields)
     while batch := [c.Start(hp=hp, steps=steps) for (hp, steps), _ in zip(trials, range(BATCH), strict=False)]:
-        bench.give(c.Ask(study=STUDY, actions=tuple(batch)))
+        bench.give(c.Ask(study=study, actions=tuple(batch)))
 
 
 def measure(bench: Bench, stages: int) -> list[Took]:
@@ -164,6 +201,21 @@ def measure(bench: Bench, stages: int) -> list[Took]:
     for _ in range(stages):
         bench.stage_ends()
         took.append(bench.tick())
+    return took
+
+
+def measure_turns(bench: Bench, trials: int, looks: int) -> list[Took]:
+    """Looks at studies that take turns, of different weights, in which nothing is shared."""
+    each = trials // STUDIES
+    for number in range(STUDIES):
+        mine: Iterator[Trial] = (({"lr": 1 + trial}, LONG) for trial in range(number * each, (number + 1) * each))
+        asked(bench, mine, StudyId(f"study{number}"), weight=1 + number, eval_every=None)
+    bench.tick()
+    took: list[Took] = []
+    for _ in range(looks):
+        bench.wait(LEAST_SECONDS)
+        took.append(bench.tick())
+    print(f"  chains that made room for another study: {bench.stopped()}")
     return took
 
 
@@ -181,7 +233,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--policy", choices=POLICIES, default="fair_share")
     parser.add_argument("--database", help="memory, or the URL of an empty PostgreSQL database for one line")
-    parser.add_argument("--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "plans"])
+    parser.add_argument("--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "plans"])
     arguments = parser.parse_args()
     freeze_survivors()
     print(f"{'ms for one thing that happened':<32} trials   median      p99      max      CPU      p99      max")
@@ -210,6 +262,9 @@ def line(shape: str, trials: int, opened: Records, arguments: argparse.Namespace
         tuner = {"kind": "asha", "num_trials": trials, "min_steps": 1, "max_steps": 256}
         bench.submit(tuner)
         show("asha", trials, measure(bench, arguments.stages))
+    elif shape == "turns":
+        bench = Bench(opened, arguments.slots, arguments.policy, seconds=float(LONG), turn_seconds=TURN_SECONDS)
+        show("eight studies that take turns", trials, measure_turns(bench, trials, arguments.stages))
     else:
         asked(bench, next(each for each in SHAPES if each.__name__ == shape)(trials))
         show(shape.replace("_", " "), trials, measure(bench, arguments.stages))
