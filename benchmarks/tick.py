@@ -233,7 +233,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--policy", choices=POLICIES, default="fair_share")
     parser.add_argument("--database", help="memory, or the URL of an empty PostgreSQL database for one line")
-    parser.add_argument("--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "plans"])
+    parser.add_argument(
+        "--shapes", nargs="+", default=[*(shape.__name__ for shape in SHAPES), "asha", "turns", "plans"]
+    )
     arguments = parser.parse_args()
     freeze_survivors()
     print(f"{'ms for one thing that happened':<32} trials   median      p99      max      CPU      p99      max")

@@ -28,7 +28,6 @@ from tests.strategies import sequences
 from tests.tuners.test_every_tuner import KINDS
 from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers, submit
 
-
 ENDINGS: list[dict[str, Any]] = [{"target": 0.05}, {"patience": 5}, {"max_time": 60}]
 
 

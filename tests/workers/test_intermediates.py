@@ -8,19 +8,23 @@ from pathlib import Path
 import pytest
 from cluster import LEASE, Cluster
 from studies import spec
+from toys import switch
 
+from app.domain import commands as c
 from app.domain import events as e
+from app.domain.decide import decide
 from app.domain.ids import NodeId
 from app.events.database import Database
+from app.events.transact import Write, transact
 from app.workers.slot.intermediates import Kept, least_missed
 
 SIZE = 18_300
 """Bytes of a state of the toy, about."""
 
 
-def long_stage(database: Database, tmp_path: Path, seconds: float, room: int) -> Cluster:
+def long_stage(database: Database, tmp_path: Path, seconds: float, room: int, overhead: float = 0.01) -> Cluster:
     """One stage of 12 steps, each of so many seconds; keeping one costs next to nothing here."""
-    cluster = Cluster(database, tmp_path, overhead=0.01, room=room)
+    cluster = Cluster(database, tmp_path, overhead=overhead, room=room)
 
     def script(slot: str, process: object, what: str, step: int) -> None:
         if what == "train":
@@ -127,3 +131,26 @@ def test_where_there_is_no_room_for_all_branch_points_the_least_is_trained_again
 def test_what_a_chain_begins_with_stays() -> None:
     assert 3 in left(2, 100, needed=3)
     assert left(1, 5) == [5]
+
+
+def test_a_slot_keeps_the_state_where_a_waiting_trial_will_part(database: Database, tmp_path: Path) -> None:
+    """Though none is kept for accidents; asked for more, the trial goes on from there."""
+    cluster = long_stage(database, tmp_path, seconds=1.0, room=2**20, overhead=0.0)
+    named = {"name": "study", "trainer": "toy", "metric": "score", "mode": "max", "tuner": {"kind": "external"}}
+    study = cluster.submit(named)
+
+    def ask(*actions: c.Start | c.Extend) -> None:
+        command = c.Ask(study=study, actions=actions)
+        asked = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=0.0)
+        transact(cluster.log, cluster.plans, asked)
+
+    ask(c.Start(hp={"lr": switch(0.1, 0.2, 6)}, steps=2), c.Start(hp={"lr": 0.1}, steps=9))
+    cluster.round()
+    cluster.round()
+    assert steps(cluster) == [6]
+    ask(c.Extend(trial=0, steps=8))
+    cluster.round()
+    assert [event.stages[0].start for event in cluster.events(e.ChainAssigned)][-1] == 6
+    found = cluster.study(study)
+    assert found.active == 0 and found.executed == found.unique == 11
+    cluster.close()
