@@ -254,7 +254,8 @@ def records(database: str | None, folder: str) -> Records:
 
 
 def line(shape: str, trials: int, opened: Records, arguments: argparse.Namespace) -> None:
-    bench = Bench(opened, arguments.slots, arguments.policy)
+    turns = {"seconds": float(LONG), "turn_seconds": TURN_SECONDS} if shape == "turns" else {}
+    bench = Bench(opened, arguments.slots, arguments.policy, **turns)
     if shape == "plans":
         for number in range(trials):
             bench.submit({"kind": "external"}, StudyId(f"study{number}"), f"plan{number // 5}")
@@ -265,7 +266,6 @@ def line(shape: str, trials: int, opened: Records, arguments: argparse.Namespace
         bench.submit(tuner)
         show("asha", trials, measure(bench, arguments.stages))
     elif shape == "turns":
-        bench = Bench(opened, arguments.slots, arguments.policy, seconds=float(LONG), turn_seconds=TURN_SECONDS)
         show("eight studies that take turns", trials, measure_turns(bench, trials, arguments.stages))
     else:
         asked(bench, next(each for each in SHAPES if each.__name__ == shape)(trials))
