@@ -86,7 +86,7 @@ class Ended:
 
     @property
     def key(self) -> Key:
-        return ("ended", self.trial)
+        return ("ended", self.trial, self.state)
 
 
 Record = Began | Link | Point | Ended

@@ -249,6 +249,19 @@ def test_doctor(stagetree: Stagetree, served: Service) -> None:
     assert "BAD  server" in said.out
 
 
+def test_a_study_that_is_watched_is_written_to_sinks(
+    stagetree: Stagetree, served: Service, write: Write, tmp_path: Path
+) -> None:
+    study = stagetree("submit", write(trials("cli-sinks", ({}, 3)))).out.strip()
+    places = [tmp_path / "here", tmp_path / "there"]
+    sinks = [part for place in places for part in ("--to", f"tensorboard:{place}")]
+    assert stagetree("watch", study, *sinks).code == 0
+    assert all((place / study / "trial-0" / FILE).stat().st_size for place in places)
+    said = stagetree("watch", study, "--to", "nowhere")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("stagetree: --to: must be tensorboard:DIR")
+
+
 @pytest.mark.parametrize("command", ["watch", "run"])
 def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
     stagetree: Stagetree, served: Service, write: Write, command: str

@@ -9,6 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stagetree.sinks import follow, open_sink
+from stagetree.sinks.tensorboard import FILE
 from tests.sinks.told import STUDY, Killed, Killing, Told, busy_study
 
 Json = dict[str, Any]
@@ -56,6 +57,16 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
         follow(Told(busy_study()), STUDY, [Killing(open_sink(address), writes)])
     follow(Told(busy_study()), STUDY, [open_sink(address)])
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
+
+
+def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Path) -> None:
+    address = f"tensorboard:{tmp_path}"
+    follow(Told(busy_study()[:5]), STUDY, [open_sink(address)])
+    for path in [*tmp_path.rglob(FILE), tmp_path / f"{STUDY}.positions.jsonl"]:
+        path.write_bytes(path.read_bytes() + b"[3, tor")
+    follow(Told(busy_study()), STUDY, [open_sink(address)])
+    assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
+    assert read(tmp_path)["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
 
 
 def test_following_again_adds_nothing(tmp_path: Path) -> None:
