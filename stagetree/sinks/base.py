@@ -77,6 +77,20 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Logged(Point):
+    """What a trainer logged up to a step, between evaluations; told when the study is over."""
+
+    @property
+    def key(self) -> Key:
+        return ("logged", self.trial, self.step)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Under names that are not those of metrics."""
+        return {f"train/{name}": value for name, value in self.metrics.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Ended:
     """The study is over, and this is how the trial stands."""
 

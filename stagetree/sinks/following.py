@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from stagetree.sinks.base import Ended, Json, Record, Sink
+from stagetree.sinks.base import Ended, Json, Logged, Record, Sink
 from stagetree.sinks.ledger import Ledger
 from stagetree.sinks.runs import Runs
 
@@ -19,6 +19,8 @@ class Source(Protocol):
     def follow(self, study: str, after: int = 0) -> Iterable[Any]: ...
 
     def trial(self, study: str, number: int) -> Any: ...
+
+    def logged(self, study: str, number: int) -> Iterable[Any]: ...
 
     def study(self, study: str) -> Any: ...
 
@@ -76,9 +78,17 @@ class Follower:
         return records
 
     def end(self, study: Json) -> None:
-        """The study is over: say so of each trial."""
+        """The study is over: what was logged between evaluations changes no more. Say how each trial stands."""
         at = study["finished_at"] or 0.0
+        for trial in study["trials"]:
+            self._write(_BEYOND, self._logged(trial["trial"], at))
         self._write(_BEYOND, [Ended(trial["trial"], trial["state"], at) for trial in study["trials"]])
+
+    def _logged(self, number: int, at: float) -> Iterable[Record]:
+        """What a trial is the first to have passed."""
+        for point in map(_document, self._source.logged(self._study, number)):
+            if self._runs.is_first(number, point["node"], point["step"]):
+                yield Logged(number, point["step"], point["metrics"], at)
 
     def _write(self, position: int, records: Iterable[Record]) -> None:
         for record in records:

@@ -24,7 +24,7 @@ class Mlflow:
         self.folder = folder
         self._experiment = ""
         self._runs: dict[int, str] = {}
-        self._logged: dict[int, set[int]] = {}
+        self._logged: dict[int, set[tuple[str, int]]] = {}
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
@@ -64,15 +64,15 @@ class Mlflow:
 
         if point.trial not in self._logged:
             self._logged[point.trial] = self._steps(run)
-        if point.step not in self._logged[point.trial]:
-            at = _milliseconds(point.at)
-            metrics = [Metric(name, value, at, point.step) for name, value in point.numbers.items()]
-            self._client.log_batch(run, metrics=metrics)
+        at, there = _milliseconds(point.at), self._logged[point.trial]
+        new = [name for name in point.numbers if (name, point.step) not in there]
+        metrics = [Metric(name, point.numbers[name], at, point.step) for name in new]
+        self._client.log_batch(run, metrics=metrics)
 
-    def _steps(self, run: str) -> set[int]:
-        """Where the run has metrics."""
+    def _steps(self, run: str) -> set[tuple[str, int]]:
+        """Where the run has which metric."""
         names = self._client.get_run(run).data.metrics
-        return {each.step for name in names for each in self._client.get_metric_history(run, name)}
+        return {(name, each.step) for name in names for each in self._client.get_metric_history(run, name)}
 
     def _run(self, record: Record) -> str:
         if record.trial not in self._runs:

@@ -73,6 +73,11 @@ class Runs:
         """The node of a trial's path that leads to a step; None where the trial does not go so far yet."""
         return next((name for name, end in self._trials[trial].segments() if step <= end), None)
 
+    def is_first(self, trial: int, node: str, step: int) -> bool:
+        """Whether what was logged at a place belongs in this trial's run, and is in no other's."""
+        passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
+        return trial == min(passing) and not any(("logged", number, step) in self._written for number in passing)
+
     def _points(self, node: str, step: int) -> list[Record]:
         passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
         if not passing or any(("point", number, step) in self._written for number in passing):

@@ -18,9 +18,7 @@ class TensorBoard:
     """Writes event files below `folder`. Raises `SinkError` where the library is missing."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._open: dict[int, IO[bytes]] = {}
-        self._runs = folder
+        self.folder = self._runs = folder
         try:
             import tensorboard.summary.writer.record_writer  # noqa: F401
         except ImportError:
@@ -35,27 +33,18 @@ class TensorBoard:
 
     def write(self, record: Record) -> Mark:
         """Append to the file of the run; its length then."""
-        file = self._file(record.trial)
-        if file.tell() == 0:
-            _append(file, record.at, file_version="brain.Event:2")
-        for summary in _summaries(record):
-            step = record.step if isinstance(record, Point) else 0
-            _append(file, record.at, step=step, summary=summary)
-        file.flush()
-        return file.tell()
-
-    def _file(self, trial: int) -> IO[bytes]:
-        if trial not in self._open:
-            path = self._runs / f"trial-{trial}" / FILE
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._open[trial] = path.open("ab")
-        return self._open[trial]
+        path = self._runs / f"trial-{record.trial}" / FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:  # not kept open: a study may have more trials than a process may have files
+            if file.tell() == 0:
+                _append(file, record.at, file_version="brain.Event:2")
+            for summary in _summaries(record):
+                step = record.step if isinstance(record, Point) else 0
+                _append(file, record.at, step=step, summary=summary)
+        return path.stat().st_size
 
     def close(self) -> None:
-        """Close the files."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
+        """Nothing is open."""
 
 
 def _append(file: IO[bytes], at: float, **fields: Any) -> None:

@@ -1,7 +1,7 @@
 """W&B: a run for each trial, in a group that bears the study's name.
 
-Runs have names of their own making, so going on resumes them. A run's summary holds the step that was logged last: the
-one point that was logged and not noted, when the process was killed, is known by it.
+Runs have names of their own making, so going on resumes them. A run's summary holds which point was logged last: the
+one that was logged and not noted, when the process was killed, is known by it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkEr
 
 STEP = "step"
 """The name of the axis: trials are measured at steps of the study, in whatever order."""
+
+MOST_OPEN = 32
+"""Runs at once: each takes threads and memory."""
+
+_LAST = "stagetree/last"
 
 
 class Wandb:
@@ -44,8 +49,9 @@ class Wandb:
                 run.config.update({"shared": record.sentence}, allow_val_change=True)
                 run.summary.update({"shares_with_trial": record.other, "shares_steps": record.end})
             case Point():
-                if record.step != self._last[record.trial]:
-                    run.log({**record.numbers, STEP: record.step})
+                name = f"{record.key[0]} {record.step}"
+                if name != self._last[record.trial]:
+                    run.log({**record.numbers, STEP: record.step, _LAST: name})
             case Ended():
                 run.summary.update({"state": record.state})
                 run.finish(exit_code=1 if record.state == "failed" else 0)
@@ -54,6 +60,7 @@ class Wandb:
 
     def _run(self, trial: int) -> Any:
         if trial not in self._runs:
+            self._finish_oldest()
             run = self._wandb.init(
                 project=self._project,
                 group=self._study,
@@ -64,8 +71,13 @@ class Wandb:
             )
             run.define_metric(STEP)
             run.define_metric("*", step_metric=STEP)
-            self._runs[trial], self._last[trial] = run, run.summary.get(STEP)
+            self._runs[trial], self._last[trial] = run, run.summary.get(_LAST)
         return self._runs[trial]
+
+    def _finish_oldest(self) -> None:
+        """Make room for one more; the run is resumed when there is more to write to it."""
+        while len(self._runs) >= MOST_OPEN:
+            self._runs.pop(next(iter(self._runs))).finish()
 
     def close(self) -> None:
         """What is under way is sent."""

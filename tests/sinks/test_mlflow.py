@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import follow, open_sink
-from tests.sinks.told import STUDY, Killed, Killing, Told, busy_study
+from tests.sinks.told import LOGGED, STUDY, Killed, Killing, Told, busy_study
 
 MlflowClient = pytest.importorskip("mlflow.tracking").MlflowClient
 
@@ -28,6 +28,7 @@ def read(uri: str) -> dict[str, Any]:
     return {
         run.info.run_name: {
             "accuracy": [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "accuracy")],
+            "loss": [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "train/loss")],
             "hp": run.data.params,
             "note": run.data.tags.get("mlflow.note.content", ""),
             "status": run.info.status,
@@ -37,7 +38,7 @@ def read(uri: str) -> dict[str, Any]:
 
 
 def test_a_run_a_trial_and_what_is_shared_once(store: str) -> None:
-    follow(Told(busy_study()), STUDY, [open_sink(f"mlflow:{store}")])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
     assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert runs["trial 1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
@@ -45,12 +46,13 @@ def test_a_run_a_trial_and_what_is_shared_once(store: str) -> None:
     assert [(run["hp"], run["status"]) for run in runs.values()] == [({"lr": "0.1"}, "FINISHED")] * 2
 
 
-@pytest.mark.parametrize("writes", range(1, 11))
+@pytest.mark.parametrize("writes", range(1, 14))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(store: str, writes: int) -> None:
     with pytest.raises(Killed):
-        follow(Told(busy_study()), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
-    follow(Told(busy_study()), STUDY, [open_sink(f"mlflow:{store}")])
+        follow(Told(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
+    assert [run["loss"] for _, run in sorted(runs.items())] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
     assert [run["accuracy"] for _, run in sorted(runs.items())] == [
         [(10, 0.1), (20, 0.2), (40, 0.4)],
         [(30, 0.35), (40, 0.45)],

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from stagetree.sinks import follow, open_sink
 from stagetree.sinks.tensorboard import FILE
-from tests.sinks.told import STUDY, Killed, Killing, Told, busy_study
+from tests.sinks.told import LOGGED, STUDY, Killed, Killing, Told, busy_study
 
 Json = dict[str, Any]
 SCALARS = {"tensors": 0}
@@ -39,23 +39,24 @@ def _number(tensor: Any) -> float:
 
 
 def test_a_run_a_trial_and_what_is_shared_once(tmp_path: Path) -> None:
-    follow(Told(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     runs = read(tmp_path)
     assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert runs["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
+    assert [run["train/loss"] for run in runs.values()] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
     assert runs["trial-1"]["shared"] == [
         "Shares its steps up to 20 with trial 0: what is not in this run is in that one."
     ]
     assert [runs[run]["state"] for run in runs] == [["completed"], ["completed"]]
 
 
-@pytest.mark.parametrize("writes", range(1, 11))
+@pytest.mark.parametrize("writes", range(1, 14))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(tmp_path: Path, writes: int) -> None:
-    follow(Told(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
     address = f"tensorboard:{tmp_path / 'killed'}"
     with pytest.raises(Killed):
-        follow(Told(busy_study()), STUDY, [Killing(open_sink(address), writes)])
-    follow(Told(busy_study()), STUDY, [open_sink(address)])
+        follow(Told(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(address), writes)])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
 
 
@@ -64,12 +65,12 @@ def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Pa
     follow(Told(busy_study()[:5]), STUDY, [open_sink(address)])
     for path in [*tmp_path.rglob(FILE), tmp_path / f"{STUDY}.positions.jsonl"]:
         path.write_bytes(path.read_bytes() + b"[3, tor")
-    follow(Told(busy_study()), STUDY, [open_sink(address)])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert read(tmp_path)["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
 
 
 def test_following_again_adds_nothing(tmp_path: Path) -> None:
     for _ in range(2):
-        follow(Told(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+        follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import SinkError, follow, open_sink
-from tests.sinks.told import STUDY, Killed, Killing, Told, busy_study
+from tests.sinks.told import LOGGED, STUDY, Killed, Killing, Told, busy_study
 
 
 class Run:
@@ -50,31 +50,39 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     return kept
 
 
-def points(run: Run) -> list[tuple[int, float]]:
-    return [(row["step"], row["accuracy"]) for row in run.rows]
+def points(run: Run, name: str = "accuracy") -> list[tuple[int, float]]:
+    return [(row["step"], row[name]) for row in run.rows if name in row]
 
 
 def check(runs: dict[str, Run]) -> None:
     first, second = runs[f"{STUDY}-0"], runs[f"{STUDY}-1"]
     assert points(first) == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert points(second) == [(30, 0.35), (40, 0.45)]
+    assert [points(run, "train/loss") for run in (first, second)] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
     assert (second.config["lr"], second.summary["shares_with_trial"], second.summary["shares_steps"]) == (0.1, 0, 20)
     assert [run.summary["state"] for run in runs.values()] == ["completed", "completed"]
 
 
 def test_a_run_a_trial_and_what_is_shared_once(runs: dict[str, Run]) -> None:
-    follow(Told(busy_study()), STUDY, [open_sink("wandb:mine")])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
 
 
-@pytest.mark.parametrize("writes", range(1, 11))
+@pytest.mark.parametrize("writes", range(1, 14))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(
     runs: dict[str, Run], writes: int
 ) -> None:
     with pytest.raises(Killed):
-        follow(Told(busy_study()), STUDY, [Killing(open_sink("wandb:mine"), writes)])
-    follow(Told(busy_study()), STUDY, [open_sink("wandb:mine")])
+        follow(Told(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
+
+
+def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagetree.sinks.wandb.MOST_OPEN", 1)
+    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    check(runs)
+    assert len(runs[f"{STUDY}-0"].exit_codes) > 1
 
 
 @pytest.mark.parametrize(

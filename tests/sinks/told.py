@@ -41,14 +41,22 @@ class Killing:
 class Told:
     """A study that is over: its events, and the curves of its trials."""
 
-    def __init__(self, events: list[Json], curves: Mapping[int, list[Json]] | None = None) -> None:
-        self._events, self._curves = events, curves or {}
+    def __init__(
+        self,
+        events: list[Json],
+        curves: Mapping[int, list[Json]] | None = None,
+        logged: Mapping[int, list[Json]] | None = None,
+    ) -> None:
+        self._events, self._curves, self._logged = events, curves or {}, logged or {}
 
     def follow(self, study: str, after: int = 0) -> Iterator[Json]:
         return (event for event in self._events if event["position"] > after)
 
     def trial(self, study: str, number: int) -> Json:
         return {"curve": self._curves.get(number, [])}
+
+    def logged(self, study: str, number: int) -> list[Json]:
+        return self._logged.get(number, [])
 
     def study(self, study: str) -> Json:
         numbers = {event["data"]["trial"] for event in self._events if event["type"] == "TrialAdded"}
@@ -74,6 +82,14 @@ def extended(trial: int, steps: int, path: Json) -> tuple[str, Json]:
 
 def evaluated(node: str, step: int, value: float | None) -> tuple[str, Json]:
     return "Evaluated", {"node": node, "step": step, "metrics": {"accuracy": value}}
+
+
+def logged(step: int, node: str, loss: float) -> Json:
+    return {"step": step, "node": node, "metrics": {"loss": loss}}
+
+
+LOGGED = {0: [logged(7, A, 0.7), logged(25, B, 0.5)], 1: [logged(7, A, 0.7), logged(27, C, 0.6)]}
+"""What the two trials of `busy_study` logged; the beginning is one."""
 
 
 def busy_study() -> list[Json]:
