@@ -60,11 +60,11 @@ def _attempts(path: Path) -> list[_Attempt]:
     attempts = [_Attempt(0)]
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except ValueError:
             continue
-        if "start" in found:
-            attempts.append(_Attempt(found["start"]))
+        if "start" in record:
+            attempts.append(_Attempt(record["start"]))
         else:
-            attempts[-1].rows.append(found)
+            attempts[-1].rows.append(record)
     return attempts

@@ -74,9 +74,9 @@ class Model:
             metrics = self.trainer.evaluate()
             if not isinstance(metrics, Mapping):
                 raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
-            found = {str(name): _finite(name, value) for name, value in metrics.items()}
+            finite = {str(name): _finite(name, value) for name, value in metrics.items()}
         self._forget_logged()  # what is said while measuring is not about training
-        return found
+        return finite
 
     def state(self) -> dict[str, Any]:
         """The whole state as it stands; training on may change it. Raises `TrainerFailed`."""

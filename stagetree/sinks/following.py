@@ -103,5 +103,5 @@ class Follower:
 
 def _document(answer: Any) -> Json:
     """An answer as JSON, whether it is one of a client or of a store."""
-    found: Json = answer.to_json() if hasattr(answer, "to_json") else answer
-    return found
+    document: Json = answer.to_json() if hasattr(answer, "to_json") else answer
+    return document

@@ -33,8 +33,8 @@ class Mlflow:
 
     def resume(self, study: str, marks: Mapping[int, Mark]) -> None:
         """The experiment, which is made where it is not there, and the runs in it."""
-        found = self._client.get_experiment_by_name(study)
-        self._experiment = found.experiment_id if found else self._client.create_experiment(study)
+        there = self._client.get_experiment_by_name(study)
+        self._experiment = there.experiment_id if there else self._client.create_experiment(study)
         token = None
         while token is None or token:
             page = self._client.search_runs([self._experiment], page_token=token)

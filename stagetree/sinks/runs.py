@@ -96,7 +96,7 @@ class Runs:
         for node in data["path"]:
             self._passing.setdefault(node, set()).add(number)
         began: list[Record] = [Began(number, data["hp"], at)] if is_new else []
-        return [*began, *self._link(number, trial, at), *self._known(trial)]
+        return [*began, *self._link(number, trial, at), *self._earlier(trial)]
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
         """With the trial that it shares most with, the first of them, where that is more than before."""
@@ -107,7 +107,7 @@ class Runs:
         trial.linked = end
         return [Link(number, -other, end, at)]
 
-    def _known(self, trial: _Trial) -> list[Record]:
+    def _earlier(self, trial: _Trial) -> list[Record]:
         """What was measured on a path before the trial came there."""
         places = ((node, step) for node in trial.path for step in sorted(self._measured.get(node, ())))
         return [record for place in places for record in self._points(*place)]

@@ -41,8 +41,8 @@ def files(app: FastAPI, tmp_path: Path, tuned: str, workers: Workers) -> Files:
 
 
 def nodes(http: TestClient, study: str, trial: int) -> list[str]:
-    found: list[str] = http.get(f"/studies/{study}/trials/{trial}").json()["path"]
-    return found
+    path: list[str] = http.get(f"/studies/{study}/trials/{trial}").json()["path"]
+    return path
 
 
 def rows(http: TestClient, study: str, trial: int) -> list[tuple[int, float]]:

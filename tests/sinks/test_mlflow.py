@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import follow, open_sink
-from tests.sinks.told import LOGGED, STUDY, Killed, Killing, Told, busy_study
+from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
 
 MlflowClient = pytest.importorskip("mlflow.tracking").MlflowClient
 
@@ -38,7 +38,7 @@ def read(uri: str) -> dict[str, Any]:
 
 
 def test_a_run_a_trial_and_what_is_shared_once(store: str) -> None:
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
     assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert runs["trial 1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
@@ -49,8 +49,8 @@ def test_a_run_a_trial_and_what_is_shared_once(store: str) -> None:
 @pytest.mark.parametrize("writes", range(1, 14))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(store: str, writes: int) -> None:
     with pytest.raises(Killed):
-        follow(Told(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
     assert [run["loss"] for _, run in sorted(runs.items())] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
     assert [run["accuracy"] for _, run in sorted(runs.items())] == [

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from stagetree.sinks import follow, open_sink
 from stagetree.sinks.tensorboard import FILE
-from tests.sinks.told import LOGGED, STUDY, Killed, Killing, Told, busy_study
+from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
 
 Json = dict[str, Any]
 SCALARS = {"tensors": 0}
@@ -21,9 +21,9 @@ def read(folder: Path) -> dict[str, Any]:
     """By run: steps and values of each metric, and the texts."""
     runs: dict[str, Any] = {}
     for path in sorted((folder / STUDY).iterdir()):
-        found = EventAccumulator(str(path), size_guidance=SCALARS).Reload()
-        tags = [tag for tag in found.Tags()["tensors"] if not tag.startswith("_hparams_")]
-        runs[path.name] = {tag: [_value(each) for each in found.Tensors(tag)] for tag in tags}
+        events = EventAccumulator(str(path), size_guidance=SCALARS).Reload()
+        tags = [tag for tag in events.Tags()["tensors"] if not tag.startswith("_hparams_")]
+        runs[path.name] = {tag: [_value(each) for each in events.Tensors(tag)] for tag in tags}
     return runs
 
 
@@ -39,7 +39,7 @@ def _number(tensor: Any) -> float:
 
 
 def test_a_run_a_trial_and_what_is_shared_once(tmp_path: Path) -> None:
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     runs = read(tmp_path)
     assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert runs["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
@@ -52,25 +52,25 @@ def test_a_run_a_trial_and_what_is_shared_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writes", range(1, 14))
 def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(tmp_path: Path, writes: int) -> None:
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
     address = f"tensorboard:{tmp_path / 'killed'}"
     with pytest.raises(Killed):
-        follow(Told(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(address), writes)])
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(address), writes)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
 
 
 def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Path) -> None:
     address = f"tensorboard:{tmp_path}"
-    follow(Told(busy_study()[:5]), STUDY, [open_sink(address)])
+    follow(Scripted(busy_study()[:5]), STUDY, [open_sink(address)])
     for path in [*tmp_path.rglob(FILE), tmp_path / f"{STUDY}.positions.jsonl"]:
         path.write_bytes(path.read_bytes() + b"[3, tor")
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert read(tmp_path)["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
 
 
 def test_following_again_adds_nothing(tmp_path: Path) -> None:
     for _ in range(2):
-        follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import SinkError, follow, open_sink
-from tests.sinks.told import LOGGED, STUDY, Killed, Killing, Told, busy_study
+from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
 
 
 class Run:
@@ -39,15 +39,15 @@ class Config(dict[str, Any]):
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
     """By id, the runs of the project `mine`. Positions are noted in the working folder."""
-    kept: dict[str, Run] = {}
+    by_id: dict[str, Run] = {}
 
     def init(*, project: str, group: str, id: str, name: str, resume: str, reinit: str) -> Run:
         assert (project, group, resume, reinit) == ("mine", STUDY, "allow", "create_new")
-        return kept.setdefault(id, Run())
+        return by_id.setdefault(id, Run())
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    return kept
+    return by_id
 
 
 def points(run: Run, name: str = "accuracy") -> list[tuple[int, float]]:
@@ -64,7 +64,7 @@ def check(runs: dict[str, Run]) -> None:
 
 
 def test_a_run_a_trial_and_what_is_shared_once(runs: dict[str, Run]) -> None:
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
 
 
@@ -73,14 +73,14 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
     runs: dict[str, Run], writes: int
 ) -> None:
     with pytest.raises(Killed):
-        follow(Told(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
 
 
 def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree.sinks.wandb.MOST_OPEN", 1)
-    follow(Told(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
     assert len(runs[f"{STUDY}-0"].exit_codes) > 1
 

@@ -103,7 +103,7 @@ def get_trial_log(row: StudyRowDep, number: TrialPath, use: Use) -> StreamingRes
     response_model=schemas.Logged,
     responses=refusals(404),
 )
-def get_trial_metrics(row: Found, number: TrialPath, use: Use) -> Json:
+def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
     """What its trainer said with `log` between evaluations, a point about once a second; with what it shares."""
     return trial_metrics(use, row, number)
 

@@ -38,7 +38,7 @@ class Killing:
         self._sink.close()
 
 
-class Told:
+class Scripted:
     """A study that is over: its events, and the curves of its trials."""
 
     def __init__(
