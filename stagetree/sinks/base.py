@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,15 @@ Mark = Any
 
 class SinkError(StagetreeError):
     """A sink that cannot be had, or cannot go on; the sentence says why."""
+
+
+@contextmanager
+def errors_of(name: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn what a library raises when it is refused or away into a `SinkError`."""
+    try:
+        yield
+    except kinds as error:
+        raise SinkError(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True)

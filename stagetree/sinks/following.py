@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from stagetree.sinks.base import Ended, Json, Logged, Record, Sink
+from stagetree.sinks.base import Ended, Json, Logged, Record, Sink, errors_of
 from stagetree.sinks.ledger import Ledger
 from stagetree.sinks.runs import Runs
 
@@ -52,7 +52,8 @@ class Follower:
 
     def __init__(self, source: Source, study: str, sink: Sink) -> None:
         self._source, self._study, self._sink = source, study, sink
-        self._ledger = Ledger(sink.folder / f"{study}.positions.jsonl")
+        with errors_of(str(sink.folder), OSError):
+            self._ledger = Ledger(sink.folder / f"{study}.positions.jsonl")
         self._runs = Runs(study, self._ledger.keys)
         self._version, self._with_gaps = 1, False
         sink.resume(study, self._ledger.marks)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError
+from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError, errors_of
 
 _TRIAL = "stagetree.trial"
 _LONGEST_VALUE = 6000
@@ -26,13 +26,20 @@ class Mlflow:
         self._runs: dict[int, str] = {}
         self._logged: dict[int, set[tuple[str, int]]] = {}
         try:
+            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise SinkError("MLflow is not installed: pip install mlflow") from None
-        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._refusal: type[Exception] = MlflowException
+        with errors_of("MLflow", MlflowException):
+            self._client: Any = MlflowClient(tracking_uri=uri)
 
     def resume(self, study: str, marks: Mapping[int, Mark]) -> None:
         """The experiment, which is made where it is not there, and the runs in it."""
+        with errors_of("MLflow", self._refusal):
+            self._find(study)
+
+    def _find(self, study: str) -> None:
         there = self._client.get_experiment_by_name(study)
         self._experiment = there.experiment_id if there else self._client.create_experiment(study)
         token = None
@@ -43,7 +50,11 @@ class Mlflow:
 
     def write(self, record: Record) -> Mark:
         """Write to the trial's run, which is made where it is not there."""
-        run = self._run(record)
+        with errors_of("MLflow", self._refusal):
+            self._write(self._run(record), record)
+        return None
+
+    def _write(self, run: str, record: Record) -> None:
         match record:
             case Began():
                 for name, value in record.values.items():
@@ -57,7 +68,6 @@ class Mlflow:
             case Ended():
                 self._client.set_tag(run, "stagetree.state", record.state)
                 self._client.set_terminated(run, _status(record.state), end_time=_milliseconds(record.at))
-        return None
 
     def _log(self, run: str, point: Point) -> None:
         from mlflow.entities import Metric

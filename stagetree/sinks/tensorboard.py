@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError
+from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError, errors_of
 
 FILE = "events.out.tfevents.0.stagetree"
 
@@ -34,6 +34,10 @@ class TensorBoard:
     def write(self, record: Record) -> Mark:
         """Append to the file of the run; its length then."""
         path = self._runs / f"trial-{record.trial}" / FILE
+        with errors_of(str(path), OSError):
+            return self._append_to(path, record)
+
+    def _append_to(self, path: Path, record: Record) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:  # not kept open: a study may have more trials than a process may have files
             if file.tell() == 0:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError
+from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError, errors_of
 
 STEP = "step"
 """The name of the axis: trials are measured at steps of the study, in whatever order."""
@@ -41,7 +41,11 @@ class Wandb:
 
     def write(self, record: Record) -> Mark:
         """Write to the trial's run, which is opened where it is not."""
-        run = self._run(record.trial)
+        with errors_of("W&B", self._wandb.Error):
+            self._write(self._run(record.trial), record)
+        return None
+
+    def _write(self, run: Any, record: Record) -> None:
         match record:
             case Began():
                 run.config.update(record.values, allow_val_change=True)
@@ -56,7 +60,6 @@ class Wandb:
                 run.summary.update({"state": record.state})
                 run.finish(exit_code=1 if record.state == "failed" else 0)
                 del self._runs[record.trial]
-        return None
 
     def _run(self, trial: int) -> Any:
         if trial not in self._runs:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from stagetree.sinks import follow, open_sink
+from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.tensorboard import FILE
 from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
 
@@ -68,6 +68,12 @@ def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Pa
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert read(tmp_path)["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
+
+
+def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="file: "):
+        follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path / 'file'}")])
 
 
 def test_following_again_adds_nothing(tmp_path: Path) -> None:

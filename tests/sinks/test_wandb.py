@@ -30,6 +30,10 @@ class Run:
         self.exit_codes.append(exit_code)
 
 
+class Away(Exception):
+    """What W&B raises."""
+
+
 class Config(dict[str, Any]):
     def update(self, values: dict[str, Any], allow_val_change: bool) -> None:  # type: ignore[override]
         assert allow_val_change
@@ -46,7 +50,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
         return by_id.setdefault(id, Run())
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Error=Away))
     return by_id
 
 
@@ -76,6 +80,15 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
         follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
+
+
+def test_what_the_library_raises_is_a_sentence(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: Run, row: dict[str, Any]) -> None:
+        raise Away("nobody answers")
+
+    monkeypatch.setattr(Run, "log", fail)
+    with pytest.raises(SinkError, match="W&B: nobody answers"):
+        follow(Scripted(busy_study()), STUDY, [open_sink("wandb:mine")])
 
 
 def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
