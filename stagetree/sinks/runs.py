@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from stagetree.sinks.base import Began, Key, Link, Point, Record, SinkError
@@ -14,30 +14,23 @@ Metrics = Mapping[str, float | None]
 
 @dataclass
 class _Trial:
-    """The nodes that a trial passes and where each begins, root first; up to which step it is linked with another."""
+    """starts: the nodes that a trial passes and where each begins, root first. ends: up to which step it goes along.
 
-    path: dict[str, int]
-    steps: int
+    linked: the step up to which it was said to be one with another.
+    """
+
+    starts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
     linked: int = 0
 
-    def segments(self) -> list[tuple[str, int]]:
-        """The nodes, each with the step up to which the trial goes along."""
-        ends = [*list(self.path.values())[1:], self.steps]
-        return list(zip(self.path, ends, strict=True))
+    def grow(self, path: Mapping[str, int], steps: int) -> None:
+        self.starts.update(path)
+        self.steps = max(self.steps, steps)
+        self.ends = dict(zip(self.starts, [*list(self.starts.values())[1:], self.steps], strict=True))
 
     def passes(self, node: str, step: int) -> bool:
-        return any(name == node and step <= end for name, end in self.segments())
-
-    def shared(self, other: _Trial) -> int:
-        """The step up to which both are one."""
-        end = 0
-        for (node, mine), (others_node, others) in zip(self.segments(), other.segments(), strict=False):
-            if node != others_node:
-                break
-            end = min(mine, others)
-            if mine != others:
-                break
-        return end
+        return step <= self.ends.get(node, -1)
 
 
 class Runs:
@@ -51,9 +44,6 @@ class Runs:
         self._trials: dict[int, _Trial] = {}
         self._passing: dict[str, set[int]] = {}
         self._measured: dict[str, dict[int, tuple[Metrics, float]]] = {}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._trials)
 
     def take(self, event: Json) -> list[Record]:
         """What follows from the next event."""
@@ -71,12 +61,13 @@ class Runs:
 
     def node_at(self, trial: int, step: int) -> str | None:
         """The node of a trial's path that leads to a step; None where the trial does not go so far yet."""
-        return next((name for name, end in self._trials[trial].segments() if step <= end), None)
+        return next((name for name, end in self._trials[trial].ends.items() if step <= end), None)
 
     def is_first(self, trial: int, node: str, step: int) -> bool:
         """Whether what was logged at a place belongs in this trial's run, and is in no other's."""
         passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
-        return trial == min(passing) and not any(("logged", number, step) in self._written for number in passing)
+        is_written = any(("logged", number, step) in self._written for number in passing)
+        return trial == min(passing, default=None) and not is_written
 
     def _points(self, node: str, step: int) -> list[Record]:
         passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
@@ -90,9 +81,8 @@ class Runs:
             raise SinkError(f"trial {data['trial']} was asked for by a version that did not record its nodes")
         number = int(data["trial"])
         is_new = number not in self._trials
-        trial = self._trials.setdefault(number, _Trial({}, 0))
-        trial.path |= data["path"]
-        trial.steps = max(trial.steps, data["steps"])
+        trial = self._trials.setdefault(number, _Trial())
+        trial.grow(data["path"], data["steps"])
         for node in data["path"]:
             self._passing.setdefault(node, set()).add(number)
         began: list[Record] = [Began(number, data["hp"], at)] if is_new else []
@@ -100,14 +90,22 @@ class Runs:
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
         """With the trial that it shares most with, the first of them, where that is more than before."""
-        others = [(other.shared(trial), -n) for n, other in self._trials.items() if n != number]
-        end, other = max(others, default=(0, 0))
+        end, other = self._nearest(number, trial)
         if end <= trial.linked:
             return []
         trial.linked = end
-        return [Link(number, -other, end, at)]
+        return [Link(number, other, end, at)]
+
+    def _nearest(self, number: int, trial: _Trial) -> tuple[int, int]:
+        """The last step that is shared, and with whom: who shares a node shares all before it."""
+        for node, end in reversed(trial.ends.items()):
+            others = [(min(end, self._trials[n].ends[node]), -n) for n in self._passing[node] if n != number]
+            if others:
+                shared, other = max(others)
+                return shared, -other
+        return 0, 0
 
     def _earlier(self, trial: _Trial) -> list[Record]:
         """What was measured on a path before the trial came there."""
-        places = ((node, step) for node in trial.path for step in sorted(self._measured.get(node, ())))
+        places = ((node, step) for node in trial.starts for step in sorted(self._measured.get(node, ())))
         return [record for place in places for record in self._points(*place)]
