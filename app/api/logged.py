@@ -30,7 +30,7 @@ class _Attempt:
 
 def trial_metrics(use: Services, row: StudyRow, number: int) -> Json:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
-    with use.looking_at(row) as (plan, study):
+    with use.open_study(row) as (plan, study):
         if not 0 <= number < len(study.trials):
             raise Unknown(f"study {row.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
         ends = list(plan.ends(study.trials[number]))
