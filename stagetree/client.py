@@ -168,6 +168,11 @@ class AsyncClient:
         """What a trial printed while it was trained."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/trials/{number}/log")).text
 
+    async def logged(self, study: str, number: int) -> list[models.LoggedPoint]:
+        """What a trial's trainer said with `log`, in order of steps."""
+        answer = await self.http.get(f"{path_of(study)}/trials/{number}/metrics")
+        return [models.LoggedPoint.of(item) for item in answer["items"]]
+
     async def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> models.TrialDetail:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
         from stagetree.distributions import plain
@@ -262,6 +267,7 @@ class Client(Blocking):
     trials = blocking_iterator(AsyncClient.trials)
     trial = blocking(AsyncClient.trial)
     trial_log = blocking(AsyncClient.trial_log)
+    logged = blocking(AsyncClient.logged)
     add_trial = blocking(AsyncClient.add_trial)
     extend_trial = blocking(AsyncClient.extend_trial)
     ask_trials = blocking(AsyncClient.ask_trials)

@@ -159,6 +159,10 @@ class AsyncStudy(StudyView):
         found = await self._client.trial(self.id, trial)
         return {point.step: point.metrics.get(metric or self.metric) for point in found.curve}
 
+    async def logged(self, trial: int, name: str) -> dict[int, float | None]:
+        """What a trial's trainer said with `log` under a name, by step."""
+        return {at.step: at.metrics[name] for at in await self._client.logged(self.id, trial) if name in at.metrics}
+
     async def events(self, after: int = 0) -> list[Event]:
         """What has happened so far."""
         return [event async for event in self._client.events(self.id, after)]
@@ -246,6 +250,7 @@ class Study(Blocking, StudyView):
     results = blocking(AsyncStudy.results)
     dataframe = blocking(AsyncStudy.dataframe)
     curve = blocking(AsyncStudy.curve)
+    logged = blocking(AsyncStudy.logged)
     checkpoint = blocking(AsyncStudy.checkpoint)
     events = blocking(AsyncStudy.events)
     eval = blocking(AsyncStudy.eval)

@@ -26,6 +26,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from stagetree.logged import Logged
+
 
 class Trainer(ABC):
     """A model in training. Subclass it, give it a `name`, and register the class with the server.
@@ -109,6 +111,17 @@ class Trainer(ABC):
         Raises:
             KeyError, ValueError, RuntimeError: if the state is of another model.
         """
+
+    def log(self, name: str, value: Any) -> None:
+        """Say a number from within `train`: a loss, the length of a gradient.
+
+        It is no metric: no tuner sees it, and nothing waits for it. What was logged is fetched about once a second, as
+        the mean of each name since the last time; a tensor stays on its device until then, so this costs no wait.
+
+        Args:
+            value: a number, or a tensor that holds one.
+        """
+        vars(self).setdefault("_logged", Logged()).add(name, value)
 
     def close(self) -> None:  # noqa: B027 - most trainers hold nothing that outlives them
         """End what would outlive the object, such as processes that read. Another model may take its place then.

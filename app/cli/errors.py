@@ -55,6 +55,7 @@ CODES = {
     "app.embedded.errors.StackFailed": FAILED,
     "app.events.database.DatabaseUnavailable": FAILED,
     "app.object_store.StoreUnavailable": FAILED,
+    "stagetree.sinks.base.SinkError": USAGE,
     "stagetree.errors.NotFound": NOT_FOUND,
     "stagetree.errors.Conflict": CONFLICT,
     "stagetree.errors.Invalid": USAGE,

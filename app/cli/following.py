@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,6 +33,16 @@ def until_end(service: AnyService, study: str, show: Show) -> Json:
         return follow(service.client, study, show, service.check)
     except KeyboardInterrupt:
         _interrupted(service, study)
+
+
+def checked(service: AnyService, check: Callable[[], None]) -> AnyService:
+    """The service with one more check."""
+
+    def both() -> None:
+        service.check()
+        check()
+
+    return replace(service, check=both)
 
 
 def _interrupted(service: AnyService, study: str) -> NoReturn:

@@ -34,5 +34,11 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change the study file: tuner.max_steps=20; may be repeated."),
 ]
+Sinks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to", metavar="SINK", help="Write to tensorboard:DIR, wandb:PROJECT or mlflow:URI meanwhile; may be repeated."
+    ),
+]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
-from app.cli.following import code_of, finish, print_study, say_what_is_kept, until_end
-from app.cli.options import Changes, Output, Plain, Quiet, Server, Slots, Store, StudyFile, StudyId, Trainers
+from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
+from app.cli.options import Changes, Output, Plain, Quiet, Server, Sinks, Slots, Store, StudyFile, StudyId, Trainers
 from app.cli.output import Format, print_json
 from app.cli.text import plural, without_secrets
 
@@ -185,6 +185,7 @@ def watch(
     id: StudyId,
     server: Server = None,
     dir: Store = None,
+    to: Sinks = None,
     plain: Plain = False,
     quiet: Quiet = False,
     output: Output = Format.table,
@@ -192,14 +193,17 @@ def watch(
     """Follow a study until it is over, and print its result.
 
     \b
-    Example:  stagetree watch last
+    Example:  stagetree watch last --to tensorboard:runs
     """
     from app.cli import stacks
     from app.cli.finding import study_id
     from app.cli.progress import how
+    from app.cli.sinking import sinking
 
     with stacks.reading(server, dir) as service:
-        found = until_end(service, study_id(service.client, id), how(plain, quiet))
+        study = study_id(service.client, id)
+        with sinking(to or (), study, server, dir) as check:
+            found = until_end(checked(service, check), study, how(plain, quiet))
         finish(service, found, output)
 
 

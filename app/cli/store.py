@@ -121,6 +121,12 @@ class Store:
 
         return "".join(reading.trial_log(self._use, self._use.find(study), number))
 
+    def logged(self, study: str, number: int) -> list[Json]:
+        from app.api.logged import trial_metrics
+
+        items: list[Json] = trial_metrics(self._use, self._use.find(study), number)["items"]
+        return items
+
     def delete(self, study: str) -> None:
         from app.api.deleting import delete_study
 

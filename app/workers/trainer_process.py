@@ -72,14 +72,21 @@ class TrainerProcess(TrainerConnection):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def log(self, path: Path) -> None:
-        """From here on, what the trainer prints or logs goes to the end of that file. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def log(self, path: Path, rows: Path | None = None) -> None:
+        """From here on, what the trainer prints goes to the end of that file. Raises OSError.
+
+        rows: the file for what it says with `Trainer.log`, a row about once a second; None keeps nothing of it.
+        """
+        fds = list[int]()
         try:
-            self._send("log", fd)
+            for each in (path, rows):
+                if each is not None:
+                    each.parent.mkdir(parents=True, exist_ok=True)
+                    fds.append(os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
+            self._send("log", *fds)
         finally:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
 
     def build(
         self,

@@ -25,7 +25,7 @@ from stagetree.models.studies import (
     TrialsDone,
     UnderWay,
 )
-from stagetree.models.trials import Failure, Outcome, Point, Trial, TrialDetail
+from stagetree.models.trials import Failure, LoggedPoint, Outcome, Point, Trial, TrialDetail
 
 __all__ = [
     "Answer",
@@ -34,6 +34,7 @@ __all__ = [
     "Decision",
     "Event",
     "Failure",
+    "LoggedPoint",
     "Node",
     "Outcome",
     "Plan",

@@ -45,6 +45,12 @@ class Point(Answer):
     metrics: dict[str, float | None]
 
 
+class LoggedPoint(Point):
+    """What a trainer logged with `log` up to a step, as means since the point before; and the node it was training."""
+
+    node: str = ""
+
+
 class Failure(Answer):
     """What went wrong after a step: the traceback, or a sentence."""
 

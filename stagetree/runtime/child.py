@@ -22,6 +22,7 @@ import torch
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
+from stagetree.runtime.journal import Journal
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
@@ -54,7 +55,7 @@ class Child:
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
         self._hp: dict[str, Any] | None = None
-        self._timeline, self._buffers = Timeline({}), Buffers("cpu")
+        self._timeline, self._buffers, self._journal = Timeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             "start": self._start,
             "build": self._build,
@@ -71,7 +72,7 @@ class Child:
             if message["do"] == "exit":
                 return
             if message["do"] == "log":
-                _log_to(fds[0])
+                self._log_to(fds)
             elif message["do"] in self._commands:  # else it is about a training that has ended meanwhile
                 self._answer(message, fds)
 
@@ -135,10 +136,12 @@ class Child:
         while model.step < until:
             model.advance(timeline)
             now = time.monotonic()
+            self._journal.look(model, now)
             if now - reported_at >= PROGRESS_SECONDS:
                 self._wire.send({"number": message["number"], "step": model.step})
                 reported_at = now
             until = self._new_end(until)
+        self._journal.write(model, time.monotonic())
         return {"seconds": time.monotonic() - begun_at, "not_exact": inexact.seen()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
@@ -170,13 +173,18 @@ class Child:
         while (arrived := self._wire.receive()) is not None:
             message, fds = arrived
             if message["do"] == "log":
-                _log_to(fds[0])
+                self._log_to(fds)
             elif message["do"] == "until":
                 until = message["until"]
             else:  # whoever wants something else has given this training up
                 self._waiting = arrived
                 return 0
         return until
+
+    def _log_to(self, fds: list[int]) -> None:
+        """From here on, what is printed goes to the first, and what is logged to the second, if there is one."""
+        _print_to(fds[0])
+        self._journal.write_to(fds[1] if len(fds) > 1 else -1)
 
     def _drop(self) -> None:
         """Free the memory of the model; in a cycle of references it would wait for the collector."""
@@ -192,7 +200,7 @@ class Child:
                 torch.cuda.empty_cache()
 
 
-def _log_to(fd: int) -> None:
+def _print_to(fd: int) -> None:
     """From here on, what is printed goes there."""
     sys.stdout.flush()
     sys.stderr.flush()

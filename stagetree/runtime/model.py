@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from stagetree.logged import Logged
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
@@ -42,6 +43,7 @@ class Model:
             self.trainer.setup(timeline.at(step - 1))
             self.trainer.load_state_dict(saved["trainer"])
         self.step, self._generators = step, saved["generators"]
+        self._forget_logged()
 
     def advance(self, timeline: Timeline) -> None:
         """Train one step. Raises `TrainerFailed`."""
@@ -54,6 +56,17 @@ class Model:
         self._generators = generators.state(self.device)
         self.step += 1
 
+    def logged(self) -> dict[str, float | None]:
+        """The means of what the trainer has logged since the last time. Raises `TrainerFailed`."""
+        logged = vars(self.trainer).get("_logged")
+        with user_code():  # a device says so late that a step has failed
+            return logged.means() if isinstance(logged, Logged) else {}
+
+    def _forget_logged(self) -> None:
+        logged = vars(self.trainer).get("_logged")
+        if isinstance(logged, Logged):
+            logged.clear()
+
     def evaluate(self) -> dict[str, float | None]:
         """The metrics as they stand; None for one that is not a finite number. Raises `TrainerFailed`."""
         generators.restore(self._generators, self.device)
@@ -61,7 +74,9 @@ class Model:
             metrics = self.trainer.evaluate()
             if not isinstance(metrics, Mapping):
                 raise TypeError(f"evaluate must return a dict of numbers, got {type(metrics).__name__}")
-            return {str(name): _finite(name, value) for name, value in metrics.items()}
+            finite = {str(name): _finite(name, value) for name, value in metrics.items()}
+        self._forget_logged()  # what is said while measuring is not about training
+        return finite
 
     def state(self) -> dict[str, Any]:
         """The whole state as it stands; training on may change it. Raises `TrainerFailed`."""

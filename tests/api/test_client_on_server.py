@@ -30,6 +30,7 @@ def test_a_study_from_submission_to_its_end(client: Client, workers: Workers) ->
     assert (shown["state"], shown["best"]["trial"], shown["merge_rate"]) == ("completed", 1, 1.333)
     assert [trial["value"] for trial in client.trials(study, limit=1)] == [0.0, 0.5]
     assert client.trial(study, 0)["curve"][-1]["step"] == 40
+    assert client.logged(study, 0) == []
     assert len(client.plan(study)["nodes"]) == 2
     assert client.stage_tree(study)["stages"] == []
     assert [slot["name"] for slot in client.slots()] == ["gpu0"]

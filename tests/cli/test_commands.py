@@ -14,6 +14,8 @@ from commandline import Stagetree
 from stacks import TOYS, Service
 from toys import grid, switch, trials
 
+from stagetree.sinks.tensorboard import FILE
+
 Json = dict[str, Any]
 Write = Callable[[Any], Path]
 RESULT = {"study", "state", "metric", "mode", "best", "trials", "steps", "merge_rate", "gpu_seconds", "wall_seconds"}
@@ -247,6 +249,22 @@ def test_doctor(stagetree: Stagetree, served: Service) -> None:
     said = stagetree("doctor", "--server", "http://127.0.0.1:9")
     assert said.code == 1
     assert "BAD  server" in said.out
+
+
+def test_a_study_that_is_watched_is_written_to_sinks(
+    stagetree: Stagetree, served: Service, write: Write, tmp_path: Path
+) -> None:
+    """As docs/sinks.md says."""
+    study = stagetree("submit", write(trials("cli-sinks", ({}, 3)))).out.strip()
+    places = [tmp_path / "here", tmp_path / "there"]
+    sinks = [part for place in places for part in ("--to", f"tensorboard:{place}")]
+    assert stagetree("watch", study, *sinks).code == 0
+    assert all((place / study / "trial-0" / FILE).stat().st_size for place in places)
+    assert {b"train/push" in (place / study / "trial-0" / FILE).read_bytes() for place in places} == {True}
+    assert served.client.logged(study, 0)[-1].step == 3
+    said = stagetree("watch", study, "--to", "nowhere")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("stagetree: --to: must be tensorboard:DIR")
 
 
 @pytest.mark.parametrize("command", ["watch", "run"])

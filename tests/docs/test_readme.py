@@ -22,6 +22,7 @@ WALKED = {
     "coming-from-ray-tune.md": "test_python_pages.py",
     "coming-from-wandb.md": "test_python_pages.py",
     "curves.md": "test_readme.py",
+    "sinks.md": "../cli/test_commands.py",
     "writing.md": "../tuners/test_custom.py",
 }
 """Where the programs and commands of each page are run. Study files without more are parsed in test_pages.py."""

@@ -54,6 +54,7 @@ class Toy(Trainer):
         self.velocity = self.hp.get("momentum", 0.5) * self.velocity + push
         self.weights = torch.sin(self.weights + self.hp["lr"] * self.velocity)
         self.trained += 1
+        self.log("push", push.norm())
         time.sleep(self.seconds)
         if self.journal:
             with open(self.journal, "a") as journal:

@@ -16,6 +16,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
+from stagetree.logged import Logged
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 
@@ -81,3 +82,14 @@ def test_a_break_changes_nothing(tmp_path: Path, name: str, args: dict[str, Any]
     subprocess.run(command, input=json.dumps(job), text=True, check=True)
     report = json.loads((tmp_path / "report").read_text())
     assert (report["failed"], report["differences"]) == ("", {})
+
+
+def test_logging_a_value_does_not_wait_for_the_device() -> None:
+    logged, value = Logged(), torch.ones((), device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(100):
+            logged.add("loss", value)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert logged.means() == {"loss": 1.0}

@@ -32,7 +32,7 @@ class InProcess:
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
 
-    def log(self, path: Path) -> None:
+    def log(self, path: Path, rows: Path | None = None) -> None:
         self.logs.append(path)
 
     def build(

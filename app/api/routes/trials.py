@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from app.api import paging, reading, schemas, views
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
+from app.api.logged import trial_metrics
 from app.api.openapi import refusals
 from app.api.ordering import KEYS
 from app.api.services import Services, StudyRowDep, TrialPath, Use
@@ -94,6 +95,17 @@ def get_trial(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
 def get_trial_log(row: StudyRowDep, number: TrialPath, use: Use) -> StreamingResponse:
     """A stage that several trials share is in the log of the one it was run for."""
     return StreamingResponse(reading.trial_log(use, row, number), media_type="text/plain")
+
+
+@router.get(
+    "/{number}/metrics",
+    summary="What a trial logged",
+    response_model=schemas.Logged,
+    responses=refusals(404),
+)
+def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
+    """What its trainer said with `log` between evaluations, a point about once a second; with what it shares."""
+    return trial_metrics(use, row, number)
 
 
 @router.post(

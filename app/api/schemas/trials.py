@@ -45,6 +45,17 @@ class Point(BaseModel):
     metrics: dict[str, float | None] = Field(description="null for one that was not a finite number")
 
 
+class LoggedPoint(Point):
+    node: str = Field(description="the node that was trained")
+
+
+class Logged(BaseModel):
+    """What a trainer logged while it trained, in order of steps: means since the point before."""
+
+    model_config = shown_as({"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]})
+    items: list[LoggedPoint]
+
+
 class Failure(BaseModel):
     kind: str = Field(description="exception, out_of_memory, poison, nan, metric or storage")
     step: int

@@ -16,6 +16,7 @@ from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.deadline import Deadline
 from app.workers.memory import MemoryWatch
+from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTo
 from app.workers.warm import WarmFailed
@@ -49,7 +50,7 @@ class Executor(Protocol):
     @property
     def not_exact(self) -> tuple[str, ...]: ...
 
-    def log(self, path: Path) -> None: ...
+    def log(self, path: Path, rows: Path | None = ...) -> None: ...
 
     def build(
         self,
@@ -138,7 +139,9 @@ class TrainerHost:
         """The version of each trainer that this slot has."""
         return {name: source.version for name, source in self._sources().items()}
 
-    def begin(self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: Path | None) -> None:
+    def begin(
+        self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
+    ) -> None:
         """Have the model where stage `index` begins, on its way from here on. read: fetches a checkpoint.
 
         Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
@@ -214,7 +217,7 @@ class TrainerHost:
         built: _Built,
         fits: bool,
         read: Callable[[ResumePoint], State],
-        log: Path | None,
+        log: StageFiles | None,
     ) -> None:
         state = None if work.resume is None else read(work.resume)
         try:
@@ -250,13 +253,13 @@ class TrainerHost:
         except TrainerFailed as failed:
             raise NoTrainerProcess(failed.error) from failed
 
-    def _print_to(self, log: Path | None) -> None:
+    def _print_to(self, log: StageFiles | None) -> None:
         """What the trainer prints goes there; without a place for it, where the slot's own log is."""
         if log is not None and self._process is not None:
             try:
-                self._process.log(log)
+                self._process.log(log.printed, log.rows)
             except OSError as problem:
-                logger.warning("what the trainer prints is not kept in %s: %s", log, problem)
+                logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
 
     # ------------------------------------------------------------------------------------------------ calls
 

@@ -1,0 +1,70 @@
+"""What trainers logged between evaluations, as rows of a trial: read from the files that slots write, node by node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.api.services import Services
+from app.domain.errors import Unknown
+from app.domain.ids import NodeId
+from app.events.tables import StudyRow
+
+Json = dict[str, Any]
+
+
+@dataclass
+class _Attempt:
+    """The rows of one stage: those of steps past `start`."""
+
+    start: int
+    rows: list[Json] = field(default_factory=list)
+
+    @property
+    def reached(self) -> int:
+        return max((row["step"] for row in self.rows), default=self.start)
+
+
+def trial_metrics(use: Services, row: StudyRow, number: int) -> Json:
+    """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
+    with use.open_study(row) as (plan, study):
+        if not 0 <= number < len(study.trials):
+            raise Unknown(f"study {row.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
+        ends = list(plan.ends(study.trials[number]))
+    return {"items": [] if use.logs is None else list(_rows(use.logs, row.stream, ends))}
+
+
+def _rows(logs: Path, plan: str, ends: Iterable[tuple[NodeId, int]]) -> Iterator[Json]:
+    before = 0
+    for node, end in ends:
+        paths = sorted(logs.glob(f"*/{plan}/{node}.jsonl"), key=lambda path: path.stat().st_mtime)
+        latest = _latest([attempt for path in paths for attempt in _attempts(path)])
+        yield from ({**row, "node": node} for row in latest if before < row["step"] <= end)
+        before = end
+
+
+def _latest(attempts: list[_Attempt]) -> list[Json]:
+    """Steps that were trained again are those of the last attempt."""
+    rows: list[Json] = []
+    for attempt in attempts:
+        start, reached = attempt.start, attempt.reached
+        rows = [row for row in rows if not start < row["step"] <= reached] + attempt.rows
+    return sorted(rows, key=lambda row: int(row["step"]))
+
+
+def _attempts(path: Path) -> list[_Attempt]:
+    """What is in a file: the beginning of each attempt, and behind it its rows. A line that was cut off is none."""
+    attempts = [_Attempt(0)]
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if "start" in record:
+            attempts.append(_Attempt(record["start"]))
+        else:
+            attempts[-1].rows.append(record)
+    return attempts

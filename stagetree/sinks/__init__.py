@@ -1,0 +1,14 @@
+"""Where metrics go besides the service: TensorBoard, W&B and MLflow, which follow a study's events.
+
+    with Client() as client:
+        follow(client, "digits-asha-0ad751", [open_sink("tensorboard:runs")])
+
+Each trial is a run. What trials share is in the run of the one that came first, and the others' runs say so. Nothing
+waits for a sink; one that was ended goes on where it was, with nothing twice and nothing missing.
+"""
+
+from stagetree.sinks.base import Began, Ended, Link, Logged, Point, Record, Sink, SinkError
+from stagetree.sinks.following import follow
+from stagetree.sinks.opening import open_sink
+
+__all__ = ["Began", "Ended", "Link", "Logged", "Point", "Record", "Sink", "SinkError", "follow", "open_sink"]

@@ -1,0 +1,148 @@
+"""What a trainer says with `log`: kept where it is, fetched now and then, and never in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from moods import TOY, Start
+
+from app.workers.deadline import Deadline
+from stagetree.logged import Logged
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.journal import DRAIN_SECONDS, Journal
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
+from stagetree.trainer import Trainer
+
+ONE = Timeline({"lr": 1.0})
+
+
+class OnADevice:
+    """A value that counts how often somebody waits for it."""
+
+    waits = 0
+
+    def detach(self) -> OnADevice:
+        return self
+
+    float = clone = detach
+
+    def reshape(self, shape: tuple[int, ...]) -> OnADevice:
+        return self
+
+    def numel(self) -> int:
+        return 1
+
+    def __add__(self, other: OnADevice) -> OnADevice:
+        return self
+
+    def __float__(self) -> float:
+        OnADevice.waits += 1
+        return 6.0
+
+
+class Talkative(Trainer):
+    """Says its step, and something else while it evaluates."""
+
+    def __init__(self, *, seed: int, device: str) -> None:
+        self.step = 0
+
+    def setup(self, hp: dict[str, Any]) -> None: ...
+
+    def train(self) -> None:
+        self.step += 1
+        self.log("step", self.step)
+
+    def evaluate(self) -> dict[str, float]:
+        self.log("evaluated", 1.0)
+        return {"step": self.step}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
+
+def test_means_since_the_last_time() -> None:
+    logged = Logged()
+    for value in (1, torch.tensor(3.0, requires_grad=True), torch.tensor([2])):
+        logged.add("loss", value)
+    logged.add("norm", float("nan"))
+    assert logged.means() == {"loss": 2.0, "norm": None}
+    assert logged.means() == {}
+
+
+def test_a_tensor_that_changes_later_is_kept_as_it_was() -> None:
+    logged, value = Logged(), torch.tensor(1.0)
+    logged.add("loss", value)
+    value += 5
+    assert logged.means() == {"loss": 1.0}
+
+
+def test_nothing_waits_for_the_device_before_it_is_fetched() -> None:
+    logged, OnADevice.waits = Logged(), 0
+    for _ in range(100):
+        logged.add("loss", OnADevice())
+    assert OnADevice.waits == 0
+    assert logged.means() == {"loss": 0.06} and OnADevice.waits == 1
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), "high", None])
+def test_what_is_no_number_fails_the_step(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Logged().add("loss", value)
+
+
+def test_what_is_said_while_evaluating_or_before_a_load_is_left_out() -> None:
+    model = Model.build(Talkative, {}, 0, "cpu")
+    model.advance(ONE)
+    model.evaluate()
+    assert model.logged() == {}
+    saved = model.state()
+    model.advance(ONE)
+    model.load(saved, ONE, 1)
+    assert model.logged() == {}
+
+
+def test_rows_come_once_in_a_while_and_a_full_disk_costs_no_training(tmp_path: Path) -> None:
+    model, journal, path = Model.build(Talkative, {}, 0, "cpu"), Journal(), tmp_path / "rows"
+    with path.open("wb", buffering=0) as file:
+        journal.write_to(file.fileno())
+        begun_at = journal.drained_at
+        for seconds in (0.4, 0.8, 1.2, 1.6, 2.3):
+            model.advance(ONE)
+            journal.look(model, begun_at + seconds * DRAIN_SECONDS)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows == [{"step": 3, "metrics": {"step": 2.0}}, {"step": 5, "metrics": {"step": 4.5}}]
+    model.advance(ONE)
+    journal.write(model, begun_at)  # its file is closed, as good as broken
+    assert model.step == 6
+
+
+def test_a_process_writes_rows_to_the_file_of_the_stage(start: Start, deadline: Deadline, tmp_path: Path) -> None:
+    process = start()
+    process.build(TOY, "toy", {}, 3, deadline=deadline)
+    for name, until in (("first", 4), ("second", 6)):
+        process.log(tmp_path / "log", tmp_path / "rows" / name)
+        process.train({"lr": 0.1}, until, deadline=deadline)
+    for name, until in (("first", 4), ("second", 6)):
+        rows = [json.loads(line) for line in (tmp_path / "rows" / name).read_text().splitlines()]
+        assert rows[-1]["step"] == until and rows[-1]["metrics"].keys() == {"push"}
+
+
+def test_a_device_that_fails_late_fails_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model.build(Talkative, {}, 0, "cpu")
+    model.advance(ONE)
+
+    def fail(self: Logged) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(Logged, "means", fail)
+    with pytest.raises(TrainerFailed) as failed:
+        model.logged()
+    assert failed.value.kind == "device"

@@ -1,0 +1,105 @@
+"""A study that was, as a source tells it; and sinks that are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stagetree.sinks import Record, Sink
+
+Json = dict[str, Any]
+STUDY = "still-123456"
+A, B, C = "node-a", "node-b", "node-c"
+
+
+class Killed(Exception):
+    """The process is no more."""
+
+
+class Killing:
+    """A sink whose process is killed after so many writes, when nothing is noted of the last one."""
+
+    def __init__(self, sink: Sink, writes: int) -> None:
+        self.folder: Path = sink.folder
+        self._sink, self._left = sink, writes
+
+    def resume(self, study: str, marks: Mapping[int, Any]) -> None:
+        self._sink.resume(study, marks)
+
+    def write(self, record: Record) -> Any:
+        mark = self._sink.write(record)
+        self._left -= 1
+        if not self._left:
+            raise Killed
+        return mark
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+class Scripted:
+    """A study that is over: its events, and the curves of its trials."""
+
+    def __init__(
+        self,
+        events: list[Json],
+        curves: Mapping[int, list[Json]] | None = None,
+        logged: Mapping[int, list[Json]] | None = None,
+    ) -> None:
+        self._events, self._curves, self._logged = events, curves or {}, logged or {}
+
+    def follow(self, study: str, after: int = 0) -> Iterator[Json]:
+        return (event for event in self._events if event["position"] > after)
+
+    def trial(self, study: str, number: int) -> Json:
+        return {"curve": self._curves.get(number, [])}
+
+    def logged(self, study: str, number: int) -> list[Json]:
+        return self._logged.get(number, [])
+
+    def study(self, study: str) -> Json:
+        numbers = {event["data"]["trial"] for event in self._events if event["type"] == "TrialAdded"}
+        return {"finished_at": 99.0, "trials": [{"trial": n, "state": "completed"} for n in sorted(numbers)]}
+
+
+def events(*happened: tuple[str, Json], first: int = 2) -> list[Json]:
+    """Events in their places; the first is the submission, behind what had happened on the plan."""
+    numbered = enumerate([("StudySubmitted", {"study": STUDY}), *happened])
+    return [
+        {"position": 1 + n, "version": first + n, "type": type, "data": data, "at": 1.0 + n}
+        for n, (type, data) in numbered
+    ]
+
+
+def added(trial: int, steps: int, path: Json, study: str = STUDY) -> tuple[str, Json]:
+    return "TrialAdded", {"study": study, "trial": trial, "hp": {"lr": 0.1}, "steps": steps, "path": path}
+
+
+def extended(trial: int, steps: int, path: Json) -> tuple[str, Json]:
+    return "TrialExtended", {"study": STUDY, "trial": trial, "steps": steps, "path": path}
+
+
+def evaluated(node: str, step: int, value: float | None) -> tuple[str, Json]:
+    return "Evaluated", {"node": node, "step": step, "metrics": {"accuracy": value}}
+
+
+def logged(step: int, node: str, loss: float) -> Json:
+    return {"step": step, "node": node, "metrics": {"loss": loss}}
+
+
+LOGGED = {0: [logged(7, A, 0.7), logged(25, B, 0.5)], 1: [logged(7, A, 0.7), logged(27, C, 0.6)]}
+"""What the two trials of `busy_study` logged; the beginning is one."""
+
+
+def busy_study() -> list[Json]:
+    """Two trials that part after step 20."""
+    return events(
+        added(0, 40, {A: 0, B: 20}),
+        evaluated(A, 10, 0.1),
+        added(1, 40, {A: 0, C: 20}),
+        evaluated(A, 20, 0.2),
+        evaluated(C, 30, 0.35),
+        evaluated(B, 40, 0.4),
+        evaluated(C, 40, 0.45),
+    )

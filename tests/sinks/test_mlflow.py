@@ -1,0 +1,59 @@
+"""Runs in a folder, read back by MLflow itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagetree.sinks import follow, open_sink
+from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
+
+MlflowClient = pytest.importorskip("mlflow.tracking").MlflowClient
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store that is a folder. Positions are noted in the working folder."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.chdir(tmp_path)
+    return f"file://{tmp_path / 'store'}"
+
+
+def read(uri: str) -> dict[str, Any]:
+    """By run: where it measured what, the parameters, what is said of sharing, and how it ended."""
+    client = MlflowClient(tracking_uri=uri)
+    runs = client.search_runs([client.get_experiment_by_name(STUDY).experiment_id])
+    return {
+        run.info.run_name: {
+            "accuracy": [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "accuracy")],
+            "loss": [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "train/loss")],
+            "hp": run.data.params,
+            "note": run.data.tags.get("mlflow.note.content", ""),
+            "status": run.info.status,
+        }
+        for run in runs
+    }
+
+
+def test_a_run_a_trial_and_what_is_shared_once(store: str) -> None:
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
+    runs = read(store)
+    assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
+    assert runs["trial 1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
+    assert runs["trial 1"]["note"].startswith("Shares its steps up to 20 with trial 0")
+    assert [(run["hp"], run["status"]) for run in runs.values()] == [({"lr": "0.1"}, "FINISHED")] * 2
+
+
+@pytest.mark.parametrize("writes", range(1, 14))
+def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(store: str, writes: int) -> None:
+    with pytest.raises(Killed):
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
+    runs = read(store)
+    assert [run["loss"] for _, run in sorted(runs.items())] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
+    assert [run["accuracy"] for _, run in sorted(runs.items())] == [
+        [(10, 0.1), (20, 0.2), (40, 0.4)],
+        [(30, 0.35), (40, 0.45)],
+    ]

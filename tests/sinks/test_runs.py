@@ -1,0 +1,94 @@
+"""In whose run a measurement is written, and what is said of sharing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stagetree.sinks import Link, Point, Record, follow
+from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, evaluated, events, extended
+
+Json = dict[str, Any]
+
+
+class Listing:
+    """A sink that lists what it is given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.records = folder, list[Record]()
+
+    def resume(self, study: str, marks: Mapping[int, Any]) -> None: ...
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+
+    def close(self) -> None: ...
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """Which trial's run has which step."""
+        return [(record.trial, record.step) for record in self.records if isinstance(record, Point)]
+
+    @property
+    def links(self) -> list[tuple[int, int, int]]:
+        return [(record.trial, record.other, record.end) for record in self.records if isinstance(record, Link)]
+
+
+def written(folder: Path, source: Scripted) -> Listing:
+    sink = Listing(folder)
+    follow(source, STUDY, [sink])
+    return sink
+
+
+def test_a_place_is_written_once_in_the_run_of_the_first_trial_that_passes_it(tmp_path: Path) -> None:
+    sink = written(tmp_path, Scripted(busy_study()))
+    assert sink.points == [(0, 10), (0, 20), (1, 30), (0, 40), (1, 40)]
+    assert sink.links == [(1, 0, 20)]
+
+
+def test_a_trial_that_is_extended_onto_what_another_measured_is_linked_with_it(tmp_path: Path) -> None:
+    happened = events(
+        added(0, 20, {A: 0}),
+        added(1, 40, {A: 0}),
+        evaluated(A, 20, 0.2),
+        evaluated(A, 40, 0.4),
+        extended(0, 60, {}),
+        evaluated(A, 60, 0.6),
+    )
+    sink = written(tmp_path, Scripted(happened))
+    assert sink.points == [(0, 20), (1, 40), (0, 60)]
+    assert sink.links == [(1, 0, 20), (0, 1, 40)]
+
+
+def test_what_was_measured_past_a_trials_end_is_its_own_once_it_goes_there(tmp_path: Path) -> None:
+    happened = events(added(0, 20, {A: 0}), evaluated(A, 30, 0.3), extended(0, 40, {B: 35}))
+    assert written(tmp_path, Scripted(happened)).points == [(0, 30)]
+
+
+def test_what_another_study_measured_is_read_from_the_trial(tmp_path: Path) -> None:
+    happened = events(added(0, 40, {A: 0, B: 20}), evaluated(B, 40, 0.4), first=7)
+    curve = [{"step": 10, "metrics": {"accuracy": 0.1}}, {"step": 40, "metrics": {"accuracy": 0.4}}]
+    assert written(tmp_path, Scripted(happened, {0: curve})).points == [(0, 10), (0, 40)]
+
+
+def test_alone_on_its_plan_no_trial_is_asked_for(tmp_path: Path) -> None:
+    curve = [{"step": 10, "metrics": {"accuracy": 9.9}}]
+    assert (0, 10) not in written(tmp_path, Scripted(events(added(0, 40, {A: 0})), {0: curve})).points
+
+
+def test_trials_that_share_nothing_are_not_linked(tmp_path: Path) -> None:
+    assert written(tmp_path, Scripted(events(added(0, 40, {A: 0}), added(1, 40, {C: 0})))).links == []
+
+
+def test_a_study_that_goes_on_is_written_on(tmp_path: Path) -> None:
+    happened = busy_study()
+    written(tmp_path, Scripted(happened[:4]))
+    assert written(tmp_path, Scripted(happened)).points == [(0, 20), (1, 30), (0, 40), (1, 40)]
+
+
+def test_several_sinks_each_go_on_where_they_were(tmp_path: Path) -> None:
+    behind, ahead = Listing(tmp_path / "behind"), Listing(tmp_path / "ahead")
+    follow(Scripted(busy_study()[:4]), STUDY, [ahead])
+    follow(Scripted(busy_study()), STUDY, [behind, Listing(tmp_path / "ahead")])
+    assert len(behind.points) == 5 and ahead.points == [(0, 10)]

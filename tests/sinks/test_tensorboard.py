@@ -1,0 +1,82 @@
+"""Event files, read back by TensorBoard itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from stagetree.sinks import SinkError, follow, open_sink
+from stagetree.sinks.tensorboard import FILE
+from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
+
+Json = dict[str, Any]
+SCALARS = {"tensors": 0}
+"""Keep all."""
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """By run: steps and values of each metric, and the texts."""
+    runs: dict[str, Any] = {}
+    for path in sorted((folder / STUDY).iterdir()):
+        events = EventAccumulator(str(path), size_guidance=SCALARS).Reload()
+        tags = [tag for tag in events.Tags()["tensors"] if not tag.startswith("_hparams_")]
+        runs[path.name] = {tag: [_value(each) for each in events.Tensors(tag)] for tag in tags}
+    return runs
+
+
+def _value(each: Any) -> Any:
+    tensor = each.tensor_proto
+    return tensor.string_val[0].decode() if tensor.string_val else (each.step, round(_number(tensor), 3))
+
+
+def _number(tensor: Any) -> float:
+    from tensorboard.util.tensor_util import make_ndarray
+
+    return float(make_ndarray(tensor))
+
+
+def test_a_run_a_trial_and_what_is_shared_once(tmp_path: Path) -> None:
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    runs = read(tmp_path)
+    assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
+    assert runs["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
+    assert [run["train/loss"] for run in runs.values()] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
+    assert runs["trial-1"]["shared"] == [
+        "Shares its steps up to 20 with trial 0: what is not in this run is in that one."
+    ]
+    assert [runs[run]["state"] for run in runs] == [["completed"], ["completed"]]
+
+
+@pytest.mark.parametrize("writes", range(1, 14))
+def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(tmp_path: Path, writes: int) -> None:
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
+    address = f"tensorboard:{tmp_path / 'killed'}"
+    with pytest.raises(Killed):
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(address), writes)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+    assert read(tmp_path / "killed") == read(tmp_path / "whole")
+
+
+def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Path) -> None:
+    address = f"tensorboard:{tmp_path}"
+    follow(Scripted(busy_study()[:5]), STUDY, [open_sink(address)])
+    for path in [*tmp_path.rglob(FILE), tmp_path / f"{STUDY}.positions.jsonl"]:
+        path.write_bytes(path.read_bytes() + b"[3, tor")
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+    assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
+    assert read(tmp_path)["trial-1"]["accuracy"] == [(30, 0.35), (40, 0.45)]
+
+
+def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="file: "):
+        follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path / 'file'}")])
+
+
+def test_following_again_adds_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]

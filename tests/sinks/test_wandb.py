@@ -1,0 +1,120 @@
+"""W&B, played by a recording of the calls that its library takes: runs by id, which are resumed with their summary."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stagetree.sinks import SinkError, follow, open_sink
+from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
+
+
+class Run:
+    """A run as the server keeps it: rows, and a summary of the last values logged."""
+
+    def __init__(self) -> None:
+        self.config, self.summary = Config(), dict[str, Any]()
+        self.rows, self.exit_codes = list[dict[str, Any]](), list[int]()
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None: ...
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.summary |= row
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.exit_codes.append(exit_code)
+
+
+class Away(Exception):
+    """What W&B raises."""
+
+
+class Config(dict[str, Any]):
+    def update(self, values: dict[str, Any], allow_val_change: bool) -> None:  # type: ignore[override]
+        assert allow_val_change
+        super().update(values)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
+    """By id, the runs of the project `mine`. Positions are noted in the working folder."""
+    by_id: dict[str, Run] = {}
+
+    def init(*, project: str, group: str, id: str, name: str, resume: str, reinit: str) -> Run:
+        assert (project, group, resume, reinit) == ("mine", STUDY, "allow", "create_new")
+        return by_id.setdefault(id, Run())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Error=Away))
+    return by_id
+
+
+def points(run: Run, name: str = "accuracy") -> list[tuple[int, float]]:
+    return [(row["step"], row[name]) for row in run.rows if name in row]
+
+
+def check(runs: dict[str, Run]) -> None:
+    first, second = runs[f"{STUDY}-0"], runs[f"{STUDY}-1"]
+    assert points(first) == [(10, 0.1), (20, 0.2), (40, 0.4)]
+    assert points(second) == [(30, 0.35), (40, 0.45)]
+    assert [points(run, "train/loss") for run in (first, second)] == [[(7, 0.7), (25, 0.5)], [(27, 0.6)]]
+    assert (second.config["lr"], second.summary["shares_with_trial"], second.summary["shares_steps"]) == (0.1, 0, 20)
+    assert [run.summary["state"] for run in runs.values()] == ["completed", "completed"]
+
+
+def test_a_run_a_trial_and_what_is_shared_once(runs: dict[str, Run]) -> None:
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    check(runs)
+
+
+@pytest.mark.parametrize("writes", range(1, 14))
+def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(
+    runs: dict[str, Run], writes: int
+) -> None:
+    with pytest.raises(Killed):
+        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    check(runs)
+
+
+def test_what_the_library_raises_is_a_sentence(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: Run, row: dict[str, Any]) -> None:
+        raise Away("nobody answers")
+
+    monkeypatch.setattr(Run, "log", fail)
+    with pytest.raises(SinkError, match="W&B: nobody answers"):
+        follow(Scripted(busy_study()), STUDY, [open_sink("wandb:mine")])
+
+
+def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagetree.sinks.wandb.MOST_OPEN", 1)
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    check(runs)
+    assert len(runs[f"{STUDY}-0"].exit_codes) > 1
+
+
+@pytest.mark.parametrize(
+    ("address", "library", "sentence"),
+    [
+        ("wandb:mine", "wandb", "W&B is not installed: pip install wandb"),
+        ("mlflow:runs", "mlflow.tracking", "MLflow is not installed: pip install mlflow"),
+        ("tensorboard:runs", "tensorboard.summary.writer.record_writer", "TensorBoard is not installed: pip install"),
+    ],
+)
+def test_a_library_that_is_missing_is_a_sentence(
+    address: str, library: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SinkError, match=sentence):
+        open_sink(address)
+
+
+@pytest.mark.parametrize("address", ["tensorboard", "tensorboard:", "csv:here", ""])
+def test_an_address_that_is_none_is_a_sentence(address: str) -> None:
+    with pytest.raises(SinkError, match="--to: must be tensorboard:DIR, wandb:PROJECT or mlflow:URI, got"):
+        open_sink(address)
