@@ -16,6 +16,7 @@ from fastapi import Path as PathParameter
 
 from app.api.health import Checks
 from app.api.tail import Tail
+from app.api.turns import Turns
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
@@ -67,6 +68,11 @@ class Services:
     def tail(self) -> Tail:
         """Who follows the log."""
         return Tail(self.log, self.stopping.is_set)
+
+    @cached_property
+    def turns(self) -> Turns:
+        """Who may compute a large answer."""
+        return Turns()
 
     @cached_property
     def store(self) -> ObjectStore:

@@ -13,8 +13,12 @@ from fastapi.routing import APIRoute
 
 from app.api.errors import Invalid, Problem
 from app.api.services import services
+from app.api.turns import is_heavy
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
+
+NO = ("false", "0", "no", "off", "f", "n")
+"""What a query parameter says no with."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -44,14 +48,22 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handle, is_json = super().get_route_handler(), self.body_field is not None
         known = {parameter.alias for parameter in _query_parameters(self.dependant)}
+        has_turns = is_heavy(self.endpoint)
 
         async def strict(request: Request) -> Response:
             refuse_unknown(request.query_params, known)
             careful = StrictRequest(request)
             await careful.prepare(is_json=is_json)
+            if has_turns and not _is_without_trials(request):
+                async with services(request).turns.turn(request.path_params["study"]):
+                    return await handle(careful)
             return await handle(careful)
 
         return strict
+
+
+def _is_without_trials(request: Request) -> bool:
+    return request.query_params.get("trials", "").lower() in NO
 
 
 async def raw_body(request: Request) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, RLock
@@ -104,6 +104,15 @@ class Plans:
         """As `fold`, for what this process has appended: it stands, and who asks for the plan hears of problems."""
         with suppress(PlanUnusable):
             self.fold(stream, recorded)
+
+    def keep(self, streams: Iterable[str]) -> None:
+        """Somebody has these plans in use, though nothing happens to them: they are not let go for being idle."""
+        at = self._clock()
+        with self._lock:
+            for stream in streams:
+                if stream in self._entries:
+                    self._entries[stream].used_at = at
+                    self._entries.move_to_end(stream)
 
     def names(self) -> list[str]:
         """The streams whose plans are in memory."""

@@ -38,6 +38,7 @@ class Write:
 
     `decide` is pure: it runs again when another writer was faster. What takes long and must not be done while others
     wait for the plan belongs into `prepare`, which runs before each attempt.
+    is_known: the plan was read a moment ago. The first attempt goes by that; the next one reads what came meanwhile.
     """
 
     stream: str
@@ -46,6 +47,7 @@ class Write:
     idempotency: Idempotency | None = None
     alongside: Alongside | None = None
     prepare: Callable[[], None] | None = None
+    is_known: bool = False
 
 
 def back_off(attempt: int) -> None:
@@ -71,7 +73,8 @@ def transact(
         if once is not None and (recorded := log.find_by_key(once.key, once.fingerprint)) is not None:
             return recorded
         try:
-            return _attempt(log, plans, write, locked=attempt > OPTIMISTIC)
+            fresh = attempt > 1 or not write.is_known
+            return _attempt(log, plans, write, locked=attempt > OPTIMISTIC, fresh=fresh)
         except VersionConflict:
             if attempt == attempts:
                 raise
@@ -79,16 +82,16 @@ def transact(
     raise ValueError("A transaction needs at least one attempt.")
 
 
-def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool) -> list[StoredEvent]:
+def _attempt(log: EventLog, plans: Plans, write: Write, *, locked: bool, fresh: bool) -> list[StoredEvent]:
     if write.prepare is not None:
         write.prepare()
     with plans.writing(write.stream):
-        return _locked(log, plans, write) if locked else _optimistic(log, plans, write)
+        return _locked(log, plans, write) if locked else _optimistic(log, plans, write, fresh)
 
 
-def _optimistic(log: EventLog, plans: Plans, write: Write) -> list[StoredEvent]:
+def _optimistic(log: EventLog, plans: Plans, write: Write, fresh: bool) -> list[StoredEvent]:
     """Decide on the plan as it is known, and append if it still is so then; nobody waits for the disk to read it."""
-    with plans.holding(write.stream) as plan:
+    with plans.holding(write.stream, fresh=fresh) as plan:
         events, version = write.decide(plan), plan.version
     if not events and write.alongside is None and write.idempotency is None:
         return []

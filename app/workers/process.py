@@ -44,6 +44,9 @@ SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
 
 CLEAN_SECONDS = 3600.0
 
+RETENTION_SECONDS = 0.5
+"""Ticks come by the dozen a second: for checkpoints that are too many, one look after all of them is enough."""
+
 SWITCH_SECONDS = 0.0005
 """How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
 
@@ -118,7 +121,8 @@ def retention() -> Regularly:
     """What deletes the checkpoints that are too many, beside the ticks."""
     global _retention
     if _retention is None:
-        _retention = Regularly("retention", lambda: _deleting().look().is_done, settings().tick_seconds)
+        seconds = settings().tick_seconds
+        _retention = Regularly("retention", lambda: _deleting().look().is_done, seconds, rest=RETENTION_SECONDS)
     return _retention
 
 

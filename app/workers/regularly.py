@@ -13,32 +13,41 @@ logger = logging.getLogger(__name__)
 
 
 class Regularly:
-    """do: whether there is nothing more to do for now; else it is done again at once. What is away is waited for."""
+    """do: whether there is nothing more to do for now; else it is done again at once. What is away is waited for.
 
-    def __init__(self, name: str, do: Callable[[], bool], seconds: float) -> None:
-        self._name, self._do, self._seconds = name, do, seconds
-        self._woken, self._is_closed, self._is_away = Flag(), False, False
+    rest: who wakes it waits for so many seconds, so that it is done once for all who do meanwhile.
+    """
+
+    def __init__(self, name: str, do: Callable[[], bool], seconds: float, rest: float = 0.0) -> None:
+        self._name, self._do, self._seconds, self._rest = name, do, seconds, rest
+        self._woken, self._closed, self._is_away = Flag(), Flag(), False
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def wake(self) -> None:
-        """Do it now."""
+        """Do it soon."""
         self._woken.set()
 
     def close(self) -> None:
         """What is under way is not waited for."""
-        self._is_closed = True
+        self._closed.set()
         self._woken.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end after `close`; whether it has come in time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         is_done = False
-        while not self._is_closed:
+        while not self._closed.is_set():
             if is_done:
                 self._woken.wait(self._seconds)
+                self._closed.wait(self._rest)
             self._woken.clear()
-            is_done = self._is_closed or self._once()
+            is_done = self._closed.is_set() or self._once()
 
     def _once(self) -> bool:
         try:

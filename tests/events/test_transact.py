@@ -81,6 +81,21 @@ def test_where_another_was_faster_it_is_decided_again(log: EventLog) -> None:
     assert list(plans.get("p").studies) == ["other", "mine"]
 
 
+def test_what_is_known_is_read_again_only_where_it_was_too_old(log: EventLog) -> None:
+    plans, seen = Plans(log), list[list[str]]()
+
+    def decide(plan: SearchPlan) -> list[Event]:
+        seen.append(list(plan.studies))
+        return [submitted(f"mine{len(seen)}")]
+
+    write(log, plans, lambda plan: [submitted("first")])
+    write(log, plans, decide, is_known=True)
+    log.append("p", [submitted("other")], expected=None, at=1.0)
+    write(log, plans, decide, is_known=True)
+    assert seen == [["first"], ["first", "mine1"], ["first", "mine1", "other"]]
+    assert list(plans.get("p").studies) == ["first", "mine1", "other", "mine3"]
+
+
 def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
     plans = Plans(log)
 
@@ -255,6 +270,19 @@ def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
     at[0] += 20.0
     plans.get("q")
     assert plans.names() == ["q"]
+
+
+def test_a_plan_that_somebody_keeps_is_not_let_go() -> None:
+    log, at = MemoryLog(), [0.0]
+    plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
+    for stream in ("p", "q"):
+        log.append(stream, [submitted("s")], expected=0, at=1.0)
+        plans.get(stream)
+    at[0] += 90.0
+    plans.keep(["p", "never read"])
+    at[0] += 20.0
+    plans.get("r")
+    assert plans.names() == ["p", "r"]
 
 
 def test_a_plan_in_use_is_not_let_go() -> None:

@@ -96,9 +96,9 @@ class Scene:
         for number in range(slots):
             self.register(f"gpu{number}")
 
-    def make_scheduler(self) -> Scheduler:
+    def make_scheduler(self, plans: Plans | None = None) -> Scheduler:
         """A scheduler that was just started."""
-        self.scheduler_plans = Plans(self.records.log)
+        self.scheduler_plans = plans or Plans(self.records.log)
         ports = {
             "policy": POLICIES["critical_path"],
             "publish": lambda *message: self.messages.append(message),

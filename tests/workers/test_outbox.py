@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from app.domain import events as e
 from app.events.memory import MemoryRecords
+from app.events.rows import Fenced
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
@@ -63,3 +64,62 @@ def test_a_mistake_of_ours_leaves_no_hole_in_what_is_stated_about_a_chain(
     assert outbox.drain(60.0)
     assert [recorded.event for recorded in records.log.read("plan")] == [fact(2)]
     assert claim.over.is_set() and "ZeroDivisionError" in caplog.text
+
+
+class Told:
+    """An outbox over records, and how often the scheduler was told."""
+
+    def __init__(self, records: MemoryRecords) -> None:
+        self.records, self.nudges, self.commits = records, 0, list[str]()
+        self.outbox = FactOutbox(records, Patience(), clock=lambda: 0.0, notify=self._notify)
+        self.first, self.second = Claim("c", "plan", 1), Claim("d", "plan", 1)
+
+    def _notify(self) -> None:
+        self.nudges += 1
+
+    def proof(self, name: str) -> Callable[[RowsPort], None]:
+        return lambda rows: self.commits.append(name)
+
+
+@pytest.fixture
+def told(records: MemoryRecords) -> Iterator[Told]:
+    told = Told(records)
+    yield told
+    told.outbox.close()
+
+
+def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(told: Told) -> None:
+    done, outbox = list[str](), told.outbox
+    outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True, then=lambda: done.append("a"))
+    outbox.put(told.first, [fact(1)], told.proof("b"), is_last=True, then=lambda: done.append("b"))
+    assert outbox.drain(60.0)
+    assert [each.event for each in told.records.log.read("plan")] == [fact(0), fact(1)]
+    assert (told.commits, done, told.nudges) == (["a", "b"], ["a", "b"], 1)
+    assert told.first.over.is_set()
+    outbox.put(told.first, [fact(2)], told.proof("c"))
+    assert outbox.drain(60.0)
+    assert told.commits == ["a", "b"]
+
+
+def test_what_does_not_come_is_not_waited_for_for_ever(told: Told) -> None:
+    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
+    assert told.outbox.drain(60.0)
+    assert [each.event for each in told.records.log.read("plan")] == [fact(0)]
+    assert not told.first.over.is_set()
+
+
+def test_a_fact_about_another_chain_is_recorded_by_itself(told: Told) -> None:
+    told.outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True)
+    told.outbox.put(told.second, [fact(1)], told.proof("b"), is_news=True)
+    assert told.outbox.drain(60.0)
+    assert (told.commits, told.nudges) == (["a", "b"], 2)
+
+
+def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
+    def fenced(rows: RowsPort) -> None:
+        raise Fenced("another worker's")
+
+    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
+    told.outbox.put(told.first, [fact(1)], fenced, is_last=True)
+    assert told.outbox.drain(60.0)
+    assert told.records.log.read("plan") == [] and told.first.over.is_set()

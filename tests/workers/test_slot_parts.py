@@ -61,6 +61,25 @@ def test_whoever_brings_too_much_waits_and_stops_waiting_when_the_slot_ends() ->
     thread.close()
 
 
+def test_what_was_taken_together_is_done_once() -> None:
+    done, may_take = list[list[int]](), Flag()
+
+    def do(number: int) -> None:
+        may_take.wait(60)
+        taken = [number]
+        while (following := thread.take_next(lambda each: each < 3, 0.0)) is not None:
+            taken.append(following)
+        done.append(taken)
+
+    thread = WorkerThread("test", do, Patience(), capacity=5)
+    for number in range(5):
+        thread.put(number)
+    may_take.set()
+    assert thread.drain(60.0)
+    assert done == [[0, 1, 2], [3], [4]]
+    thread.close()
+
+
 def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done() -> None:
     done = list[int]()
 

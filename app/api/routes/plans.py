@@ -12,6 +12,7 @@ from app.api.feed import Feed, server_sent
 from app.api.openapi import refusals
 from app.api.services import Services, StudyRowDep, Use
 from app.api.strict import StrictRoute
+from app.api.turns import heavy
 from app.events.tables import StudyRow
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
@@ -28,12 +29,14 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
 @router.get(
     "/plan", summary="The search plan that a study is part of", response_model=schemas.Plan, responses=refusals(404)
 )
+@heavy
 def get_plan(row: StudyRowDep, use: Use) -> Json:
     """All its nodes, with those of the other studies on it."""
     return reading.plan(use, row)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
+@heavy
 def get_stage_tree(row: StudyRowDep, use: Use) -> Json:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
     return reading.stage_tree(use, row)

@@ -17,6 +17,7 @@ from app.api.errors import Invalid
 from app.api.openapi import refusals
 from app.api.services import Services, StudyRowDep, Use
 from app.api.strict import StrictRoute
+from app.api.turns import heavy
 from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain import events as e
@@ -101,6 +102,7 @@ def list_studies(
     response_description="The study; `ETag` is the version of its plan.",
     responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
 )
+@heavy
 def get_study(request: Request, response: Response, row: StudyRowDep, use: Use, trials: WithTrials = True) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = reading.study(use, row, with_trials=trials)

@@ -16,6 +16,7 @@ from app.api.openapi import refusals
 from app.api.ordering import KEYS
 from app.api.services import Services, StudyRowDep, TrialPath, Use
 from app.api.strict import StrictRoute
+from app.api.turns import heavy
 from app.api.writing import Write, WriterDep
 from app.domain import commands as c
 from app.domain import events as e
@@ -48,6 +49,7 @@ Sort = Annotated[
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
+@heavy
 def list_trials(
     row: StudyRowDep,
     use: Use,
@@ -69,6 +71,7 @@ def list_trials(
     response_model=schemas.Columns,
     responses=refusals(404),
 )
+@heavy
 def get_columns(row: StudyRowDep, use: Use) -> Json:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
     return reading.columns(use, row)

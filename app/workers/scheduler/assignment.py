@@ -115,4 +115,5 @@ class Assignment:
             stream,
             lambda plan: decide(plan, command),
             alongside=lambda rows: rows.chains.assign(chain, stream, slot, work, ttl),
+            is_known=True,
         )

@@ -38,6 +38,7 @@ class Outlook:
             self._take_in_progress(row)  # of the stage in which the log has it by now
         for stream in [name for name, frontier in self._frontiers.items() if frontier.is_behind]:
             self.refresh(stream, fresh=False)
+        self._ports.plans.keep(self._frontiers)
 
     def frontiers(self) -> list[Frontier]:
         """Of all plans that can be looked at."""

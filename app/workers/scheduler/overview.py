@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from app.domain.states import ChainState
 from app.events.records import Records
 from app.events.rows.ports import ChainRecord, SlotRecord
 from app.scheduling.placement import Candidates
@@ -32,14 +33,19 @@ class Overview:
 def overview(records: Records, lease_seconds: float) -> Overview:
     """Raises `DatabaseUnavailable`."""
     with records.read() as rows:
+        now, live = rows.now(), rows.chains.live()  # in this order: what is renewed between is not taken for late
         return Overview(
-            now=rows.now(),
+            now=now,
             versions=rows.studies.busy_versions(),
             slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
-            live=rows.chains.live(),
-            expired=rows.chains.expired(longest_lease(lease_seconds)),
-            undelivered=rows.chains.undelivered(DISPATCH_AGAIN_SECONDS),
+            live=live,
+            expired=[row for row in live if not now <= row.lease_until <= now + longest_lease(lease_seconds)],
+            undelivered=[row for row in live if _is_undelivered(row, now)],
         )
+
+
+def _is_undelivered(row: ChainRecord, now: float) -> bool:
+    return row.state == ChainState.READY and row.dispatched_at < now - DISPATCH_AGAIN_SECONDS
 
 
 def longest_lease(lease_seconds: float) -> float:

@@ -58,7 +58,10 @@ class Ports:
         *,
         alongside: Alongside | None = None,
         prepare: Callable[[], None] | None = None,
+        is_known: bool = False,
     ) -> list[StoredEvent]:
         """As `app.events.transact.transact`."""
-        write = Write(stream=stream, decide=decide, at=self.clock(), alongside=alongside, prepare=prepare)
+        write = Write(
+            stream=stream, decide=decide, at=self.clock(), alongside=alongside, prepare=prepare, is_known=is_known
+        )
         return transact(self.records.log, self.plans, write, pause=self.pause)

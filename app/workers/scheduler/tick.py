@@ -74,5 +74,6 @@ class Scheduler:
 
     def _tune(self, room: int) -> None:
         for frontier in self._outlook.frontiers():
-            if self._tuning.tune(frontier.id, room):
+            is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, room)
+            if not is_asked and self._tuning.tune(frontier.id, room):
                 self._outlook.refresh(frontier.id, fresh=False)

@@ -67,7 +67,7 @@ class Tuning:
     def _tune_plan(self, stream: str, room: int) -> bool:
         with self._ports.plans.holding(stream, fresh=False) as plan:
             version = plan.version
-            if self._was_asked(stream, version, room):
+            if self.was_asked(stream, version, room):
                 return False
             failing = [check for study in _running(plan) if (check := self._failing(plan, study)) is not None]
             drivers = self._observing(stream, plan)
@@ -80,7 +80,8 @@ class Tuning:
         self._asked[stream] = (version, room)
         return bool(failing) or any(results)
 
-    def _was_asked(self, stream: str, version: int, room: int) -> bool:
+    def was_asked(self, stream: str, version: int, room: int) -> bool:
+        """Whether nothing has changed for the tuners of a plan at that version. Needs no hold on the plan."""
         at, before = self._asked.get(stream, (0, 0))
         is_due = stream in self._deadlines and self._ports.clock() >= self._deadlines[stream]
         return at == version and room <= before and not is_due

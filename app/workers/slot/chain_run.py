@@ -147,12 +147,14 @@ class ChainRun:
         if self.flags.end:
             raise Stopped
 
-    def _state_facts(self, *more: e.Event, proof: Alongside | None = None, is_news: bool = False) -> None:
+    def _state_facts(
+        self, *more: e.Event, proof: Alongside | None = None, is_news: bool = False, awaits_more: bool = False
+    ) -> None:
         """What was found since the last time goes on record."""
         facts, self._facts = [*self._facts, *more], []
         if facts:
             news = is_news or self.execution.is_news(facts, self.flags)
-            self._parts.outbox.put(self.claim, facts, proof, is_news=news)
+            self._parts.outbox.put(self.claim, facts, proof, is_news=news, awaits_more=awaits_more)
 
     def _complete(self) -> None:
         """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
@@ -164,7 +166,8 @@ class ChainRun:
         parts.notes.remove("health")
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
-        self._state_facts(done, proof=self._moved_on(place, is_last), is_news=news)
+        awaits_more = is_last and parts.saver.is_quick(self._end_state)
+        self._state_facts(done, proof=self._moved_on(place, is_last), is_news=news, awaits_more=awaits_more)
         self._save_end(stage, [execution.finished()] if is_last else [])
         if not is_last:
             self._waits_since = parts.clock()

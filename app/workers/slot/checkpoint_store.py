@@ -19,6 +19,9 @@ from app.away import store_is_away
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.workers.state import State
 
+SMALL = 2**20
+"""So many bytes are hashed faster than a thread is started for them."""
+
 MOST_RECENT = 64
 """So many states are kept in memory at most, however small they are: each is an open file."""
 
@@ -153,6 +156,10 @@ class _RecentStates:
 def _hashed(state: State, digest: hashlib._Hash) -> Iterator[memoryview]:
     """The image in pieces, each of which is hashed while it is written."""
     image = state.view()
+    if state.size <= SMALL:
+        digest.update(image)
+        yield image
+        return
     with ThreadPoolExecutor(1, "hash") as hashing:
         for begin in range(0, state.size, PART):
             part = image[begin : begin + PART]

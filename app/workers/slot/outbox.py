@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from app.away import LostRace
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 CAPACITY = 1000
 """So many statements may wait; an execution that has one more waits, too."""
 
+MOMENT = 0.05
+"""Seconds that a statement which awaits more is held back at most."""
+
 SAY_AGAIN = 10
 """Of so many tries without success, one leaves a line."""
 
@@ -43,7 +46,22 @@ class _Statement:
     at: float
     is_last: bool
     is_news: bool
+    awaits_more: bool
     then: Callable[[], None]
+
+    def with_more(self, more: _Statement) -> _Statement:
+        """Both as one, under the key of this one."""
+
+        def proof(rows: RowsPort) -> None:
+            self.proof(rows)
+            more.proof(rows)
+
+        def then() -> None:
+            self.then()
+            more.then()
+
+        is_news, facts = self.is_news or more.is_news, (*self.facts, *more.facts)
+        return replace(more, key=self.key, facts=facts, proof=proof, is_news=is_news, then=then)
 
 
 class FactOutbox:
@@ -65,21 +83,23 @@ class FactOutbox:
         *,
         is_last: bool = False,
         is_news: bool = False,
+        awaits_more: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """State facts about a chain, after all that was stated before.
 
         proof: changes the rows of the chain, or raises `Fenced`; by default the chain must just be ours. is_last:
-        nothing more follows about this chain. is_news: the scheduler is told. `then` is called when they are on record.
+        nothing more follows about this chain. is_news: the scheduler is told. awaits_more: what follows about the chain
+        is about to come, and goes on record together with this. `then` is called when they are on record.
         Raises `Closing` if there was no room for it before the slot was to end.
         """
 
         def guard(rows: RowsPort) -> None:
             rows.chains.guard(claim.chain, claim.fence)
 
-        key = f"{claim.chain}:{claim.fence}:{next(self._numbers)}"
-        at = self._clock()
-        self._thread.put(_Statement(claim, tuple(facts), proof or guard, key, at, is_last, is_news or is_last, then))
+        key, is_news = f"{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
+        said, at = tuple(facts), self._clock()
+        self._thread.put(_Statement(claim, said, proof or guard, key, at, is_last, is_news, awaits_more, then))
 
     def version(self, stream: str) -> int:
         """That of the last fact of this slot in a stream; 0 if there was none."""
@@ -101,6 +121,7 @@ class FactOutbox:
         claim = statement.claim
         if claim.over.is_set():
             return
+        statement = self._with_more(statement)
         try:
             _check(statement.facts)
             self._append(statement)
@@ -122,6 +143,13 @@ class FactOutbox:
         statement.then()
         if statement.is_news:
             self._notify()
+
+    def _with_more(self, statement: _Statement) -> _Statement:
+        """Each commit is a wait for the disk, and wakes the scheduler: two of them cost more than a short stage."""
+        if not statement.awaits_more:
+            return statement
+        more = self._thread.take_next(lambda each: each.claim is statement.claim, MOMENT)
+        return statement if more is None else statement.with_more(more)
 
     def _append(self, statement: _Statement) -> None:
         stream = statement.claim.stream

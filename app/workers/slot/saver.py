@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.object_store import StoreUnavailable
-from app.workers.slot.checkpoint_store import CheckpointStore, Stored
+from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
 from app.workers.slot.notes import Notes
 from app.workers.slot.patience import Patience
@@ -43,6 +43,10 @@ class Saver:
     @property
     def is_idle(self) -> bool:
         return self._thread.is_idle
+
+    def is_quick(self, state: State | None) -> bool:
+        """Whether a state, or that there is none, would be told of about as soon as a fact is on record."""
+        return self.is_idle and (state is None or state.size <= SMALL)
 
     def save(
         self,

@@ -34,6 +34,7 @@ class WorkerThread(Generic[Item]):
         self._name, self._do, self._patience, self._capacity = name, do, patience, capacity
         self._items: deque[Item] = deque()
         self._changed = Condition()
+        self._under_way = 0  # how many of the items
         self._is_busy = self._is_closed = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -55,6 +56,15 @@ class WorkerThread(Generic[Item]):
                 self._changed.wait(LOOK_SECONDS)
             self._items.append(item)
             self._changed.notify_all()
+
+    def take_next(self, fits: Callable[[Item], bool], seconds: float) -> Item | None:
+        """For `do`: what follows the thing under way, if it comes in time and fits; it is then done with that one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or len(self._items) > self._under_way, seconds)
+            if self._is_closed or len(self._items) <= self._under_way or not fits(self._items[self._under_way]):
+                return None
+            self._under_way += 1
+            return self._items[self._under_way - 1]
 
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until everything is done that was given by now, or for so many seconds; whether all is done."""
@@ -86,12 +96,12 @@ class WorkerThread(Generic[Item]):
             self._changed.wait_for(lambda: self._items or self._is_closed)
             if was_idle:
                 self._changed.wait_for(lambda: self._is_closed, REST_SECONDS)
-            self._is_busy = bool(self._items)
+            self._is_busy, self._under_way = bool(self._items), 1
             return self._is_busy
 
     def _done(self) -> None:
         with self._changed:
             self._is_busy = False
-            if self._items:
+            for _ in range(min(self._under_way, len(self._items))):
                 self._items.popleft()
             self._changed.notify_all()

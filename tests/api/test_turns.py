@@ -1,0 +1,102 @@
+"""Answers about whole plans are computed a few at a time, and nobody else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from app.api.services import Services
+from app.api.turns import Turns
+from tests.api.world import API, STUDY
+
+MORE_THAN_THREADS = 60
+"""The server has 40 threads for answers."""
+
+HEAVY = ("", "/trials?limit=1000", "/trials:columns", "/plan", "/stage-tree")
+
+
+class Scene:
+    """Answers that are under way until they may end. `begun`: about which studies, in the order of their turns."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._may_end = turns, asyncio.Event()
+        self.begun, self.running = list[str](), list[str]()
+
+    async def answer(self, study: str) -> None:
+        async with self._turns.turn(study):
+            self.begun.append(study)
+            self.running.append(study)
+            await self._may_end.wait()
+            self.running.remove(study)
+
+    async def settle(self) -> None:
+        """Until everybody waits."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def end(self) -> None:
+        self._may_end.set()
+
+
+def test_one_at_a_time_about_a_study_and_a_few_in_all() -> None:
+    async def play() -> None:
+        scene = Scene(Turns(at_once=2))
+        answers = [asyncio.create_task(scene.answer(study)) for study in ("a", "a", "a", "b", "c")]
+        await scene.settle()
+        assert scene.running == ["a", "b"]
+        scene.end()
+        await asyncio.gather(*answers)
+        assert sorted(scene.begun) == ["a", "a", "a", "b", "c"]
+        assert scene.begun.index("c") < len(scene.begun) - 1, "c waits for one answer about a, not for all of them"
+
+    asyncio.run(play())
+
+
+def test_whoever_has_waited_for_long_goes_ahead() -> None:
+    async def play() -> None:
+        scene = Scene(Turns(at_once=1, seconds=0.0))
+        answers = [asyncio.create_task(scene.answer("a")) for _ in range(3)]
+        while len(scene.running) < 3:
+            await asyncio.sleep(0)
+        scene.end()
+        await asyncio.gather(*answers)
+
+    asyncio.run(play())
+
+
+def test_who_gives_up_waiting_holds_up_nobody() -> None:
+    async def play() -> None:
+        scene = Scene(Turns(at_once=1))
+        first, second, third = (asyncio.create_task(scene.answer(study)) for study in ("a", "a", "b"))
+        await scene.settle()
+        second.cancel()
+        await scene.settle()
+        scene.end()
+        await asyncio.gather(first, third)
+        assert scene.begun == ["a", "b"]
+
+    asyncio.run(play())
+
+
+def test_who_asks_for_little_is_answered_while_many_wait_for_much(app: FastAPI, use: Services) -> None:
+    async def play(http: httpx.AsyncClient) -> None:
+        study = (await http.post("/studies", json=STUDY)).json()["study"]
+        paths = [f"/studies/{study}{HEAVY[number % len(HEAVY)]}" for number in range(MORE_THAN_THREADS)]
+        with use.plans.holding(use.find(study).stream):  # as by whoever folds a large plan
+            heavy = [asyncio.create_task(http.get(path)) for path in paths]
+            for _ in range(10):
+                assert (await http.get("/studies")).status_code == 200
+            assert not any(answer.done() for answer in heavy)
+        assert {answer.status_code for answer in await asyncio.gather(*heavy)} == {200}
+
+    asyncio.run(_bounded(app, play))
+
+
+async def _bounded(app: FastAPI, play: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> None:
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://test{API}") as http:
+        await asyncio.wait_for(play(http), 60.0)
