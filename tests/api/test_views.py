@@ -116,6 +116,16 @@ def test_wall_seconds_go_from_submission_to_the_end_or_to_now() -> None:
     assert views.study(plan, S, now=99.0)["wall_seconds"] == 1.0
 
 
+def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
+    """A study that was reopened the next day took a day."""
+    plan = plan_of(({"lr": 0.1}, 40))
+    spec = plan.studies[S].spec
+    fold([e.StudyCompleted(study=S, at=15.0), e.StudyReopened(study=S, spec=spec, at=86_000.0)], plan)
+    assert views.study(plan, S, now=86_002.0)["wall_seconds"] == 7.0
+    fold([e.StudyCompleted(study=S, at=86_003.0), e.StudyReopened(study=S, spec=spec)], plan)
+    assert views.study(plan, S, now=86_004.0)["wall_seconds"] == 9.0  # a log of before says nothing of the second
+
+
 @pytest.mark.parametrize(
     ("sequence", "number", "text"),
     [

@@ -121,7 +121,9 @@ class Study(BaseModel):
     cost: Cost
     merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
     gpu_seconds: float
-    wall_seconds: float = Field(description="from submission to the end, or to now")
+    wall_seconds: float = Field(
+        description="from submission to the end, or to now; not while it was over before it was reopened"
+    )
     submitted_at: float
     finished_at: float | None
     slots: Share
