@@ -21,6 +21,7 @@ from app.cli import (
     striking,
     tuners,
 )
+from app.cli.usage import in_words
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -40,6 +41,13 @@ class Grouped(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = in_words(error)
+            raise
 
 
 app = typer.Typer(
