@@ -69,7 +69,6 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         running.submit,
         running.watch,
         running.wait,
-        checking.check,
     ),
     "Look at studies": (
         looking.studies,
@@ -91,7 +90,14 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         striking.strike,
     ),
     "Run a cluster": (serving.api, serving.worker),
-    "Look at the installation": (looking.slots, looking.trainers, tuners.check_tuner, deleting.gc, looking.doctor),
+    "Look at the installation": (
+        looking.slots,
+        looking.trainers,
+        checking.check,
+        tuners.check_tuner,
+        deleting.gc,
+        looking.doctor,
+    ),
 }
 
 for group, commands in GROUPS.items():

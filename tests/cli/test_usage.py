@@ -16,7 +16,7 @@ import typer
 from commandline import Stagetree
 
 from app.cli.commands import GROUPS, app
-from app.cli.history import _print_array
+from app.cli.history import print_array
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 NUMBERS = [
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("STAGETREE_URL", "STAGETREE_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("stagetree._http._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("stagetree._http.FIRST_PAUSE", 0.001)
     return tmp_path
 
 
@@ -241,7 +241,7 @@ def test_events_come_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
         assert '"position": 1' in capsys.readouterr().out
         yield {"position": 2}
 
-    _print_array(found())
+    print_array(found())
     assert capsys.readouterr().out == ',\n {"position": 2}\n]\n'
 
 
