@@ -40,7 +40,7 @@ def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> 
 
 def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
     """Whether the trial came to its first result, or to an end. It stays so when it is asked for more."""
-    return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.asked[0]) is not None
+    return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
 
 
 def _expected_trials(study: Study) -> int | None:

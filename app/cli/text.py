@@ -109,7 +109,7 @@ def trials_done(progress: Json) -> str:
     """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
     trials = progress["trials"]
     noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
-    return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials["resting"] else "")
+    return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials.get("resting") else "")
 
 
 def fraction(trials: Json) -> str:

@@ -18,7 +18,7 @@ def in_words(error: typer.BadParameter) -> str:
     wrong = re.match(r"'?(.*?)'? is not (a valid (int|float)|in the range)", error.message)
     if wrong is None or not hasattr(param.type, "min"):
         return error.message
-    number = "a whole number" if wrong.group(3) == "int" or "integer" in param.type.name else "a number"
+    number = "a whole number" if wrong.group(3) == "int" or "int" in param.type.name else "a number"
     return f"must be {number}{_between(param.type)}, got {wrong.group(1)!r}"
 
 

@@ -36,8 +36,9 @@ def _inside(part: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[Bas
     """The model that a place belongs to, where the part has a list of models, and the rest of the path in it."""
     field = part.model_fields.get(str(loc[0]))
     inner = next(iter(get_args(field.annotation)), None) if field else None
-    is_model = isinstance(inner, type) and issubclass(inner, BaseModel)
-    return (inner, loc[2:]) if is_model and len(loc) > 2 else (part, loc)
+    if len(loc) > 2 and isinstance(inner, type) and issubclass(inner, BaseModel):
+        return inner, loc[2:]
+    return part, loc
 
 
 def sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:

@@ -190,6 +190,7 @@ def test_a_whole_study_under_asha_never_goes_back() -> None:
     looks = []
     while simulator.advance():
         looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
+    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
     done = [look["trials"]["done"] for look in looks]
     steps = [look["steps"]["done"] for look in looks]
     assert done == sorted(done) and done[-1] == 12

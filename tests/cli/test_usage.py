@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ NUMBERS = [
     (name, parameter.opts[0])
     for name, command in COMMANDS.items()
     for parameter in command.params
-    if parameter.param_type_name == "option" and ("integer" in parameter.type.name or "float" in parameter.type.name)
+    if parameter.param_type_name == "option" and hasattr(parameter.type, "min")
 ]
 NEEDING = [name for name, command in COMMANDS.items() if any(each.required for each in command.params)]
 STUDY = "name: x\ntrainer: digits\nmetric: a\nmode: max\nspace: {lr: [0.1]}\ntuner: {kind: grid, max_steps: 3}\n"
@@ -119,7 +120,6 @@ def test_every_command_is_in_a_group(stagetree: Stagetree) -> None:
         ("replay last --log empty", "empty is empty: `stagetree export ID` prints a log"),
         ("replay last --log folder", "folder: Is a directory"),
         ("replay last --log study", "study: line 1 is not an event of a log"),
-        ("run study --trainers folder", "folder"),
     ],
 )
 def test_a_file_of_another_kind(
@@ -252,3 +252,12 @@ def test_it_can_be_called_as_a_module(here: Path) -> None:
         command = [sys.executable, *options, "-m", "stagetree", "--version"]
         said = subprocess.run(command, capture_output=True, text=True, check=True)
         assert said.stdout == f"stagetree {version('stagetree')}\n"
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("tri", "trials"), ("trials --so", "--sort")])
+def test_a_shell_completes(typed: str, offered: str) -> None:
+    asked = {"COMP_WORDS": f"stagetree {typed}", "COMP_CWORD": str(len(typed.split()))}
+    command = [str(Path(sys.executable).parent / "stagetree")]
+    environment = {**os.environ, "_STAGETREE_COMPLETE": "complete_bash", **asked}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert offered in said.stdout.split()
