@@ -42,7 +42,13 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
     progress, over = study.progress, study.state in _FINAL
     if progress.trials is not None:
         failed = f" <b style='color:red'>{study.counts['failed']} failed</b>" if study.counts.get("failed") else ""
-        yield "trials", _bar(progress.trials.done, progress.trials.expected) + failed
+        resting = f" {progress.trials.resting} {'at rungs' if progress.rungs else 'suspended'}"
+        yield (
+            "trials",
+            _bar(progress.trials.done, progress.trials.expected)
+            + failed
+            + (resting if progress.trials.resting else ""),
+        )
     if progress.steps is not None:
         yield "steps", _bar(progress.steps.done, progress.steps.expected, about=bool(progress.rungs) and not over)
     if progress.rungs:

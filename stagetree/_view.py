@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from stagetree import _frames
 from stagetree._asking import Known
-from stagetree.models import StudyAnswer, Trial
+from stagetree._http import Json
+from stagetree.models import StudyAnswer, Trial, TrialDetail
+
+_ALONE = TrialDetail.model_fields.keys() - Trial.model_fields.keys()
+"""What only an answer about one trial has."""
 
 
 class StudyView:
@@ -45,16 +49,21 @@ class StudyView:
     @property
     def trials(self) -> list[Trial]:
         """Its trials, in the order of their numbers."""
-        return [Trial.of(self._known.trials[number]) for number in sorted(self._known.trials)]
+        return [_listed(self._known.trials[number]) for number in sorted(self._known.trials)]
 
     @property
     def best(self) -> Trial | None:
         """The trial with the best value, ties to the lower number; None as long as none has one."""
         best = _frames.best(self._known.trials.values(), self.mode)
-        return None if best is None else Trial.of(best)
+        return None if best is None else _listed(best)
 
     def __repr__(self) -> str:
         return _frames.text(type(self).__name__, self.url, self._known.study, self._known.trials.values())
 
     def _repr_html_(self) -> str:
         return _frames.html(repr(self), self._known.study, self._known.trials.values())
+
+
+def _listed(trial: Json) -> Trial:
+    """The trial as lists of trials have it, whichever answer told of it last."""
+    return Trial.of({name: value for name, value in trial.items() if name not in _ALONE})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stagetree.distributions import Distribution, LogUniform, RandInt, Uniform
-from stagetree.sequences import SequenceError
+from stagetree.sequences import Sequence, SequenceError
 from stagetree.space import Space
-from stagetree.spec import StudySpec
+from stagetree.spec import SpecError, StudySpec
 
 __all__ = ["advice"]
 
@@ -20,16 +20,23 @@ _BEGINNINGS = {"init", "value", "peak", "start", "then", "sequence", "parts", "v
 """Fields of sequences that say how they begin; others say what comes later."""
 
 
-def advice(spec: StudySpec) -> list[str]:
-    """What would let trials of the study share more of their beginnings; empty where nothing is to be said."""
+CountSteps = Callable[[StudySpec], int | None]
+"""The different steps that a study takes; None where they cannot be counted."""
+
+
+def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list[str]:
+    """What would let trials of the study share more of their beginnings, and how many steps that would save.
+
+    Empty where nothing is to be said.
+    """
     if spec.space is None or not spec.merge or getattr(spec.tuner, "sampler", "random") == "grid":
         return []
     if spec.tuner.kind == "grid":
         return []
-    return list(_drawn_beginnings(spec))
+    return list(_drawn_beginnings(spec, count_steps))
 
 
-def _drawn_beginnings(spec: StudySpec) -> Iterator[str]:
+def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     """Where hardly any two draws begin alike, what to write instead, and what that would save."""
     drawn = {name: _distinct(spec, name) for name in spec.space or {}}
     apart = [name for name, (beginnings, trials) in drawn.items() if trials > 1 and beginnings > trials / 2]
@@ -43,7 +50,41 @@ def _drawn_beginnings(spec: StudySpec) -> Iterator[str]:
         f"{what} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
         f"shared: list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "
         f"{number} trials then have {trained} beginnings to train, not {number}"
+        f"{_in_steps(spec, apart, listed, count_steps)}"
     )
+
+
+def _in_steps(spec: StudySpec, apart: list[str], listed: int, count_steps: CountSteps) -> str:
+    """What the advice saves, if trials part half-way; nothing where that cannot be counted."""
+    now, then = count_steps(spec), _parting_half_way(spec, apart, listed)
+    fewer = None if then is None else count_steps(then)
+    if not now or fewer is None or fewer >= now:
+        return ""
+    return f": if they part half-way, {fewer} steps instead of {now}, {1 - fewer / now:.0%} less"
+
+
+def _parting_half_way(spec: StudySpec, apart: list[str], listed: int) -> StudySpec | None:
+    """The study with a few listed beginnings, and what was drawn drawn from half of its steps on."""
+    steps = getattr(spec.tuner, "max_steps", None)
+    if not steps or steps < 2:
+        return None
+    written = {name: value for name, value in spec.to_json().items() if name != "where"}
+    try:
+        some = [spec.search_space.sample(spec.sampling_seed, number) for number in range(listed)]
+        parting = {name: _half_way(written["space"][name], _written(some, name), steps // 2) for name in apart}
+        return StudySpec.from_dict({**written, "space": written["space"] | parting})
+    except (SequenceError, SpecError):
+        return None
+
+
+def _written(configurations: list[dict[str, Sequence]], name: str) -> list[Any]:
+    """The different sequences of a hyper-parameter, where a configuration has it."""
+    found = [configuration[name].to_json() for configuration in configurations if name in configuration]
+    return [each for number, each in enumerate(found) if each not in found[:number]]
+
+
+def _half_way(entry: Any, beginnings: list[Any], steps: int) -> Any:
+    return {"family": "piecewise", "parts": [{"steps": steps, "sequence": {"choice": beginnings}}, {"sequence": entry}]}
 
 
 def _distinct(spec: StudySpec, name: str) -> tuple[int, int]:

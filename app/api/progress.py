@@ -8,8 +8,8 @@ from typing import Any
 from app.api.forms import form_text
 from app.domain import accounting
 from app.domain.ids import ChainId, NodeId
-from app.domain.search_plan import Chain, SearchPlan, Study, TrialEvent
-from app.domain.standing import Rung, standing
+from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
+from app.domain.standing import Rung, rests, standing
 from app.domain.states import TrialEventKind, TrialState
 from app.simulation.forecast import forecast
 
@@ -23,20 +23,24 @@ DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
 def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Json:
     """Trials and steps done of those expected, the rungs, what slots do for the study, and its last decision."""
     running = list(_running(plan, study, reached))
-    steps = _steps(plan, study, running)
+    steps, stands = _steps(plan, study, running), standing(study)
     return {
-        "trials": {"done": _over(study), "expected": _expected_trials(study)},
+        "trials": {
+            "done": sum(_is_tried(plan, trial) for trial in study.trials),
+            "resting": sum(rests(study, trial, stands) for trial in study.trials),
+            "expected": _expected_trials(study),
+        },
         "steps": steps,
         "seconds_left": _seconds_left(study, steps, len(running)),
-        "rungs": [_rung(rung) for rung in standing(study).ladder()],
+        "rungs": [_rung(rung) for rung in stands.ladder()],
         "last": _last_decision(study),
         "running": running,
     }
 
 
-def _over(study: Study) -> int:
-    """The trials that wait for nothing: they came to a result, or to an end."""
-    return sum(trial.state != TrialState.ACTIVE for trial in study.trials)
+def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether the trial came to its first result, or to an end. It stays so when it is asked for more."""
+    return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
 
 
 def _expected_trials(study: Study) -> int | None:

@@ -60,7 +60,7 @@ def study(
         "best": best(plan, found),
         "counts": dict.fromkeys(TRIAL_STATES, 0) | Counter(_state(plan, trial, busy) for trial in found.trials),
         **costs(plan, found),
-        "wall_seconds": round((found.finished_at or max(now, found.submitted_at)) - found.submitted_at, 3),
+        "wall_seconds": round(found.wall_seconds(now), 3),
         "submitted_at": found.submitted_at,
         "finished_at": found.finished_at,
         "progress": progress(plan, found, reached or {}),

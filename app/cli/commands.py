@@ -21,6 +21,7 @@ from app.cli import (
     striking,
     tuners,
 )
+from app.cli.usage import in_words
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -40,6 +41,13 @@ class Grouped(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = in_words(error)
+            raise
 
 
 app = typer.Typer(
@@ -61,7 +69,6 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         running.submit,
         running.watch,
         running.wait,
-        checking.check,
     ),
     "Look at studies": (
         looking.studies,
@@ -83,7 +90,14 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         striking.strike,
     ),
     "Run a cluster": (serving.api, serving.worker),
-    "Look at the installation": (looking.slots, looking.trainers, tuners.check_tuner, deleting.gc, looking.doctor),
+    "Look at the installation": (
+        looking.slots,
+        looking.trainers,
+        checking.check,
+        tuners.check_tuner,
+        deleting.gc,
+        looking.doctor,
+    ),
 }
 
 for group, commands in GROUPS.items():

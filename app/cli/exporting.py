@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.errors import NOT_FOUND, fail
 from app.cli.options import Store, StudyId
 from app.cli.store import DATABASE, DEFAULT, is_store
 
@@ -84,5 +85,18 @@ def places(folder: Path | None) -> tuple[str, str]:
     from app.settings import settings
 
     if folder is None:
+        check_database_is_named()
         return settings().database_url, settings().checkpoints
+    if not is_store(folder):
+        fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
     return f"sqlite:///{folder.resolve() / DATABASE}", str(folder.resolve() / "checkpoints")
+
+
+def check_database_is_named() -> None:
+    """End with a message where no database was named, and none is here: one would be made, and be empty."""
+    from app.settings import settings
+
+    if "database_url" not in settings().model_fields_set and not Path(DATABASE).is_file():
+        fail(
+            f"there is no {DEFAULT} here: --dir FOLDER or STAGETREE_DATABASE_URL says where the studies are", NOT_FOUND
+        )

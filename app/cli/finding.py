@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.documents import Documents
-from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.errors import NOT_FOUND, UNREACHABLE, USAGE, fail
 from app.cli.store import DEFAULT, Store, is_store
 
 Json = dict[str, Any]
@@ -21,6 +21,10 @@ SHOWN = 5
 def server_url(given: str | None) -> str | None:
     """The server that an option or the environment names, with its scheme; an empty option means none."""
     url = os.environ.get("STAGETREE_URL") if given is None else given
+    if url and "://" in url and not url.startswith(("http://", "https://")):
+        fail(
+            f"{'STAGETREE_URL' if given is None else '--server'}: must begin with http:// or https://, got {url}", USAGE
+        )
     return f"http://{url}" if url and "://" not in url else url or None
 
 
@@ -38,8 +42,24 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
         with Store(folder or DEFAULT) as store:
             yield store
     else:
-        with Client(url) as client:
+        with Client(url) as client, _explained(is_named=url is not None):
             yield Documents(client)
+
+
+@contextmanager
+def _explained(*, is_named: bool) -> Iterator[None]:
+    """Say of a server that nobody named, and that is not there, where else one could look."""
+    from stagetree.client import Unreachable
+
+    try:
+        yield
+    except Unreachable as error:
+        if is_named:
+            raise
+        fail(
+            f"{error}\nThere is no {DEFAULT} here either: `stagetree run STUDY.yaml` makes one",
+            UNREACHABLE,
+        )
 
 
 def study_id(client: Documents | Store, meant: str) -> str:

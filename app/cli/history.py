@@ -44,7 +44,7 @@ def events(
         read = service.client.follow if follow else service.client.events
         found = (event for event in read(study, after) if not type or event["type"] in type)
         if output is ListFormat.json:
-            _print_array(found)
+            print_array(found)
         elif output is ListFormat.csv:
             print_csv(found)
         else:
@@ -53,7 +53,7 @@ def events(
                 print(f"{event['position']:>7}  {at}  {event['type']:<18} {_brief(event['data'])}", flush=True)
 
 
-def _print_array(items: Any) -> None:
+def print_array(items: Any) -> None:
     """One JSON document, each item of it as soon as it is there."""
     sys.stdout.write("[")
     for number, item in enumerate(items):

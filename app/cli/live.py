@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -11,11 +11,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.text import FINAL, duration, number, one_line, plural, short_hp, trials_done
+from app.cli.text import FINAL, at_rungs, duration, fraction, number, one_line, plural, short_sequence
 
 Json = dict[str, Any]
-FEW_LINES = 8
-"""Lines that are not about slots, with one to spare; the slots get the rest of the terminal."""
+NARROW = 60
+"""In fewer columns there are no bars."""
 
 COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "paused": "yellow"}
 
@@ -25,27 +25,27 @@ def live(looks: Iterator[Json]) -> None:
     console = Console(stderr=True, highlight=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as view:
         for study in looks:
-            view.update(frame(study, console.height), refresh=True)
+            view.update(frame(study, console.height, console.width), refresh=True)
     console.print()
 
 
-def frame(study: Json, height: int = 24) -> RenderableType:
-    """The view as it stands, in no more than `height` lines."""
+def frame(study: Json, height: int = 24, width: int = 80) -> RenderableType:
+    """The view as it stands, in no more than `height` lines if that can be."""
     body = Table.grid(padding=(0, 1), expand=True)
     body.add_column(style="dim", no_wrap=True, width=7)
     body.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    body.add_row("trials", _bar(study["progress"]["trials"], _trials(study)))
-    body.add_row("steps", _bar(study["progress"]["steps"], _steps(study)))
+    for label, text in (("trials", _trials(study)), ("steps", _steps(study))):
+        body.add_row(label, text if width < NARROW else _bar(study["progress"][label], text))
     for label, text in _facts(study):
         body.add_row(label, text)
-    slots = _slots(study, max(1, height - FEW_LINES - body.row_count + 2))
+    slots = _slots(study, max(1, height - body.row_count - 2))  # the title, and a line to spare
     return Group(_title(study), body, *slots)
 
 
 def _title(study: Json) -> Table:
     left = study["progress"]["seconds_left"]
     time = f"{duration(study['wall_seconds'])} elapsed" + (f", about {duration(left)} left" if left else "")
-    title = Table.grid(expand=True)
+    title = Table.grid(padding=(0, 1), expand=True)
     title.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     title.add_column(justify="right", no_wrap=True)
     name = Text(study["study"], "bold")
@@ -64,18 +64,23 @@ def _bar(counts: Json, text: Text) -> Table:
 
 
 def _trials(study: Json) -> Text:
-    counts, text = study["counts"], Text(trials_done(study["progress"]).removesuffix("s").removesuffix(" trial"))
+    counts, trials = study["counts"], study["progress"]["trials"]
+    text = Text(fraction(trials))
     if counts["failed"]:
         text.append(f"  {counts['failed']} failed", "bold red")
     for state in ("running", "waiting", "cancelled"):
         if counts[state]:
             text.append(f"  {counts[state]} {state}")
+    if trials.get("resting"):  # a server of the version before says nothing
+        text.append(f"  {at_rungs(study['progress'])}")
     return text
 
 
 def _steps(study: Json) -> Text:
     steps = study["progress"]["steps"]
-    share = steps["done"] / steps["expected"] if steps["expected"] else 0
+    if not steps["expected"]:
+        return Text("none asked for" + ("" if study["state"] in FINAL else " yet"), "dim")
+    share = steps["done"] / steps["expected"]
     about = "about " if study["progress"]["rungs"] and study["state"] not in FINAL else ""
     return Text(f"{steps['done']}/{about}{steps['expected']}  {share:.0%}")
 
@@ -105,11 +110,10 @@ def _saved(study: Json) -> Text:
     cost = study["cost"]
     words = (("stopped_early", "by stopping early"), ("shared", "shared"), ("known", "known before"))
     parts = [f"{cost[name]} {text}" for name, text in words if cost[name]]
-    text = Text(f"{plural(cost['saved'], 'step')}" + (f": {', '.join(parts)}" if parts else " so far"))
-    if study["progress"]["rungs"] and study["state"] not in FINAL:
-        text.append("   what is stopped early counts at the end", "dim")
+    so_far = "" if study["state"] in FINAL else " so far"
+    text = Text(f"{plural(cost['saved'], 'step')}{so_far}" + (f": {', '.join(parts)}" if parts else ""))
     if cost["repeated"]:
-        text.append(f"   {cost['repeated']} repeated after accidents", "yellow")
+        text.append(f"   {cost['repeated']} repeated", "yellow")
     return text
 
 
@@ -117,7 +121,12 @@ def _best(study: Json) -> Text:
     found = study["best"]
     text = Text(f"{one_line(study['metric'])} ").append(number(found["value"]), "bold green")
     text.append(f"  trial {found['trial']} @ {found['steps']}  ")
-    return text.append(one_line(short_hp(found["hp"])), "dim")
+    return text.append(_spaced(f"{name}={short_sequence(value)}" for name, value in found["hp"].items()), "dim")
+
+
+def _spaced(parts: Iterable[str]) -> str:
+    """The parts on one line, further apart than their words."""
+    return "  ".join(map(one_line, parts))
 
 
 def decision(last: Json) -> str:
@@ -139,7 +148,7 @@ def _slots(study: Json, room: int) -> list[RenderableType]:
     shown = running if len(running) <= room else running[: room - 1]
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(style="cyan", no_wrap=True, min_width=7)
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=3, style="dim")
     table.add_column(ratio=1, max_width=30)
     table.add_column(no_wrap=True, justify="right")
@@ -151,8 +160,8 @@ def _slots(study: Json, room: int) -> list[RenderableType]:
 
 def _slot(run: Json) -> tuple[RenderableType, ...]:
     bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
-    values = "  ".join(f"{name} {text}" for name, text in run["forms"].items())
-    return one_line(run["slot"]), _served(run), one_line(values), bar, f"{run['step']}/{run['end']}"
+    values = _spaced(f"{name} {text}" for name, text in run["forms"].items())
+    return one_line(run["slot"]), _served(run), values, bar, f"{run['step']}/{run['end']}"
 
 
 def _served(run: Json) -> str:
@@ -161,4 +170,4 @@ def _served(run: Json) -> str:
         return "another study's"
     if run["trial_count"] == 1:
         return f"trial {run['trials'][0]}"
-    return f"{run['trial_count']} trials, {run['trials'][0]} first"
+    return f"trial {run['trials'][0]} and {run['trial_count'] - 1} more"

@@ -57,10 +57,15 @@ def imagined(
 def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     """Replayed here, from a log that `export` printed."""
     from app.domain.ids import StudyId
-    from app.events.export import parse
+    from app.events.export import NotALog, parse
     from app.scheduling.replay import replay
 
-    events = [event for _, event in parse(text.splitlines())]
+    try:
+        events = [event for _, event in parse(text.splitlines())]
+    except NotALog as error:
+        fail(f"{where}: {error}", USAGE)
+    if not events:
+        fail(f"{where} is empty: `stagetree export ID` prints a log", USAGE)
     found = replay(_numbered(events, study), StudyId(study), at=at)
     if study not in found.plan.studies:
         fail(f"{where} holds no study {study}: it has {', '.join(found.plan.studies) or 'none'}", NOT_FOUND)

@@ -16,6 +16,7 @@ from app.cli.following import checked, code_of, finish, print_study, say_what_is
 from app.cli.options import Changes, Output, Plain, Quiet, Server, Sinks, Slots, Store, StudyFile, StudyId, Trainers
 from app.cli.output import Format, print_json
 from app.cli.text import plural, without_secrets
+from app.cli.usage import finite
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents
@@ -29,6 +30,9 @@ Keep = Annotated[
     Path | None,
     typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there; by default .stagetree here."),
 ]
+COUNTING_SECONDS = 1.0
+"""How long a run may take to count what advice would save: `preview` takes longer."""
+
 Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in a temporary folder.")]
 
 
@@ -90,10 +94,12 @@ def run(
 
 def _print_advice(spec: StudySpec) -> None:
     """What would let its trials share more, before anything is trained."""
+    from app.simulation.preview import count_steps
     from stagetree.advice import advice
 
+    deadline = time.monotonic() + COUNTING_SECONDS
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    for sentence in advice(spec):
+    for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
         text = f"Advice: {sentence}."
         print(textwrap.fill(text, width) if width else text, file=sys.stderr)
 
@@ -210,7 +216,8 @@ def watch(
 def wait(
     id: StudyId,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long.")
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
     ] = None,
     server: Server = None,
     dir: Store = None,

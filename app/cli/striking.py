@@ -40,9 +40,11 @@ def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> N
 
 
 def _url(folder: Path | None) -> str:
+    from app.cli.exporting import check_database_is_named
     from app.settings import settings
 
     if folder is None:
+        check_database_is_named()
         return settings().database_url
     if not (file := folder.resolve() / "stagetree.db").exists():
         fail(f"{folder} holds no stagetree.db: is it the folder of an embedded stack?", USAGE)

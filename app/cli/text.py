@@ -14,14 +14,18 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud80
 around; and halves of characters, which cannot be written."""
 
 
+SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:pass|secret|token|key|credential)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
+
+
 def harmless(text: str) -> str:
     """The text with everything that a terminal would act on, or could not be written, spelled out."""
     return UNSAFE.sub(lambda found: _spelled(ord(found.group())), text)
 
 
 def without_secrets(text: str) -> str:
-    """The text with what stands before the @ of a URL left out: it may be a password."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
+    """The text without what stands before the @ of a URL, and without options of it that sound secret."""
+    text = re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
+    return SECRET_OPTION.sub(r"\1...", text)
 
 
 def one_line(text: str) -> str:
@@ -102,8 +106,17 @@ def plural(count: int, noun: str) -> str:
 
 
 def trials_done(progress: Json) -> str:
-    """23/40 trials."""
+    """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
     trials = progress["trials"]
-    if trials["expected"] is None:
-        return plural(trials["done"], "trial")
-    return f"{trials['done']}/{plural(trials['expected'], 'trial')}"
+    noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
+    return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials.get("resting") else "")
+
+
+def fraction(trials: Json) -> str:
+    """23/40, or 23 where nobody knows how many there will be."""
+    return f"{trials['done']}" if trials["expected"] is None else f"{trials['done']}/{trials['expected']}"
+
+
+def at_rungs(progress: Json) -> str:
+    """9 at rungs, of a tuner that has rungs."""
+    return f"{progress['trials']['resting']} {'at rungs' if progress['rungs'] else 'suspended'}"

@@ -106,6 +106,7 @@ class ReopenStudy:
 
     study: StudyId
     trials: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,10 +128,14 @@ class StudyResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReopened:
-    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands."""
+    """A completed study goes on with another `spec`: the same search with more trials. What was decided stands.
+
+    at: None in logs of before it was recorded.
+    """
 
     study: StudyId
     spec: Json
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

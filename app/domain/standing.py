@@ -138,6 +138,12 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
     return str(state)
 
 
+def rests(study: Study, trial: Trial, found: Standing) -> bool:
+    """Whether the trial waits for its tuner, at a rung or suspended: it may be asked for more, or not."""
+    is_judged = found.rung(trial.number) is not None or bool(_class(trial))
+    return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _could_go_on(study, trial)
+
+
 def _class(trial: Trial) -> str:
     """What the tuner takes the trial for, if it classifies trials."""
     return f", {trial.standing['class']}" if "class" in trial.standing else ""

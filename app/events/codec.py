@@ -25,7 +25,9 @@ def _name_intermediate(data: Data) -> Data:
 
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("CheckpointKept", "PlanOpened", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= dict.fromkeys(
+    ("CheckpointKept", "PlanOpened", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2
+)
 VERSIONS |= {"StageFailed": 3}
 """The schema version in which each type is written today."""
 
@@ -35,6 +37,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StudyCompleted", 1): lambda data: data | {"reason": {}},
+    ("StudyReopened", 1): lambda data: data | {"at": None},
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},
 }

@@ -8,7 +8,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Node
+from app.domain.search_plan import Node, Study
 from app.scheduling.tuners.samplers import NEEDED
 from app.simulation.simulator import Simulator
 from stagetree.advice import advice
@@ -30,6 +30,25 @@ def preview(
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
+
+    def count(other: StudySpec) -> int | None:
+        return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
+
+    previewed, makespan = _run(spec, slots, limits, is_over)
+    return {
+        "trials": len(previewed.trials),
+        "requested": previewed.requested,
+        "unique": previewed.unique,
+        "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
+        "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
+        "makespan_steps": round(makespan),
+        "slots": slots,
+        "advice": advice(spec, count),
+    }
+
+
+def _run(spec: StudySpec, slots: int, limits: Limits, is_over: Callable[[], bool]) -> tuple[Study, float]:
+    """The study after its run, and how long that took. Raises `PreviewTooLong`."""
     study = StudyId("preview")
     simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
     opened = e.PlanOpened(
@@ -40,16 +59,15 @@ def preview(
     previewed = simulator.plan.studies[study]
     if previewed.error is not None:
         raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
-    return {
-        "trials": len(previewed.trials),
-        "requested": previewed.requested,
-        "unique": previewed.unique,
-        "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
-        "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
-        "makespan_steps": round(makespan),
-        "slots": slots,
-        "advice": advice(spec),
-    }
+    return previewed, makespan
+
+
+def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:
+    """The different steps of a study; None where it is too large to be run through."""
+    try:
+        return _run(spec, 1, limits, is_over)[0].unique
+    except PreviewTooLong:
+        return None
 
 
 def unguided(spec: dict[str, Any]) -> dict[str, Any]:

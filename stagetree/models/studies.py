@@ -58,9 +58,12 @@ class UnderWay(Answer):
 
 
 class TrialsDone(Answer):
-    """Trials that wait for no result, and how many there will be; None where others say so."""
+    """Trials that came to a first result or to an end, which never get fewer; those of them that wait for their tuner,
+    which may ask for more of them; and how many there will be, None where others say so.
+    """
 
     done: int
+    resting: int = 0
     expected: int | None = None
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Bounds, Count, Model, check_bounds, common
+from stagetree.spec.fields import Bounds, Count, check_bounds, common
+from stagetree.spec.sentences import Part
 from stagetree.spec.tuners import KINDS
 
 KINDS_WITH = ("random", "grid", "sha", "asha", "hyperband", "async_hyperband", "median", "bandit")
@@ -15,7 +16,7 @@ KINDS_WITH = ("random", "grid", "sha", "asha", "hyperband", "async_hyperband", "
 each one's place in a population, or train what users asked for."""
 
 
-class StopHopeless(Model):
+class StopHopeless(Part):
     """The predictive termination criterion (Domhan et al. 2015, §4) beside the study's own tuner."""
 
     boundary: Count | None = common(

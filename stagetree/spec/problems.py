@@ -6,8 +6,8 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from stagetree.sequences import SequenceError, did_you_mean
-from stagetree.spec.errors import Problem, joined, shown
-from stagetree.spec.fields import OTHER_NAMES
+from stagetree.spec.errors import Problem, joined
+from stagetree.spec.sentences import sentence
 from stagetree.spec.trial import TrialSpec
 from stagetree.spec.tuners import KINDS
 from stagetree.where import WhereError
@@ -26,33 +26,13 @@ def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:
 
 
 def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
-    got = shown(detail["input"])
-    known = [field for field in owner.model_fields if field != "kind"]
     match detail["type"]:
-        case "extra_forbidden" if field := next((field for field in known if name in OTHER_NAMES.get(field, ())), ""):
-            return f"is another name for {field}, which is there already"
-        case "extra_forbidden":
-            return f"is not a field here: there are {', '.join(known)}{did_you_mean(name, known)}"
-        case "missing":
-            return f"is missing: {_description(owner, name)}"
         case "union_tag_not_found":
             return f"is missing: one of {', '.join(KINDS)}"
         case "union_tag_invalid":
             kind = detail["ctx"]["tag"]
             return f"must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
-        case "model_type":
-            return f"must be an object with {' and '.join(TrialSpec.model_fields)}, got {got}"
-        case _ if detail["loc"][-1] == "[key]":
-            return f"must be a string, as all keys, got {got}"
-        case _:
-            return f"must be {_description(owner, name)}, got {got}"
-
-
-def _description(owner: type[BaseModel], name: str) -> str:
-    for field, info in owner.model_fields.items():
-        if name in (field, *OTHER_NAMES.get(field, ())):
-            return str(info.description)
-    raise AssertionError(f"{owner.__name__} has no field {name}")
+    return sentence(detail, owner, name)
 
 
 def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[BaseModel], tuple[int | str, ...]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from stagetree.sequences import Sequence, parse
-from stagetree.spec.fields import Count, Model, Sequences
+from stagetree.spec.fields import Count, Sequences
+from stagetree.spec.sentences import Part
 
 
-class TrialSpec(Model):
+class TrialSpec(Part):
     """One trial: a configuration, and for how many steps to train it."""
 
     hp: Sequences = Field(description="an object from hyper-parameter to sequence")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
+from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values
 
 S = StudyId("s")
@@ -116,6 +118,16 @@ def test_wall_seconds_go_from_submission_to_the_end_or_to_now() -> None:
     assert views.study(plan, S, now=99.0)["wall_seconds"] == 1.0
 
 
+def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
+    """A study that was reopened the next day took a day."""
+    plan = plan_of(({"lr": 0.1}, 40))
+    spec = plan.studies[S].spec
+    fold([e.StudyCompleted(study=S, at=15.0), e.StudyReopened(study=S, spec=spec, at=86_000.0)], plan)
+    assert views.study(plan, S, now=86_002.0)["wall_seconds"] == 7.0
+    fold([e.StudyCompleted(study=S, at=86_003.0), e.StudyReopened(study=S, spec=spec)], plan)
+    assert views.study(plan, S, now=86_004.0)["wall_seconds"] == 9.0  # a log of before says nothing of the second
+
+
 @pytest.mark.parametrize(
     ("sequence", "number", "text"),
     [
@@ -137,6 +149,54 @@ def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -
     give(plan, c.CancelTrial(study=S, trial=1))
     assert [(stage["start"], stage["end"]) for stage in views.stage_tree(plan, plan.studies[S])["stages"]] == [(0, 40)]
     assert NodeId(shown["stages"][0]["node"]) in plan.nodes
+
+
+def test_trials_that_are_sent_on_stay_counted() -> None:
+    """The bar of a study under ASHA went from 9 of 12 back to 8."""
+    plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2)))
+    study, shown = plan.studies[S], []
+
+    def look() -> None:
+        shown.append(progress(plan, study, {})["trials"]["done"])
+
+    look()
+    for trial in (0, 1):
+        evaluate(plan, trial, 10, 0.5)
+        look()
+    give(plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),)))
+    look()
+    evaluate(plan, 0, 20, 0.6)
+    look()
+    give(plan, c.CancelStudy(study=S, at=11.0))
+    look()
+    assert shown == [0, 1, 2, 2, 2, 2]
+
+
+def test_a_whole_study_under_asha_never_goes_back() -> None:
+    """Trials done and the share of the steps, looked at after every event, and who rests at a rung."""
+    tuner = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
+    spec = {
+        "name": "n",
+        "trainer": "t",
+        "metric": "m",
+        "mode": "max",
+        "tuner": tuner,
+        "space": {"lr": {"uniform": [0, 1]}},
+    }
+    chance = Random(4)
+    simulator = Simulator(slots=3, measure=lambda node, step: {"m": chance.random()})
+    opened = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
+    simulator.give(c.SubmitStudy(plan=opened, study=S, spec=spec, at=0.0))
+    looks = []
+    while simulator.advance():
+        looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
+    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
+    done = [look["trials"]["done"] for look in looks]
+    steps = [look["steps"]["done"] for look in looks]
+    assert done == sorted(done) and done[-1] == 12
+    assert steps == sorted(steps) and steps[-1] == looks[-1]["steps"]["expected"]
+    resting = [look["trials"]["resting"] for look in looks]
+    assert max(resting) > 3 and resting[-1] == 0
 
 
 def test_steps_of_trials_that_failed_are_not_expected() -> None:

@@ -36,6 +36,7 @@ def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Wri
     assert "- 56  known from other studies" in said.out
     assert "0  run: 100% saved" in said.out
     assert "completed" in said.err
+    assert f"Sending the study to {served.url}, the server of STAGETREE_URL." in said.err
 
 
 def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: Write, done: Json) -> None:

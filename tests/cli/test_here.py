@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _below(folder: Path) -> Iterator[Path]:
+    """The folder and all there is in it: nobody else on the machine may read it."""
+    yield folder
+    yield from folder.rglob("*")
+
+
 def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, write: Write) -> None:
     ran = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     assert ran.code == 0
     assert "Kept in .stagetree (" in ran.err and "stagetree trials last" in ran.err
     found = ran.json
+    assert all(stat.S_IMODE(each.stat().st_mode) & 0o077 == 0 for each in [*_below(here / ".stagetree")])
     assert stagetree("trials", "last", "-o", "json").json == found["trials"]
     assert stagetree("studies", "--dir", ".stagetree", "-o", "json").json[0]["study"] == found["study"]
     assert stagetree("trial", "kept", 3).code == 0

@@ -31,7 +31,7 @@ def study(slots: int = 4, **fields: Any) -> Json:
 
 def drawn(study: Json, width: int, height: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
-    console.print(frame(study, height))
+    console.print(frame(study, height, width))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -46,6 +46,39 @@ def test_it_says_what_matters() -> None:
     text = "\n".join(drawn(study(), 80, 24))
     for part in ("about 0:02 left", "1/4", "2 failed", "2: 21/23", "40 shared", "trial 3 @ 40", "rank 5 of 9", "cpu3"):
         assert part in text
+    assert "trial 3 and 1 more" in text and "bs 64  lr 0.1" in text
+
+
+def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
+    """Of 40 trials under ASHA, with failures, rungs and steps that were repeated."""
+    cost = schemas.STUDY["cost"] | {"saved": 312, "stopped_early": 208, "shared": 104, "repeated": 12}
+    trials = {"done": 26, "resting": 19, "expected": 40}
+    progress = study()["progress"] | {"trials": trials, "steps": {"done": 133, "expected": 260}}
+    counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "stopped": 0, "cancelled": 0}
+    shown = drawn(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
+    assert shown[1].endswith("26/40  3 failed  4 running  10 waiting  19 at rungs")
+    assert shown[2].rstrip().endswith("133/about 260  51%")
+    assert shown[4].rstrip() == "saved   312 steps so far: 208 by stopping early, 104 shared   12 repeated"
+    assert [line for line in shown if "…" in line] == [shown[5]] and shown[5].startswith("best    val_accuracy 0.9889")
+
+
+def test_a_narrow_terminal_has_words_instead_of_bars() -> None:
+    shown = drawn(study(), 40, 12)
+    assert shown[1] == f"{'trials  1/4  2 failed  2 running  1 wait':.39}…"
+    assert "cpu3" in shown[-1]  # and lines for every slot, as far as there is room
+
+
+def test_before_anything_is_asked_for() -> None:
+    nothing = schemas.PROGRESS | {"steps": {"done": 0, "expected": 0}, "running": [], "seconds_left": None}
+    assert "none asked for yet" in drawn(study(progress=nothing), 80, 24)[2]
+
+
+def test_trials_that_may_go_on_are_said_to_be_tried() -> None:
+    """It said 9/12 trials, and then 8/12, when ASHA sent one on."""
+    trials = {"done": 23, "resting": 9, "expected": 40}
+    said = headline(study(progress=study()["progress"] | {"trials": trials}))
+    assert "23/40 trials tried, 9 at rungs" in said
+    assert "1/4 trials" in headline(study()) and "tried" not in headline(study())
 
 
 def test_slots_that_have_no_room_are_counted() -> None:

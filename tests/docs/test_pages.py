@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from app.api.application import make_app
 from app.cli import errors as exits
+from app.cli.commands import GROUPS
 from app.cli.commands import app as cli
 from app.settings import Settings
 from app.simulation.preview import preview
@@ -101,6 +102,15 @@ def test_every_option_is_described() -> None:
         for parameter in command.params:
             for option in parameter.opts:
                 assert not option.startswith("-") or f"`{option}" in text, f"{name} {option}"
+
+
+def test_commands_are_described_in_the_groups_of_the_help() -> None:
+    text = (DOCS / "command-line.md").read_text()
+    sections = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
+    for group, functions in GROUPS.items():
+        for function in functions:
+            name = function.__name__.replace("_", "-")
+            assert re.search(rf"^(\| |### )`stagetree {name}\b", sections[group], re.MULTILINE), (group, name)
 
 
 def test_exit_codes() -> None:

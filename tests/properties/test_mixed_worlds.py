@@ -84,7 +84,7 @@ class World:
             c.PauseStudy(study=study.id),
             c.ResumeStudy(study=study.id),
             c.ResumeStudy(study=study.id),
-            c.ReopenStudy(study=study.id, trials=self.rng.randint(1, 3)),
+            c.ReopenStudy(study=study.id, trials=self.rng.randint(1, 3), at=self.simulator.now),
             c.ApplyTunerActions(study=study.id, actions=()),
         ]
         if self.rng.random() < 0.03:

@@ -207,7 +207,7 @@ def test_a_reopened_study_keeps_its_promotions_and_widens_its_rungs() -> None:
     world.run()
     before = [line for line in replay(enumerate(world.events, 1), STUDY).history if line["kind"] != "complete"]
     steps = world.plan.studies[STUDY].executed
-    world.give(c.ReopenStudy(study=STUDY, trials=60))
+    world.give(c.ReopenStudy(study=STUDY, trials=60, at=0.0))
     world.run()
     study = world.plan.studies[STUDY]
     found = replay(enumerate(world.events, 1), STUDY)
@@ -227,7 +227,7 @@ def test_a_reopened_study_keeps_its_promotions_and_widens_its_rungs() -> None:
 def test_what_cannot_be_reopened(tuner: dict[str, Any], trials: int, sentence: str) -> None:
     world = simulator(spec(tuner))
     with pytest.raises(Conflict, match="only a completed study"):
-        world.give(c.ReopenStudy(study=STUDY, trials=trials))
+        world.give(c.ReopenStudy(study=STUDY, trials=trials, at=0.0))
     world.run()
     with pytest.raises(Refused, match=sentence):
-        world.give(c.ReopenStudy(study=STUDY, trials=trials))
+        world.give(c.ReopenStudy(study=STUDY, trials=trials, at=0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -56,3 +57,24 @@ def test_who_takes_the_advice_saves_what_it_says() -> None:
     assert before["advice"] and not after["advice"]
     assert before["requested"] == before["unique"]
     assert after["unique"] <= before["unique"] - (40 - 4)  # each of 40 trained its first step; 4 beginnings do now
+
+
+def test_what_is_saved_is_said_in_steps() -> None:
+    """The steps of the study as it is, and of one that lists beginnings and draws the rest half-way."""
+    before = preview(spec({"lr": decaying(uniform(0.1, 1))}), slots=1)
+    [said] = before["advice"]
+    found = re.search(r"if they part half-way, (\d+) steps instead of (\d+), (\d+)% less$", said)
+    assert found is not None
+    fewer, now, share = map(int, found.groups())
+    assert now == before["unique"] and fewer < 0.6 * now and share == round(100 * (1 - fewer / now))
+    parts = [{"steps": 16, "sequence": choice([0.1, 0.4, 0.7, 1.0])}, {"sequence": decaying(uniform(0.1, 1))}]
+    taken = preview(spec({"lr": {"family": "piecewise", "parts": parts}}), slots=1)
+    assert taken["advice"] == [] and abs(taken["unique"] - fewer) <= 16
+
+
+def test_steps_that_cannot_be_counted_are_not_said() -> None:
+    drawn = spec({"lr": decaying(uniform(0.1, 1))})
+    assert advice(drawn, lambda study: None) == advice(drawn)
+    assert advice(spec({"lr": uniform(0, 1)}, where="lr < 0.5"), lambda study: 10) == advice(
+        spec({"lr": uniform(0, 1)}, where="lr < 0.5")
+    )  # nothing is saved

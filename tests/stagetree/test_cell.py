@@ -23,6 +23,10 @@ def test_it_says_what_matters() -> None:
     text = shown()
     for part in ("elapsed, about 0:02 left", "2 failed", "step 2: 21/23", "rank 5 of 9, the best 3 go on", "cpu00"):
         assert part in text
+    trials = {"done": 23, "resting": 9, "expected": 40}
+    assert "23/40 <b style='color:red'>2 failed</b> 9 at rungs" in shown(
+        progress=schemas.PROGRESS | {"rungs": RUNGS, "trials": trials}
+    )
     assert "about" not in shown(state="completed", progress=schemas.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
 
 

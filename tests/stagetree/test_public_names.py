@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import stagetree
 from stagetree import Exponential, Space, SpaceError, StudySpec, choice, loguniform, randint, uniform
-from stagetree.spec import KINDS
+from stagetree.spec import KINDS, SpecError
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
 
@@ -78,6 +79,34 @@ def test_distributions_are_written_in_python() -> None:
 def test_a_tuner_is_written_in_python() -> None:
     tuner = stagetree.AshaTuner(num_trials=4, min_steps=1, max_steps=4, eta=2)
     assert StudySpec(**FIELDS, space={"lr": uniform(0, 1)}, tuner=tuner).to_json()["tuner"]["reduction_factor"] == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: stagetree.GridTuner(max_steps="x"),  # type: ignore[arg-type]
+            "max_steps: must be the number of steps to train each trial for, at least 1, got 'x'",
+        ),
+        (
+            lambda: stagetree.GridTuner(max_steps=4, max_stepz=3),  # type: ignore[call-arg]
+            "max_stepz: is not a field here: there are max_steps; did you mean max_steps?",
+        ),
+        (
+            lambda: stagetree.TrialsTuner(trials=[{"hp": {"lr": 0.1}, "steps": 0}]),  # type: ignore[list-item]
+            "trials[0].steps: must be the number of steps to train for, at least 1, got 0",
+        ),
+        (
+            lambda: stagetree.AshaTuner(num_trials=4, min_steps=1, max_steps=4, first=[{"lr": {"family": "cosin"}}]),
+            "first[0].lr.family: must be one of constant",
+        ),
+    ],
+)
+def test_a_tuner_that_cannot_be_says_what_would_be_right(make: Callable[[], object], sentence: str) -> None:
+    """It raised pydantic's own error, with a URL, where everything else raises a SpecError."""
+    with pytest.raises(SpecError) as raised:
+        make()
+    assert sentence in str(raised.value) and "pydantic" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_reopened_it_goes_on_without_what_ended_it() -> None:
     world = measured(0.5, *[0.9] * 20, patience=3, target=0.1)
     study = world.plan.studies[STUDY]
     assert study.ending["by"] == "patience"
-    world.give(c.ReopenStudy(study=STUDY, trials=12))
+    world.give(c.ReopenStudy(study=STUDY, trials=12, at=0.0))
     assert (study.ending, study.spec["target"]) == ({}, 0.1) and "patience" not in study.spec
     world.run()
     assert (study.state, len(study.trials)) == ("completed", 12)

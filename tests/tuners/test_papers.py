@@ -139,7 +139,7 @@ def test_a_reopened_async_hyperband_starts_as_many_as_it_is_told() -> None:
     tuner = {"kind": "async_hyperband", "num_trials": 6, "max_steps": 27, "min_steps": 1, "eta": 3, "brackets": 4}
     world = simulator(spec(tuner))
     world.run()
-    world.give(c.ReopenStudy(study=STUDY, trials=7))
+    world.give(c.ReopenStudy(study=STUDY, trials=7, at=0.0))
     world.run()
     assert len(world.plan.studies[STUDY].trials) == 7
 

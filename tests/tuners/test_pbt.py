@@ -176,7 +176,7 @@ def test_another_population_begins_where_slots_would_be_idle(populations: int) -
 def test_a_population_can_follow_when_the_study_is_over() -> None:
     world = simulator(spec(TEN), slots=4)
     world.run()
-    world.give(c.ReopenStudy(study=STUDY, trials=2))
+    world.give(c.ReopenStudy(study=STUDY, trials=2, at=0.0))
     world.run()
     study = world.plan.studies[STUDY]
     assert sum("exploits" not in trial.reason for trial in study.trials) == 20

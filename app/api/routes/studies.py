@@ -138,7 +138,7 @@ def resume_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
 @router.post(**_command("reopen", "Go on with a completed study"))
 def reopen_study(row: StudyRowDep, use: Use, write: WriterDep, num_trials: NumTrials) -> Json:
     """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
-    return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials))
+    return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials, at=use.clock()))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))

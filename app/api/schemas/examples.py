@@ -72,7 +72,7 @@ UNDER_WAY: Json = {
     "forms": {"bs": "64", "lr": "0.1"},
 }
 PROGRESS: Json = {
-    "trials": {"done": 1, "expected": 4},
+    "trials": {"done": 1, "resting": 0, "expected": 4},
     "steps": {"done": 82, "expected": 104},
     "seconds_left": 2.2,
     "rungs": [],

@@ -51,13 +51,20 @@ class UnderWay(BaseModel):
 
 
 class TrialsDone(BaseModel):
-    done: int = Field(description="trials that wait for no result")
+    done: int = Field(description="trials that came to a first result, or to an end; it never goes down")
+    resting: int = Field(
+        description="those of them that wait at a rung, or are suspended: their tuner may ask for more of them, or not"
+    )
     expected: int | None = Field(description="how many there will be; null where others say so")
 
 
 class StepsDone(BaseModel):
-    done: int = Field(description="different steps that are trained, those under way included")
-    expected: int = Field(description="how many there will be, by a forecast where a tuner stops trials early")
+    done: int = Field(
+        description="different steps that are trained, those under way included; fewer only when a worker is lost"
+    )
+    expected: int = Field(
+        description="how many there will be, by a forecast where a tuner stops trials early; more if it asks for more"
+    )
 
 
 class RungStanding(BaseModel):
@@ -121,7 +128,9 @@ class Study(BaseModel):
     cost: Cost
     merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
     gpu_seconds: float
-    wall_seconds: float = Field(description="from submission to the end, or to now")
+    wall_seconds: float = Field(
+        description="from submission to the end, or to now; not while it was over before it was reopened"
+    )
     submitted_at: float
     finished_at: float | None
     slots: Share

@@ -57,7 +57,7 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
         case c.ResumeStudy():
             return studies.resume(open_study_of(plan, study.id))
         case c.ReopenStudy():
-            return studies.reopen(study, command.trials, limits)
+            return studies.reopen(study, command.trials, command.at, limits)
         case c.CancelStudy():
             return studies.cancel(study, command.at)
         case c.CompleteStudy():

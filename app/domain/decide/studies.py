@@ -70,7 +70,7 @@ GROWS_BY = {
 """The tuners that may go on, and the field that says how far: none of their decisions would have differed."""
 
 
-def reopen(study: Study, more: int, limits: Limits) -> Iterator[e.Event]:
+def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
     tuner = study.spec["tuner"]
     if study.state != StudyState.COMPLETED:
         raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
@@ -81,7 +81,7 @@ def reopen(study: Study, more: int, limits: Limits) -> Iterator[e.Event]:
     if more > limits.trials:
         raise Refused(f"{field}: must be at most {limits.trials:,}, got {more}")
     spec = {name: value for name, value in study.spec.items() if name != study.ending.get("by")}
-    yield e.StudyReopened(study=study.id, spec={**spec, "tuner": {**tuner, field: more}})
+    yield e.StudyReopened(study=study.id, spec={**spec, "tuner": {**tuner, field: more}}, at=at)
 
 
 def close(study: Study, at: float) -> Iterator[e.Event]:

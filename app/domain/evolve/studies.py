@@ -35,8 +35,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _set_state(plan, event.study, StudyState.RUNNING)
         case e.StudyReopened():
             _set_state(plan, event.study, StudyState.RUNNING)
-            study = plan.studies[event.study]
-            study.spec, study.finished_at, study.ending = event.spec, None, {}
+            _go_on(plan.studies[event.study], event)
         case e.StudyCompleted():
             _finish(plan, event.study, StudyState.COMPLETED, event.at)
             plan.studies[event.study].ending = event.reason
@@ -56,6 +55,13 @@ def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
     """The study is in another state, and what is outstanding of it may be another."""
     plan.studies[study].state = state
     plan.touched.update(plan.studies[study].max_step_by_node)
+
+
+def _go_on(study: Study, event: e.StudyReopened) -> None:
+    """The study is not over any more; the time in between is none that it took."""
+    if study.finished_at is not None and event.at is not None:
+        study.idle_seconds += max(0.0, event.at - study.finished_at)
+    study.spec, study.finished_at, study.ending = event.spec, None, {}
 
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:

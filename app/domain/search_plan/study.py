@@ -69,6 +69,7 @@ class Study:
     max_step_by_node: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
     executed: the steps that were run for it; fresh: those of them that nobody had trained before.
+    idle_seconds: from each end of it until it was reopened.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it.
@@ -93,6 +94,7 @@ class Study:
     executed: int = 0
     fresh: int = 0
     gpu_seconds: float = 0.0
+    idle_seconds: float = 0.0
     deleted: bool = False
 
     @property
@@ -107,6 +109,11 @@ class Study:
         """Whether its `eval_every` asks for an evaluation at this step."""
         every: int | None = self.spec.get("eval_every")
         return every is not None and step % every == 0
+
+    def wall_seconds(self, now: float) -> float:
+        """From the submission to the end, or to now, without the time in which it was over before it was reopened."""
+        end = max(now, self.submitted_at) if self.finished_at is None else self.finished_at
+        return max(0.0, end - self.submitted_at - self.idle_seconds)
 
     @property
     def max_restarts(self) -> int:

@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 from stagetree.sequences import Sequence
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Model, Seed, Sequences, first_field, sampling_seed_field
+from stagetree.spec.fields import Seed, Sequences, first_field, sampling_seed_field
+from stagetree.spec.sentences import Part
 from stagetree.where import WhereError
 
 
@@ -36,7 +37,7 @@ def _kind_is_required(schema: dict[str, Any]) -> None:
     schema["required"] = ["kind", *schema.get("required", ())]
 
 
-class TunerSpec(Model):
+class TunerSpec(Part):
     """What all tuners have in common."""
 
     model_config = ConfigDict(json_schema_extra=_kind_is_required)
