@@ -165,7 +165,7 @@ def test_a_model_in_doubt_is_loaded_anew(cluster: Cluster) -> None:
 def test_each_stage_has_a_line_in_the_log_of_its_trial(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 2), ({}, 4)))
     cluster.run(study)
-    lines = [path.read_text() for path in sorted((cluster.folder / "logs" / study).iterdir())]
+    lines = [path.read_text() for path in sorted((cluster.folder / "logs" / study).glob("*.log"))]
     text = "".join(lines)
     assert text.count("--- stage of node") == 2
     assert "steps 0 to 2, slot gpu0" in text and "steps 2 to 4, slot gpu0" in text
