@@ -84,7 +84,7 @@ def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> No
     stage = {"slot": "gpu0", "study": tuned, "node": node, "start": 0, "end": 20, "step": 7}
     under_way = {**stage, "trials": [0, 1], "trial_count": 2, "forms": {"bs": "64", "lr": "0.1"}}
     assert shown["progress"] == {
-        "trials": {"done": 0, "expected": 2},
+        "trials": {"done": 0, "resting": 0, "expected": 2},
         "steps": {"done": 7, "expected": 60},
         "seconds_left": None,
         "rungs": [],

@@ -27,7 +27,7 @@ def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int
     study = world.plan.studies[STUDY]
     before, trials = list(study.history), len(study.trials)
     field = GROWS_BY[tuner["kind"]]
-    world.give(c.ReopenStudy(study=STUDY, trials=2 * tuner.get(field, 1)))
+    world.give(c.ReopenStudy(study=STUDY, trials=2 * tuner.get(field, 1), at=0.0))
     world.run()
     assert study.state == "completed" and study.history[: len(before)] == before
     assert len(study.trials) >= trials
@@ -39,4 +39,4 @@ def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int
 def test_the_others_say_so(tuner: dict[str, Any]) -> None:
     world = run(study_of(tuner, "apart"), 0)
     with pytest.raises(Conflict, match="cannot grow"):
-        world.give(c.ReopenStudy(study=STUDY, trials=100))
+        world.give(c.ReopenStudy(study=STUDY, trials=100, at=0.0))
