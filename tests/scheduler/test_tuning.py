@@ -58,7 +58,7 @@ def test_a_study_that_was_reopened_meanwhile_is_tuned_by_what_it_is_now() -> Non
     first.tick()
     scene.scheduler = scene.make_scheduler()
     scene.run()
-    write(scene, c.ReopenStudy(study=STUDY, trials=6))
+    write(scene, c.ReopenStudy(study=STUDY, trials=6, at=0.0))
     scene.scheduler = first
     scene.run()
     assert (scene.study().state, len(scene.study().trials)) == ("completed", 6)
