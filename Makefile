@@ -38,6 +38,9 @@ test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is instal
 night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling
 
+mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
+	@nice $(BIN)/python -m tools.mutants
+
 docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
@@ -52,4 +55,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu night docs check format
+.PHONY: help demo up test test-gpu night mutants docs check format

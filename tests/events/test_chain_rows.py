@@ -101,6 +101,15 @@ def test_marks_and_stop_reach_the_worker(rows: Transactions, lease: Lease) -> No
     rows.chains.ask_evaluation("unknown", [1])
 
 
+def test_each_chain_is_told_its_own(rows: Transactions, lease: Lease) -> None:
+    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    other = rows.chains.claim("d", "other", TTL)
+    rows.chains.ask_evaluation("c", [5])
+    rows.chains.ask_stop("d")
+    assert rows.chains.flags("c", lease.fence) == ChainFlags((5,), False)
+    assert rows.chains.flags("d", other.fence) == ChainFlags((), True)
+
+
 def test_marks_from_before_the_claim_come_with_the_lease(rows: Transactions) -> None:
     rows.chains.assign("c", "plan", "gpu0", {}, TTL)
     rows.chains.ask_evaluation("c", [5])

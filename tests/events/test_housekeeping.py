@@ -35,6 +35,14 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
     assert log.head() == 2  # a fact is never removed
 
 
+def test_a_scheduler_that_is_gone_is_forgotten_alone(rows: Transactions, clock: Clock) -> None:
+    rows.schedulers.ticked("one", "host", 1)
+    clock.at += 1
+    rows.schedulers.ticked("other", "host", 2)
+    rows.schedulers.forget("other")
+    assert rows.schedulers.last_tick() == clock.at - 1
+
+
 def test_what_is_young_or_live_stays(rows: Transactions, clock: Clock, timed: Database) -> None:
     SqlLog(timed).append("p", [FACT], expected=None, at=clock.at, key="k")
     rows.chains.assign("c", "p", "gpu0", {}, TTL)

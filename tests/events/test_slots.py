@@ -23,6 +23,7 @@ def test_slots_are_taken_over_and_seen(rows: Transactions, clock: Clock) -> None
         ("gpu1", "berta", "cuda:1", "host", 2, 1200.0),
     ]
     assert [row.name for row in rows.slots.free(50.0)] == ["gpu1"]
+    assert [row.name for row in rows.slots.alive(50.0)] == ["gpu1"]
     assert [row.name for row in rows.slots.alive(100.0)] == ["gpu0", "gpu1"]
 
 
@@ -69,6 +70,21 @@ def test_the_old_owner_is_refused(rows: Transactions, change: Callable[[Transact
     change(rows, "carla")
 
 
+OWN = {**LOST, "retire": lambda rows, owner: rows.slots.retire("gpu0", owner)}
+
+
+@pytest.mark.parametrize("change", OWN.values(), ids=OWN)
+def test_another_slot_of_the_same_owner_is_as_before(
+    rows: Transactions, clock: Clock, change: Callable[[Transactions, str], None]
+) -> None:
+    rows.slots.take("gpu2", "anna", instead_of=None, **HERE)
+    before, at_first = rows.slots.get("gpu2").model_dump(), rows.slots.get("gpu0")
+    clock.at += 1
+    change(rows, "anna")
+    assert rows.slots.get("gpu2").model_dump() == before
+    assert rows.slots.get("gpu0") != at_first
+
+
 def test_a_slot_says_what_its_worker_has_and_waits_for(rows: Transactions) -> None:
     rows.slots.describe("gpu0", "anna", trainers={"digits": "1"}, note="waits for the store")
     slot = rows.slots.get("gpu0")
@@ -100,12 +116,48 @@ def test_what_a_dead_process_left_on_its_slot_expires_at_once(rows: Transactions
     assert [row.chain for row in rows.chains.expired()] == ["c"]
 
 
+def test_what_is_over_on_a_slot_is_not_touched_by_who_takes_it(rows: Transactions, lease: Lease) -> None:
+    rows.chains.finish("c", lease.fence)
+    before = rows.chains.get("c").model_dump()
+    rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
+    assert rows.chains.get("c").model_dump() == before
+
+
 def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, lease: Lease) -> None:
     rows.slots.retire("gpu0", "anna")
     assert rows.chains.flags("c", lease.fence).stop
     assert rows.slots.get("gpu0") is None
     with pytest.raises(SlotTaken):
         rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+
+
+def test_a_retired_slot_gives_its_chain_the_time_to_stop(rows: Transactions, lease: Lease) -> None:
+    rows.slots.retire("gpu0", "anna")
+    assert rows.chains.expired() == []
+
+
+def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> None:
+    rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+    rows.slots.retire("gpu0", "anna")
+    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    assert not rows.chains.get("c").stop  # whoever is told so would have begun
+
+
+def test_a_retired_slot_lets_what_is_trained_be_saved(rows: Transactions, lease: Lease) -> None:
+    rows.chains.release("c", lease.fence, None)
+    before = rows.chains.get("c").model_dump()
+    rows.slots.retire("gpu0", "anna")
+    assert rows.chains.get("c").model_dump() == before
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_retired_slot_leaves_the_chains_of_others_alone(rows: Transactions, lease: Lease, begun: bool) -> None:
+    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    if begun:
+        rows.chains.claim("d", "berta", TTL)
+    before = rows.chains.get("d").model_dump()
+    rows.slots.retire("gpu0", "anna")
+    assert rows.chains.get("d").model_dump() == before
 
 
 def test_a_slot_is_retired_by_its_owner_only(rows: Transactions, lease: Lease) -> None:
@@ -116,6 +168,10 @@ def test_a_slot_is_retired_by_its_owner_only(rows: Transactions, lease: Lease) -
 
 
 def test_forgotten_slots_leave_their_chains_to_the_tick(rows: Transactions, lease: Lease) -> None:
+    rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    rows.chains.end("d")
+    before = rows.chains.get("d").model_dump()
     rows.slots.forget_all()
     assert rows.slots.all() == []
     assert [row.chain for row in rows.chains.expired()] == [lease.chain]
+    assert rows.chains.get("d").model_dump() == before  # what is over stays as it was

@@ -17,7 +17,7 @@ from app.domain.search_plan import SearchPlan
 from app.events import plans as module
 from app.events.codec import decode
 from app.events.database import Database, DatabaseUnavailable
-from app.events.log import EventLog, Idempotency, SqlLog, VersionConflict
+from app.events.log import Append, EventLog, Idempotency, SqlLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
 from app.events.rows import Fenced
@@ -106,6 +106,21 @@ def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
     with pytest.raises(VersionConflict):
         write(log, plans, decide, attempts=3)
     assert list(plans.get("p").studies) == ["s0", "s1", "s2"]
+
+
+def test_what_belongs_to_a_decision_is_done_also_where_nothing_is_recorded(log: EventLog) -> None:
+    done = list[str]()
+    assert write(log, Plans(log), lambda plan: [], alongside=lambda rows: done.append("alongside")) == []
+    assert done == ["alongside"]
+
+
+def test_where_nothing_is_to_be_written_the_log_is_not_asked() -> None:
+    class Silent(MemoryLog):
+        def write(self, append: Append) -> list[StoredEvent]:
+            raise AssertionError("nothing is to be written")
+
+    log = Silent()
+    assert write(log, Plans(log), lambda plan: []) == []
 
 
 def test_many_at_once_lose_nothing(log: EventLog) -> None:

@@ -62,6 +62,12 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
     assert received == [{"chain": 1}]
 
 
+def test_a_system_without_one_of_the_options_of_tcp_does_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = transport_options(5.0)["socket_keepalive_options"]
+    monkeypatch.delattr("socket.TCP_USER_TIMEOUT")
+    assert len(transport_options(5.0)["socket_keepalive_options"]) == len(every) - 1
+
+
 def wake_scheduler(url: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": "3"}
     command = [sys.executable, "-c", WAKES]

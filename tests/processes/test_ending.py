@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,3 +47,12 @@ def test_a_stack_that_was_not_started_can_be_stopped(tmp_path: Path) -> None:
         Embedded(folder, 1, ()).stop()
     Database(f"sqlite:///{tmp_path / 'stagetree.db'}").engine.connect().close()  # a file without tables
     Embedded(tmp_path, 1, ()).stop()
+
+
+def test_a_worker_that_ends_by_itself_is_named_with_its_log(tmp_path: Path) -> None:
+    workers = json.dumps({"gpu0": ["celery", "--version"]})
+    command = [sys.executable, "-P", "-m", "app.workers.prefork", str(tmp_path), workers]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert ended.stdout == f"gpu0 ended with exit code 0; its log is {tmp_path / 'gpu0'}.log\n"
+    assert (tmp_path / "gpu0.log").read_text()

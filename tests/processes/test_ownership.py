@@ -146,6 +146,12 @@ def test_locks_are_the_users_own(tmp_path: Path) -> None:
     lock.close()
 
 
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: os.stat(tmp_path).st_uid + 1)
+    with pytest.raises(SlotTaken, match="is another user's"):
+        SlotLock.acquire("gpu0", URL, str(tmp_path))
+
+
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     SlotLock.acquire("gpu0", URL, str(tmp_path / "one")).close()
     [file] = (tmp_path / "one").iterdir()

@@ -110,6 +110,94 @@ def test_a_worker_that_waits_for_its_next_message_is_not_to_blame() -> None:
     assert outcomes(scene) == ["undelivered"]
 
 
+def in_two_stages() -> tuple[Scene, str]:
+    """A worker that has begun the second of two stages, which ends at step 8."""
+    scene = Scene()
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": steps} for steps in (4, 8)]})
+    scene.scheduler.tick()
+    chain, _ = scene.claim()
+    done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
+    scene.record(chain, [done], lambda rows: rows.chains.advance(chain, 1, 1))
+    return scene, chain
+
+
+def test_a_worker_in_the_middle_of_its_second_stage_waits_for_nothing() -> None:
+    scene, chain = in_two_stages()
+    beat(scene, chain, 6)
+    scene.at += LEASE + 1
+    scene.touch("gpu0")
+    scene.scheduler.tick()
+    assert outcomes(scene) == ["interrupted"]
+
+
+def test_a_worker_that_is_saving_waits_for_nothing() -> None:
+    """Its last heartbeat was at the beginning of the stage that it has completed since."""
+    scene, chain = in_two_stages()
+    beat(scene, chain, 4)
+    done = e.StageCompleted(chain=chain, index=1, seconds=1.0)
+    scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))
+    scene.at += LEASE + 1
+    scene.touch("gpu0")
+    scene.scheduler.tick()
+    (ended,) = scene.events(e.ChainEnded)
+    assert ended == e.ChainEnded(chain=chain, outcome=ChainOutcome.INTERRUPTED)  # no step of it was lost
+
+
+def test_what_nobody_claimed_is_ended_by_a_scheduler_that_has_just_begun_to_look() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.at += LEASE + 1
+    scene.make_scheduler().tick()
+    assert outcomes(scene) == ["undelivered"]
+
+
+def test_a_chain_that_no_plan_knows_of_holds_up_nothing() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.register("gpu1")
+    with scene.records.write() as rows:
+        rows.chains.assign("ghost", "plan", "gpu1", {"stages": []}, 0.0)
+        rows.chains.claim("ghost", "anna", 0.0)
+    scene.at += 1.0
+    assert scene.scheduler.tick()
+
+
+def test_a_chain_that_another_scheduler_assigned_is_not_known_yet() -> None:
+    scene = Scene(slots=0)
+    scene.submit(ONE)
+    first = scene.scheduler
+    first.tick()
+    scene.register("gpu0")
+    scene.make_scheduler().tick()
+    scene.claim()
+    assert first.tick()
+
+
+def test_a_slot_that_has_a_chain_is_not_asked_to_take_another() -> None:
+    scene, _ = running()
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.5}, "steps": 9}]}, name="other")
+    scene.scheduler.tick()
+    scene.records.before_write = lambda append: pytest.fail("nothing can be assigned")
+    assert scene.scheduler.tick()
+
+
+def test_a_slot_that_was_taken_meanwhile_is_passed_over_and_the_others_get_work() -> None:
+    scene = Scene(slots=2)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (0.1, 0.2)]})
+
+    def take(append: object) -> None:
+        with scene.records.write() as rows:
+            free = [slot.name for slot in rows.slots.free(LEASE)]
+            if len(free) == 2 and len(scene.plan().nodes) == 2:
+                rows.chains.assign("other's", "elsewhere", free[0], {"stages": []}, LEASE)
+
+    scene.records.before_write = take
+    assert scene.scheduler.tick()
+    assert len(scene.slots_of()) == 1
+
+
 def test_a_slot_that_another_worker_took_lost_its_chain_at_once() -> None:
     scene, _ = running()
     scene.register("gpu0", "berta")

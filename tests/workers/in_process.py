@@ -33,6 +33,7 @@ class InProcess:
         self.not_exact: tuple[str, ...] = ()
 
     def log(self, path: Path, rows: Path | None = None) -> None:
+        self.do("log")
         self.logs.append(path)
 
     def build(

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from app.workers.slot import device as module
 from app.workers.slot.device import CPU, NoDevice, SlotDevice, device_of, gpus_of, visible_gpus
 
 LISTING = """\
@@ -40,3 +43,39 @@ def test_only_what_the_environment_lets_cuda_see_is_there(given: str, seen: list
 
 def test_a_gpu_that_is_divided_is_its_parts() -> None:
     assert gpus_of(LISTING) == ["MIG-c7f7", "MIG-1a2b", "1"]
+
+
+def nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which that is what `nvidia-smi` does."""
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
+def test_without_a_word_in_the_environment_the_driver_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listing").write_text(LISTING)
+    nvidia_smi(tmp_path, f"cat {tmp_path / 'listing'}", monkeypatch)
+    assert visible_gpus({}) == ["MIG-c7f7", "MIG-1a2b", "1"]
+
+
+def test_a_driver_that_does_not_answer_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.2)
+    nvidia_smi(tmp_path, "exec sleep 60", monkeypatch)
+    assert visible_gpus({}) == []
+
+
+def test_where_the_driver_cannot_be_asked_its_devices_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    devices = [path for path in Path("/dev").iterdir() if path.name.removeprefix("nvidia").isdigit()]
+    assert visible_gpus({}) == [str(number) for number, _ in enumerate(devices)]
+
+
+def test_an_entry_that_is_empty_hides_what_comes_behind_it() -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,,2"}) == ["0"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "NoDevFiles,1"}) == []
+
+
+def test_a_part_of_no_gpu_is_none() -> None:
+    assert gpus_of("  MIG 3g.20gb     Device  0: (UUID: MIG-c7f7)\nGPU 0: A100\nsomething else\n") == ["0"]

@@ -42,6 +42,20 @@ def test_what_was_set_aside_is_freed_with_its_last_reference(set_aside: None) ->
     assert gone() is None
 
 
+def test_what_outlives_less_than_a_full_pass_is_not_set_aside(set_aside: None) -> None:
+    gc.collect(0)
+    gc.collect(1)
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_full_pass_frees_garbage_before_it_sets_aside_what_is_left(set_aside: None) -> None:
+    thing = Thing()
+    thing.me, gone = thing, weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert gone() is None
+
+
 def test_new_garbage_is_freed(set_aside: None) -> None:
     thing = Thing()
     thing.me, gone = thing, weakref.ref(thing)

@@ -140,6 +140,71 @@ def test_a_slot_that_passes_its_test_is_back_at_once_the_first_time(database: Da
     cluster.close()
 
 
+SICK = 3
+"""So many failures on one slot put it in quarantine, if others get on."""
+
+
+def beside_a_sound_one(database: Database, tmp_path: Path, what_else: Callable[[Cluster, str], None]) -> Cluster:
+    """Two slots, of which gpu1 is sick, until its third failure was reported and what followed is over.
+
+    what_else: called before each failure of gpu1 with "fails", and before each start of a process there with "starts".
+    """
+    cluster = Cluster(database, tmp_path, slots=2)
+    sick(cluster, "gpu1")
+    fails = cluster.script
+
+    def script(name: str, process: InProcess, what: str, step: int) -> None:
+        if name == "gpu1" and what in ("train", "start"):
+            what_else(cluster, {"train": "fails", "start": "starts"}[what])
+        fails(name, process, what, step)
+
+    cluster.script = script
+    cluster.submit(spec(*(({"lr": lr / 100}, 4) for lr in range(1, 16))))
+    for _ in range(60):
+        if len(cluster.events(e.StageFailed)) >= SICK:
+            return cluster
+        cluster.round()
+    raise AssertionError("the sick slot does not fail")
+
+
+def test_a_slot_that_fails_its_test_stays_in_quarantine(database: Database, tmp_path: Path) -> None:
+    def fail_the_test(cluster: Cluster, what: str) -> None:
+        if what == "starts" and len(cluster.events(e.StageFailed)) >= SICK:
+            raise WarmFailed("the device is gone")
+
+    cluster = beside_a_sound_one(database, tmp_path, fail_the_test)
+    row = cluster.row("gpu1")
+    assert row is not None and row.quarantined_until is not None
+    cluster.close()
+
+
+def test_a_slot_that_passed_its_test_while_the_database_was_away_is_back_with_it(
+    database: Database, tmp_path: Path
+) -> None:
+    def lose_the_database(cluster: Cluster, what: str) -> None:
+        if what == "starts" and len(cluster.events(e.StageFailed)) >= SICK:
+            cluster.faults["gpu1"].away_for(5.0)
+
+    cluster = beside_a_sound_one(database, tmp_path, lose_the_database)
+    assert cluster.faults["gpu1"].refusals
+    row = cluster.row("gpu1")
+    assert row is not None and row.quarantined_until is None
+    cluster.close()
+
+
+def test_whether_others_get_on_is_not_guessed_while_the_database_is_away(database: Database, tmp_path: Path) -> None:
+    def lose_the_database(cluster: Cluster, what: str) -> None:
+        if what == "fails" and len(cluster.events(e.StageFailed)) == SICK - 1:
+            cluster.faults["gpu1"].away_for(5.0)
+
+    cluster = beside_a_sound_one(database, tmp_path, lose_the_database)
+    assert cluster.faults["gpu1"].refusals
+    row = cluster.row("gpu1")
+    assert row is not None and row.quarantined_until is None and row.note is None
+    assert [event.outcome for event in cluster.events(e.ChainEnded)].count("interrupted") == 0
+    cluster.close()
+
+
 def test_the_only_slot_is_never_in_quarantine_for_what_fails_on_it(cluster: Cluster) -> None:
     """Nobody else gets on, so it may well be the trials."""
     sick(cluster, "gpu0")
@@ -149,10 +214,13 @@ def test_the_only_slot_is_never_in_quarantine_for_what_fails_on_it(cluster: Clus
     assert row is not None and row.quarantined_until is None
 
 
-def test_a_slot_where_no_process_starts_is_put_in_quarantine_and_says_why(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    "problem", [WarmFailed("torch cannot be imported"), TrainerFailed("device", "torch cannot be imported", 0, "")]
+)
+def test_a_slot_where_no_process_starts_is_put_in_quarantine_and_says_why(cluster: Cluster, problem: Exception) -> None:
     def script(slot: str, process: InProcess, what: str, step: int) -> None:
         if what == "start":
-            raise WarmFailed("torch cannot be imported")
+            raise problem
 
     cluster.script = script
     study = cluster.submit(spec(({}, 4)))

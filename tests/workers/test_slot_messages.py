@@ -169,3 +169,17 @@ def test_each_stage_has_a_line_in_the_log_of_its_trial(cluster: Cluster) -> None
     text = "".join(lines)
     assert text.count("--- stage of node") == 2
     assert "steps 0 to 2, slot gpu0" in text and "steps 2 to 4, slot gpu0" in text
+
+
+def test_a_log_for_which_there_is_no_place_holds_up_nothing(cluster: Cluster) -> None:
+    (cluster.folder / "logs").write_text("no folder")
+    assert cluster.run(cluster.submit(spec(({}, 2), ({}, 4)))).executed == 4
+
+
+def test_a_log_that_cannot_be_opened_holds_up_nothing(cluster: Cluster) -> None:
+    def refuse() -> None:
+        raise PermissionError("not yours")
+
+    cluster.at("log", 0, refuse)
+    assert cluster.run(cluster.submit(spec(({}, 2)))).executed == 2
+    assert not cluster.events(e.StageFailed)

@@ -76,7 +76,7 @@ class Slots:
         gone = delete(SLOTS).where(SLOTS.c.name == name, SLOTS.c.owner == owner).returning(SLOTS.c.name)
         if self._session.execute(gone).one_or_none() is None:
             return
-        mine = update(CHAINS).where(CHAINS.c.slot == name, text(LIVE))
+        mine = update(CHAINS).where(CHAINS.c.slot == name)
         self._session.execute(mine.where(CHAINS.c.state == "ready").values(lease_until=0.0))
         self._session.execute(mine.where(CHAINS.c.state == "running").values(stop=True))
 

@@ -84,7 +84,7 @@ class Reaper:
     def _command(self, plan: SearchPlan, row: ChainRecord, outcome: ChainOutcome) -> c.LoseChain:
         """What is known of the stage under way: where its worker was heard of last, and the time it took."""
         chain = plan.chains.get(ChainId(row.chain))
-        if chain is None or chain.is_trained or row.state == ChainState.READY:
+        if chain is None or chain.is_trained:
             return c.LoseChain(chain=ChainId(row.chain), outcome=outcome)
         steps = max(0, row.step - chain.stages[chain.index].start)
         now = self._ports.clock()

@@ -74,11 +74,12 @@ class Tuning:
         for check in failing:
             self._end(stream, check)
         results = [self._tune_study(stream, name, driver, room) for name, driver in drivers.items()]
-        if failing or any(results):
+        has_changed = bool(failing) or any(results)
+        if has_changed:
             with self._ports.plans.holding(stream, fresh=False) as plan:
                 version = plan.version
         self._asked[stream] = (version, room)
-        return bool(failing) or any(results)
+        return has_changed
 
     def was_asked(self, stream: str, version: int, room: int) -> bool:
         """Whether nothing has changed for the tuners of a plan at that version. Needs no hold on the plan."""
@@ -89,7 +90,7 @@ class Tuning:
     def _failing(self, plan: SearchPlan, study: Study) -> c.CheckFailures | None:
         """What ends the study if its trials fail too much."""
         check = c.CheckFailures(study=study.id, at=self._ports.clock())
-        return check if study.failed and decide(plan, check) else None
+        return check if decide(plan, check) else None
 
     def _observing(self, stream: str, plan: SearchPlan) -> dict[StudyId, TunerDriver]:
         """The drivers of the running studies, which have noted what is new."""

@@ -1,0 +1,202 @@
+"""What a worker becomes by its queue: a slot, the scheduler, or nothing, with a sentence."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import nullcontext
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore
+from redis import ConnectionError as RedisError
+
+import app.workers
+from app.events.database import Database
+from app.events.records import SqlRecords
+from app.settings import settings
+from app.workers import process, signals
+from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler
+from app.workers.ownership import Ownership, SlotLock
+from app.workers.tasks import stage
+
+Monkeypatch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def here(sqlite_url: str, tmp_path: Path, monkeypatch: Monkeypatch) -> Iterator[None]:
+    """The settings of a machine without a GPU; heartbeats come every 50 ms."""
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", sqlite_url)
+    monkeypatch.setenv("STAGETREE_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "0.3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("app.workers.ownership.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(signals, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(process, "ownership", None)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+    celery.amqp.queues.select([SCHEDULER_QUEUE])
+
+
+@pytest.fixture
+def fresh() -> Iterator[ModuleType]:
+    """The module of a process that has just started."""
+    assert process.__spec__ is not None and process.__spec__.loader is not None
+    before, made = list(gc.callbacks), module_from_spec(process.__spec__)
+    process.__spec__.loader.exec_module(made)
+    yield made
+    gc.callbacks[:] = before
+    gc.unfreeze()
+
+
+def become(*queues: str) -> None:
+    """Start a worker on these queues."""
+    celery.amqp.queues.select(queues)
+    signals.check_queues(None)
+
+
+@pytest.fixture
+def records(sqlite_url: str) -> Iterator[SqlRecords]:
+    database = Database(sqlite_url)
+    yield SqlRecords(database)
+    database.dispose()
+
+
+@pytest.fixture
+def elsewhere(records: SqlRecords, tmp_path: Path) -> Ownership:
+    """A worker of another machine that has the slot cpu0."""
+    lock = SlotLock.acquire("cpu0", settings().database_url, str(tmp_path / "elsewhere"))
+    other = Ownership("cpu0", lock, lease_seconds=60.0, heartbeat_seconds=2.0)
+    with records.write() as rows:
+        assert other.take(rows, "cpu")
+    return other
+
+
+def test_one_worker_is_one_slot() -> None:
+    with pytest.raises(SystemExit, match="one worker is one slot, but the queues cpu0, cpu1 were given"):
+        become("cpu0", "cpu1")
+    assert process.ownership is None
+
+
+def test_the_scheduler_is_no_slot() -> None:
+    become(SCHEDULER_QUEUE)
+    assert process.ownership is None
+
+
+def test_a_queue_that_is_no_slot_is_refused() -> None:
+    with pytest.raises(SystemExit, match="queue nonsense is no slot"):
+        become("nonsense")
+    assert process.ownership is None
+
+
+def test_a_slot_without_its_gpu_is_refused() -> None:
+    with pytest.raises(SystemExit, match="slot gpu0 has no GPU"):
+        become("gpu0")
+    assert process.ownership is None
+
+
+def test_a_second_worker_is_told_another_name(tmp_path: Path) -> None:
+    lock = SlotLock.acquire("cpu0", settings().database_url, str(tmp_path / "locks"))
+    with pytest.raises(SystemExit, match=r"is taken by process .* give this worker another queue, such as .*-cpu0"):
+        become("cpu0")
+    lock.close()
+
+
+def test_a_worker_elsewhere_that_is_alive_is_not_replaced(
+    monkeypatch: Monkeypatch, records: SqlRecords, elsewhere: Ownership
+) -> None:
+    def beat(seconds: float) -> None:
+        with records.write() as rows:
+            rows.slots.touch("cpu0", elsewhere.owner)
+
+    monkeypatch.setattr("app.workers.signals.time.sleep", beat)
+    with pytest.raises(SystemExit, match="slot cpu0 is taken by process"):
+        become("cpu0")
+
+
+def test_a_worker_elsewhere_that_is_silent_is_waited_for_and_replaced(
+    records: SqlRecords, elsewhere: Ownership
+) -> None:
+    become("cpu0")
+    assert process.ownership is not None
+    with records.write() as rows:
+        assert process.ownership.take(rows, "cpu")  # at once: it was seen that nobody else has it
+
+
+def test_a_database_that_is_away_is_not_waited_for(monkeypatch: Monkeypatch) -> None:
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    settings.cache_clear()
+    become("cpu0")
+    assert process.ownership is not None
+
+
+# ------------------------------------------------------------------------------------------ what a process holds
+
+
+def test_a_process_that_is_no_slot_says_so(fresh: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match="listens to no slot's queue"):
+        fresh.slot()
+
+
+def test_a_process_that_became_nothing_ends(fresh: ModuleType) -> None:
+    fresh.close()
+
+
+def test_a_process_has_one_scheduler_and_one_notifier(fresh: ModuleType, monkeypatch: Monkeypatch) -> None:
+    made = list[Any]()
+
+    class Notifier:
+        def __init__(self, tell: Any) -> None:
+            made.append(tell)
+
+        def notify(self) -> None: ...
+
+    monkeypatch.setattr(fresh, "Notifier", Notifier)
+    fresh.notify()
+    fresh.notify()
+    assert len(made) == 1
+    assert fresh.ticking() is fresh.ticking()
+
+
+def test_a_tick_that_came_to_its_end_is_shown(fresh: ModuleType, records: SqlRecords) -> None:
+    fresh.ticking().tick()
+    with records.read() as rows:
+        assert rows.schedulers.last_tick() is not None
+
+
+@pytest.mark.parametrize(("error", "is_away"), [(RedisError("no broker"), True), (ValueError("strange"), False)])
+def test_only_a_broker_that_is_away_is_no_error(monkeypatch: Monkeypatch, error: Exception, is_away: bool) -> None:
+    def refuse() -> Any:
+        raise error
+
+    monkeypatch.setattr(celery, "connection_or_acquire", refuse)
+    with nullcontext() if is_away else pytest.raises(ValueError, match="strange"):
+        wake_scheduler()
+
+
+def test_the_folder_of_workers_is_celerys_application() -> None:
+    assert app.workers.celery is celery
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        app.workers.nonsense  # noqa: B018
+
+
+class Playing:
+    """A slot that says whether it ran a stage."""
+
+    def __init__(self, is_complete: bool) -> None:
+        self._is_complete = is_complete
+
+    def run_stage(self, chain: str, index: int) -> bool:
+        return self._is_complete
+
+
+def test_the_next_message_is_sent_only_after_a_stage_that_was_completed(monkeypatch: Monkeypatch) -> None:
+    monkeypatch.setattr(process, "slot", lambda: Playing(True))
+    stage("chain", 0)
+    monkeypatch.setattr(process, "slot", lambda: Playing(False))
+    with pytest.raises(Ignore):
+        stage("chain", 0)

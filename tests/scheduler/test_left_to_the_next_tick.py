@@ -1,0 +1,200 @@
+"""What a tick cannot do is said or left to the next one; the rest of the tick is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from scenes import LEASE, LOST_RACE, Scene, times
+
+from app.away import LostRace
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import ChainId, StudyId
+from app.domain.states import ChainOutcome
+from app.events.transact import Write, transact
+from app.scheduling.tuners.driver import make_driver
+from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS
+from stagetree.spec import SpecError, StudySpec
+
+ONE = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 10}]}
+
+
+def silent() -> tuple[Scene, str]:
+    """A scene in which a worker has begun a chain, and was not heard of for more than a lease."""
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    chain, _ = scene.claim()
+    scene.at += LEASE + 1
+    return scene, chain
+
+
+def outcomes(scene: Scene) -> list[str]:
+    return [event.outcome for event in scene.events(e.ChainEnded)]
+
+
+def test_who_is_heard_of_while_it_is_being_ended_goes_on() -> None:
+    scene, chain = silent()
+
+    def beat(append: object) -> None:
+        with scene.records.write() as rows:
+            rows.chains.heartbeat(chain, 1, LEASE, 6)
+
+    scene.records.before_write = beat
+    assert scene.scheduler.tick()
+    assert outcomes(scene) == []
+    with scene.records.read() as rows:
+        assert [row.chain for row in rows.chains.live()] == [chain]
+
+
+def test_a_chain_of_a_plan_that_cannot_be_folded_holds_up_nobody_else() -> None:
+    scene, _ = silent()
+    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    scene.records.log.append("plan", [unknown], expected=None, at=0.0)
+    scene.register("gpu1")
+    scene.submit(name="sound", plan="sound")
+    assert scene.scheduler.tick()
+    assert list(scene.scheduler.problems()) == ["plan"]
+    assert [slot for _, _, slot in scene.messages] == ["gpu1"]
+
+
+def test_a_chain_that_cannot_be_ended_for_lost_races_is_ended_at_the_next_tick() -> None:
+    scene, _ = silent()
+    scene.records.before_write = times(1000, LOST_RACE)
+    assert scene.scheduler.tick()
+    assert outcomes(scene) == []
+    scene.records.before_write = lambda append: None
+    scene.scheduler.tick()
+    assert outcomes(scene) == ["lost"]
+
+
+def test_a_look_that_lost_a_race_is_made_again() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.records.before_read = times(1, LostRace("a deadlock"))
+    assert not scene.scheduler.tick()
+    assert scene.scheduler.tick()
+    assert len(scene.messages) == 1
+
+
+def test_a_study_file_of_another_version_waits_alone_and_that_is_said() -> None:
+    unreadable = {StudyId("newer")}
+
+    def make(study: StudyId, spec: StudySpec) -> Any:
+        if study in unreadable:
+            raise SpecError([], "newer.yaml")
+        return make_driver(study, spec)
+
+    scene = Scene(make_driver=make)
+    scene.submit(name="newer")
+    scene.submit(name="known")
+    scene.run()
+    assert (scene.study("known").state, scene.study("newer").state) == ("completed", "running")
+    assert "this version does not read its study file" in scene.scheduler.problems()["newer"]
+    unreadable.clear()
+    scene.submit(ONE, name="later")  # the plan moves
+    scene.run()
+    assert scene.study("newer").state == "completed"
+    assert not scene.scheduler.problems()
+
+
+def test_a_plan_that_was_never_opened_holds_up_nobody() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    submitted = next(iter(scene.events(e.StudySubmitted)))
+    stray = replace(submitted, study=StudyId("stray"))
+    scene.records.log.append("odd", [stray], expected=None, at=0.0)
+    assert scene.scheduler.tick()
+    assert len(scene.messages) == 1
+
+
+def test_a_message_that_the_broker_did_not_take_again_is_not_counted_as_sent() -> None:
+    """Whoever was to send it again is gone: another scheduler does so at once."""
+    messages, refuse = list[str](), list[bool]()
+
+    def publish(chain: str, stages: int, slot: str) -> None:
+        if refuse:
+            raise OSError("no broker")
+        messages.append(chain)
+
+    scene = Scene(publish=publish)
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.at += DISPATCH_AGAIN_SECONDS + 1
+    refuse.append(True)
+    scene.scheduler.tick()
+    refuse.clear()
+    scene.make_scheduler().tick()
+    assert len(messages) == 2 and len({*messages}) == 1
+
+
+def test_a_scheduler_that_is_new_does_not_know_yet_what_chains_are_at() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    chain, _ = scene.claim()
+    with scene.records.write() as rows:
+        rows.chains.heartbeat(chain, 1, LEASE, 6)
+    assert scene.make_scheduler().tick()
+
+
+def told_while_tuners_are_asked(do: Callable[[Scene, str], None]) -> Scene:
+    """A tick in which a running chain is to hear of a step on its way, while this happens to it."""
+    scene = Scene(slots=2)
+    scene.submit({"kind": "external"}, name="own")
+    own = c.AddTrial(study=StudyId("own"), hp={"lr": {"family": "constant", "value": 0.1}}, steps=10)
+    write(scene, own)
+    scene.scheduler.tick()
+    chain, _ = scene.claim()
+    write(scene, replace(own, steps=4))
+    scene.submit(name="asked")
+
+    def happen(append: object) -> None:
+        scene.records.before_write = lambda append: None
+        do(scene, chain)
+
+    scene.records.before_write = happen
+    assert scene.scheduler.tick()
+    return scene
+
+
+def test_a_chain_that_ends_while_the_tuners_are_asked_is_told_nothing_any_more() -> None:
+    def end(scene: Scene, chain: str) -> None:
+        ended = e.ChainEnded(chain=ChainId(chain), outcome=ChainOutcome.STOPPED)
+        scene.record(chain, [ended], lambda rows: rows.chains.end(chain, 1))
+
+    scene = told_while_tuners_are_asked(end)
+    assert outcomes(scene) == ["stopped"]
+    scene.run()
+    assert scene.study("asked").state == "completed"
+
+
+def test_a_chain_that_is_trained_while_the_tuners_are_asked_is_told_nothing_any_more() -> None:
+    def complete(scene: Scene, chain: str) -> None:
+        done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
+        scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))
+
+    scene = told_while_tuners_are_asked(complete)
+    with scene.records.read() as rows:
+        (saving,) = [row for row in rows.chains.live() if row.state == "saving"]
+    assert not saving.extra_eval_steps and not saving.stop
+
+
+def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
+    """It was known before, and its work would come first."""
+    scene = Scene(slots=0)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 100}]}, "lame", "lame")
+    scene.scheduler.tick()
+    scene.records.log.append("lame", [e.ChainEnded(chain="nobody's", outcome="done")], expected=None, at=0.0)
+    scene.submit(name="sound", plan="sound")
+    scene.register("gpu0")
+    assert scene.scheduler.tick()
+    assert [event.slot for event in scene.events(e.ChainAssigned, "sound")] == ["gpu0"]
+
+
+def write(scene: Scene, command: c.AddTrial) -> None:
+    transaction = Write(stream="plan", decide=lambda plan: decide(plan, command), at=0.0)
+    transact(scene.records.log, scene.plans, transaction)

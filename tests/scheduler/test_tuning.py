@@ -1,0 +1,129 @@
+"""When tuners are asked, and by whom their studies are tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from scenes import Scene
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import StudyId
+from app.events.transact import Write, transact
+from app.scheduling.tuners.driver import make_driver
+
+STUDY = StudyId("study")
+FOUR = {"kind": "random", "num_trials": 4, "max_steps": 4}
+
+
+def write(scene: Scene, command: c.Command) -> None:
+    transaction = Write(stream="plan", decide=lambda plan: decide(plan, command), at=0.0)
+    transact(scene.records.log, scene.plans, transaction)
+
+
+def once(do: Callable[[], None]) -> Callable[[object], None]:
+    """Before the first write."""
+    left = [do]
+
+    def accident(append: object) -> None:
+        while left:
+            left.pop()()
+
+    return accident
+
+
+def test_a_study_that_is_paused_is_asked_for_nothing() -> None:
+    scene = Scene()
+    scene.submit(FOUR)
+    write(scene, c.PauseStudy(study=STUDY))
+    assert scene.scheduler.tick()
+    assert not scene.study().trials and not scene.messages
+
+
+def test_a_study_that_is_paused_while_its_tuner_thinks_is_paused_and_nothing_else() -> None:
+    scene = Scene()
+    scene.submit(FOUR)
+    paused = [e.StudyPaused(study=STUDY)]
+    scene.records.before_write = once(lambda: scene.records.log.append("plan", paused, expected=None, at=0.0) and None)
+    assert scene.scheduler.tick()
+    assert (scene.study().state, scene.study().trials) == ("paused", [])
+
+
+def test_a_study_that_was_reopened_meanwhile_is_tuned_by_what_it_is_now() -> None:
+    scene = Scene()
+    scene.submit(FOUR)
+    first = scene.scheduler
+    first.tick()
+    scene.scheduler = scene.make_scheduler()
+    scene.run()
+    write(scene, c.ReopenStudy(study=STUDY, trials=6, at=0.0))
+    scene.scheduler = first
+    scene.run()
+    assert (scene.study().state, len(scene.study().trials)) == ("completed", 6)
+
+
+def test_a_slot_that_is_new_is_given_trials_although_nothing_else_happened() -> None:
+    scene = Scene()
+    scene.submit(FOUR)
+    for _ in range(3):
+        scene.scheduler.tick()
+    scene.register("gpu1")
+    scene.register("gpu2")
+    scene.scheduler.tick()
+    assert sorted({*scene.slots_of()}) == ["gpu0", "gpu1", "gpu2"]
+
+
+def test_a_tuner_is_made_once_and_asked_when_something_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = list[StudyId](), list[StudyId]()
+
+    def make(study: StudyId, spec: object) -> object:
+        made.append(study)
+        driver = make_driver(study, spec)  # type: ignore[arg-type]
+        suggest = driver.suggest
+        driver.suggest = lambda room: (asked.append(study), suggest(room))[1]  # type: ignore[method-assign]
+        return driver
+
+    scene = Scene(make_driver=make)
+    scene.submit(FOUR)
+    for _ in range(3):
+        scene.scheduler.tick()
+    before = len(asked)
+    scene.scheduler.tick()
+    assert (len(made), len(asked)) == (1, before)
+
+
+def test_a_study_that_fails_too_much_is_given_nothing_more_in_the_same_tick() -> None:
+    scene = Scene(slots=2)
+    scene.submit(
+        {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (0.1, 0.2, 0.3)]}, max_failures=0
+    )
+    scene.scheduler.tick()
+    for _ in range(20):
+        scene.fail()
+        if scene.study().failed:
+            break
+        scene.scheduler.tick()
+    given = len(scene.slots_of())
+    scene.scheduler.tick()
+    assert scene.study().state == "failed"
+    assert len(scene.slots_of()) == given
+
+
+def test_a_study_that_moves_all_the_time_is_tuned_all_the_same() -> None:
+    """A user adds trials between any two attempts: some of them lost, it is decided while nobody can be faster."""
+    scene = Scene()
+    scene.submit({**FOUR, "num_trials": 40})
+    moves = iter(range(100))
+
+    def move(append: object) -> None:
+        hp = {"lr": {"family": "constant", "value": 1.0 + next(moves)}}
+        own = c.AddTrial(study=STUDY, hp=hp, steps=4)
+        plan = scene.plans.get("plan")
+        scene.records.log.append("plan", list(decide(plan, own)), expected=None, at=0.0)
+
+    scene.records.before_write = move
+    scene.scheduler.tick()
+    scene.records.before_write = lambda append: None
+    assert any(trial.hp["lr"]["value"] < 1.0 for trial in scene.study().trials)

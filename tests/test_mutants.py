@@ -1,0 +1,69 @@
+"""What `tools/mutants` takes out of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.mutants.changes import Mutant, mutants_of
+from tools.mutants.equivalent import EQUIVALENT
+from tools.mutants.tests_of import ExecutedLines
+
+ROOT = Path(__file__).parents[1]
+
+
+def mutants(folder: Path, source: str) -> list[Mutant]:
+    (folder / "some.py").write_text(source)
+    return list(mutants_of(folder, "some.py"))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("if a:\n    raise b", ["if False:\n    raise b"]),
+        ("if a:\n    b()", ["if True:\n    b()"]),
+        ("if a:\n    b()\nelse:\n    c()", []),
+        ("a = b and c", ["a = c and True", "a = b and True"]),
+        ("a = not b or c", ["a = c or False", "a = not b or False"]),
+        ("a = b or 1", []),
+        ("while a:\n    b()", ["while False:\n    b()"]),
+        ("while True:\n    b()", []),
+        ("a.where(b, c)", ["a.where(c)", "a.where(b)"]),
+        ("a.with_for_update()", ["a.where()"]),
+        ("a = [b for b in c if d]", ["a = [b for b in c]"]),
+        ("try:\n    a()\nexcept B:\n    c()", ["try:\n    a()\nexcept ():\n    c()"]),
+        ("match a:\n    case b if c:\n        d()", ["match a:\n    case b:\n        d()"]),
+    ],
+)
+def test_each_guard_is_taken_out_alone(tmp_path: Path, source: str, expected: list[str]) -> None:
+    assert [mutant.source for mutant in mutants(tmp_path, source)] == expected
+
+
+def test_a_mutant_knows_the_lines_of_its_guard(tmp_path: Path) -> None:
+    (mutant,) = mutants(tmp_path, "a = 1\nif (\n    a\n    == 2\n):\n    raise SystemExit\n")
+    assert [*mutant.lines] == [3, 4]
+
+
+def test_the_quickest_tests_of_a_line_come_first(tmp_path: Path) -> None:
+    (mutant,) = mutants(tmp_path, "if a:\n    raise b")
+    tests = ExecutedLines(
+        {"some.py": {1: {"slow", "quick", ""}, 2: {"other"}}}, {"slow": 9.0, "quick": 1.0, "other": 2.0}
+    )
+    assert tests.covering(mutant) == ["quick", "slow"]
+    assert tests.quick(mutant) == ["quick", "slow"]
+    tests.seconds["slow"] = 60.0
+    assert tests.quick(mutant) == ["quick"]
+    tests.seconds["quick"] = 50.0
+    assert tests.quick(mutant) == ["quick"]
+
+
+def test_a_line_that_an_import_executes_is_everybodys(tmp_path: Path) -> None:
+    (mutant,) = mutants(tmp_path, "if a:\n    raise b")
+    tests = ExecutedLines({"some.py": {1: {""}, 2: {"other"}}}, {"other": 2.0})
+    assert tests.covering(mutant) == ["other"]
+
+
+def test_what_is_said_to_be_equivalent_is_there() -> None:
+    files = {name.split()[0] for name in EQUIVALENT}
+    assert EQUIVALENT.keys() <= {mutant.name for file in files for mutant in mutants_of(ROOT, file)}

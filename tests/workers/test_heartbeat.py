@@ -1,0 +1,217 @@
+"""The heartbeat of a slot, by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faulty import Clock
+from stacks import wait_for
+
+from app.events.memory import MemoryRecords
+from app.events.rows import ChainFlags, SlotTaken
+from app.events.rows.ports import RowsPort
+from app.workers.slot import heartbeat as module
+from app.workers.slot.claim import Claim
+from app.workers.slot.heartbeat import Description, Heartbeat, Pulse
+
+LEASE = 60.0
+
+
+class Anna:
+    """Has gpu0, or takes it from nobody."""
+
+    slot, owner = "gpu0", "anna"
+
+    def __init__(self) -> None:
+        self.may_take = True
+
+    def take(self, rows: RowsPort, device: str) -> bool:
+        if not self.may_take:
+            return False
+        before = rows.slots.get(self.slot)
+        if before is not None:
+            raise SlotTaken("slot gpu0 is another's")
+        rows.slots.take(self.slot, self.owner, instead_of=None, device=device, host="here", pid=1)
+        return True
+
+
+class Beating:
+    """A slot without anything but its heartbeat."""
+
+    def __init__(self) -> None:
+        self.clock, self.anna = Clock(), Anna()
+        self.records = MemoryRecords(self.clock.now)
+        self.pulses = list[Pulse]()
+        self.looks, self.ends = list[int](), list[str]()
+        self.is_retiring, self.said = False, Description()
+        self.look: Callable[[], None] = lambda: None
+        self.heartbeat = Heartbeat(
+            self.anna,
+            "cpu",
+            self.records,
+            pulses=lambda: self.pulses,
+            describe=lambda: self.said,
+            is_retiring=lambda: self.is_retiring,
+            look=self._look,
+            on_taken=self.ends.append,
+            clock=self.clock.now,
+            lease_seconds=LEASE,
+            heartbeat_seconds=2.0,
+        )
+
+    def _look(self) -> None:
+        self.looks.append(1)
+        self.look()
+
+    def beat(self) -> None:
+        self.clock.wait(2.0)
+        self.heartbeat.round()
+
+    def row(self) -> Any:
+        with self.records.read() as rows:
+            return rows.slots.get("gpu0")
+
+    def begin(self, chain: str = "c") -> Claim:
+        """A chain in training."""
+        with self.records.write() as rows:
+            rows.chains.assign(chain, "plan", "gpu0", {}, LEASE)
+            lease = rows.chains.claim(chain, "anna", LEASE)
+        claim = Claim(chain, "plan", lease.fence)
+        self.pulses.append(Pulse(claim, 0))
+        return claim
+
+    def end(self, chain: str = "c") -> None:
+        with self.records.write() as rows:
+            rows.chains.end(chain)
+
+
+@pytest.fixture
+def beating() -> Beating:
+    made = Beating()
+    made.heartbeat.round()
+    return made
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLAG_SECONDS", 0.01)
+
+
+def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptureFixture) -> None:
+    beating = Beating()
+    beating.heartbeat.start()
+
+    def fail() -> None:
+        raise KeyError("strange")
+
+    beating.look = fail
+    wait_for("some rounds", lambda: len(beating.looks) > 4)
+    beating.look, beating.is_retiring = lambda: None, True
+    beating.heartbeat.close(60.0)
+    assert beating.row() is None  # its last round was a good one
+    assert "a round of the heartbeat of slot gpu0 failed" in caplog.text
+
+
+@pytest.mark.parametrize("is_beat", [True, False])
+def test_a_chain_that_was_ended_is_given_up(beating: Beating, is_beat: bool) -> None:
+    lost, other = beating.begin(), Claim("d", "plan", 1)
+    with beating.records.write() as rows:
+        rows.slots.take("gpu1", "anna", instead_of=None, device="cpu", host="here", pid=1)
+        rows.chains.assign("d", "plan", "gpu1", {}, LEASE)
+        rows.chains.claim("d", "anna", LEASE)
+        rows.chains.ask_stop("d")
+    beating.pulses.append(Pulse(other, 3))
+    beating.end()
+    if is_beat:
+        beating.beat()
+    else:
+        beating.heartbeat.round()
+    assert lost.over.is_set() and not other.over.is_set()
+    assert beating.heartbeat.flags == {"d": ChainFlags(stop=True)}
+
+
+@pytest.mark.parametrize("is_beat", [True, False])
+def test_nothing_is_asked_about_a_chain_that_is_over(beating: Beating, is_beat: bool) -> None:
+    beating.begin().over.set()
+    if is_beat:
+        beating.beat()
+    else:
+        beating.heartbeat.round()
+    assert beating.heartbeat.flags == {}
+
+
+def test_a_chain_is_not_given_up_as_long_as_its_next_message_may_come(beating: Beating) -> None:
+    claim = beating.begin()
+    since = beating.clock.now()
+    beating.pulses[:] = [Pulse(claim, 4, waits_since=since)]
+    beating.clock.wait(LEASE - 2.0)
+    beating.beat()
+    assert not claim.over.is_set()
+    beating.beat()
+    assert claim.over.is_set()
+
+
+def test_who_trains_for_long_waits_for_nothing(beating: Beating) -> None:
+    claim = beating.begin()
+    for _ in range(3):
+        beating.clock.wait(LEASE / 2)
+        beating.beat()
+    assert not claim.over.is_set()
+
+
+def test_whose_slot_was_taken_is_nothing_any_more(beating: Beating) -> None:
+    claim = beating.begin()
+    with beating.records.write() as rows:
+        rows.slots.take("gpu0", "berta", instead_of="anna", device="cpu", host="there", pid=2)
+    beating.beat()
+    assert claim.over.is_set() and beating.ends == ["slot gpu0 is another's"]
+    with beating.records.write() as rows:
+        rows.slots.retire("gpu0", "berta")
+    beating.beat()
+    assert beating.row() is None and len(beating.ends) == 1
+
+
+def test_a_slot_that_another_may_still_have_is_looked_at_again(beating: Beating) -> None:
+    with beating.records.write() as rows:
+        rows.slots.forget_all()
+    beating.anna.may_take = False
+    beating.beat()
+    assert beating.row() is None and not beating.heartbeat.is_taken
+    beating.anna.may_take = True
+    beating.beat()
+    assert beating.row().owner == "anna"
+
+
+def test_who_is_to_end_leaves_at_once_and_once(beating: Beating) -> None:
+    beating.is_retiring = True
+    beating.heartbeat.round()
+    assert beating.row() is None
+    with beating.records.write() as rows:  # the next one comes in between two beats
+        rows.slots.take("gpu0", "anna", instead_of=None, device="cpu", host="here", pid=2)
+    beating.heartbeat.round()
+    assert beating.row() is not None
+
+
+def test_what_a_slot_has_is_said_again_only_when_it_is_not_on_record(beating: Beating) -> None:
+    beating.said = Description({"toy": "1"}, "waits")
+    beating.beat()
+    assert (beating.row().trainers, beating.row().note) == ({"toy": "1"}, "waits")
+    with beating.records.write() as rows:  # as a chain that is given back does
+        rows.slots.quarantine("gpu0", "anna", seconds=60.0, reason="sick")
+    beating.beat()
+    assert beating.row().note == "sick"
+    with beating.records.write() as rows:
+        rows.slots.describe("gpu0", "anna", trainers={}, note="sick")
+    beating.beat()
+    assert (beating.row().trainers, beating.row().note) == ({"toy": "1"}, "waits")
+
+
+def test_who_begins_anew_says_again_what_it_has(beating: Beating) -> None:
+    beating.said = Description({}, "waits")
+    beating.beat()
+    with beating.records.write() as rows:
+        rows.slots.forget_all()
+    beating.beat()
+    assert beating.row().note == "waits"

@@ -1,0 +1,149 @@
+"""Checkpoints on their way to the store, and those inside a stage that make room, each without a slot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.domain import events as e
+from app.domain.ids import NodeId
+from app.events.database import DatabaseUnavailable
+from app.events.memory import MemoryRecords
+from app.events.rows.ports import RowsPort
+from app.workers.slot.checkpoint_store import CheckpointStore
+from app.workers.slot.claim import Claim
+from app.workers.slot.intermediates import IntermediateCheckpoints
+from app.workers.slot.notes import Notes
+from app.workers.slot.patience import Patience
+from app.workers.slot.saver import Saver
+from app.workers.state import State
+
+CLAIM = Claim("c", "plan", 1)
+
+
+class Refusing:
+    """A store that takes nothing, and deletes nothing."""
+
+    def write(self, key: str, parts: Any) -> None:
+        raise ConnectionError("no store")
+
+    def read(self, key: str) -> Iterator[bytes]:
+        raise ConnectionError("no store")
+
+    def delete(self, key: str) -> None:
+        raise ConnectionError("no store")
+
+
+def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver, Notes]:
+    notes = Notes()
+    return Saver(CheckpointStore(Refusing()), Patience(wait), notes, lambda: 0.0), notes
+
+
+def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
+    made, deleted = saver()[0], list[str]()
+    with caplog.at_level(logging.INFO):
+        made.delete(CLAIM, "key", lambda: deleted.append("key"))
+        assert made.drain(60.0)
+    assert "checkpoint key cannot be deleted: ConnectionError: no store; the scheduler will" in caplog.text
+    assert not deleted
+    made.close()
+
+
+def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
+    claim, stored = Claim("c", "plan", 1), list[object]()
+    made, notes = saver(lambda seconds: claim.over.set())
+    made.save(claim, "place", State.of(b"state"), lambda *found: stored.append(found))
+    assert made.drain(60.0)
+    assert not stored and notes.text is None
+    made.close()
+
+
+def test_what_comes_behind_the_end_of_its_chain_is_not_done() -> None:
+    claim, done = Claim("c", "plan", 1), list[str]()
+    made, _ = saver()
+    claim.over.set()
+    made.submit(claim, lambda: done.append("late"))
+    made.submit(CLAIM, lambda: done.append("mine"))
+    assert made.drain(60.0)
+    assert done == ["mine"]
+    made.close()
+
+
+# ------------------------------------------------------------------------------------- checkpoints inside a stage
+
+
+class Room:
+    """So many bytes, and an outbox and a saver that do at once what they are given."""
+
+    def __init__(self, limit: int) -> None:
+        self.records, self.is_away = MemoryRecords(lambda: 0.0), False
+        self.facts, self.deleted = list[e.Event](), list[str]()
+        self.intermediates = IntermediateCheckpoints(CLAIM, limit, self, self, self)  # type: ignore[arg-type]
+
+    @contextmanager
+    def read(self) -> Iterator[RowsPort]:
+        if self.is_away:
+            raise DatabaseUnavailable("away")
+        with self.records.read() as rows:
+            yield rows
+
+    def put(self, claim: Claim, facts: list[e.Event], then: Callable[[], None] = lambda: None) -> None:
+        self.facts += facts
+        then()
+
+    def submit(self, claim: Claim, do: Callable[[], None]) -> None:
+        do()
+
+    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+        self.deleted.append(key)
+        then()
+
+    def keep(self, step: int, node: str = "n") -> None:
+        """One more, of ten bytes."""
+        key = f"{node}{step}"
+        kept = e.CheckpointKept(node=NodeId(node), step=step, key=key, sha256="", size=10, intermediate=True)
+        self.intermediates.keep(kept, 0, ())
+
+    @property
+    def dropped(self) -> list[str]:
+        return [fact.key for fact in self.facts if isinstance(fact, e.CheckpointDropped)]
+
+
+def test_no_more_goes_than_must() -> None:
+    room = Room(30)
+    for step in range(1, 5):
+        room.keep(step)
+    assert room.dropped == room.deleted == ["n1"]
+
+
+def test_that_of_another_stage_stays() -> None:
+    room = Room(10)
+    room.keep(1, "trunk")
+    room.keep(5, "branch")
+    room.keep(6, "branch")
+    assert room.dropped == ["branch5"]
+
+
+def test_one_where_another_chain_begins_stays() -> None:
+    room = Room(10)
+    with room.records.write() as rows:
+        rows.slots.take("gpu1", "berta", instead_of=None, device="cpu", host="here", pid=1)
+        rows.chains.assign("d", "plan", "gpu1", {"resume": {"key": "n1"}}, 60.0)
+    for step in range(1, 4):
+        room.keep(step)
+    assert room.dropped == ["n2"]
+
+
+def test_while_that_is_not_known_all_stay() -> None:
+    room = Room(10)
+    room.is_away = True
+    for step in range(1, 4):
+        room.keep(step)
+    assert room.dropped == []
+    room.is_away = False
+    room.keep(4)
+    assert sorted(room.dropped) == ["n1", "n2", "n3"]

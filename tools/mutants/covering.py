@@ -1,0 +1,51 @@
+"""A plugin of pytest: which test executes which lines, in this process, and how long each takes.
+
+MUTANTS_MAP=FILE MUTANTS_SOURCE=FOLDER:FOLDER python -m pytest -p tools.mutants.covering ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+
+import coverage
+import pytest
+
+
+def _patterns(sources: str) -> list[str]:
+    return [source if source.endswith(".py") else f"{source}/*" for source in sources.split(os.pathsep)]
+
+
+MEASURED = coverage.Coverage(data_file=None, include=_patterns(os.environ["MUTANTS_SOURCE"]), config_file=False)
+MEASURED.start()
+
+seconds: dict[str, float] = defaultdict(float)
+failed: set[str] = set()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What is executed from here on is this test's."""
+    MEASURED.switch_context(item.nodeid)
+    result = yield
+    MEASURED.switch_context("")
+    return result
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    seconds[report.nodeid] += report.duration
+    if report.failed:
+        failed.add(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Write the map: for each file and line the tests that executed it."""
+    MEASURED.stop()
+    data = MEASURED.get_data()
+    here = os.getcwd() + os.sep
+    lines = {file.removeprefix(here): data.contexts_by_lineno(file) for file in data.measured_files()}
+    with open(os.environ["MUTANTS_MAP"], "w", encoding="utf-8") as file:
+        json.dump({"seconds": seconds, "failed": sorted(failed), "lines": lines}, file)

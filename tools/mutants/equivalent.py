@@ -1,0 +1,19 @@
+"""Guards that no test can miss, each with the reason: without them everything is as before, only slower or wordier."""
+
+from __future__ import annotations
+
+EQUIVALENT = {
+    "app/events/rows/chains.py _free: without: where SLOTS.c.name == slot": (
+        "a chain is given to one slot; its name is the key by which the row is found"
+    ),
+    "app/workers/scheduler/assignment.py assign: without: slots.free": "where no slot is free, nothing can be placed",
+    "app/workers/scheduler/flags.py _news: without: for ... if chain in plan.chains": (
+        "what was told to chains that are over only takes memory"
+    ),
+    "app/workers/scheduler/flags.py _tell: never: if not news": "a transaction that changes nothing",
+    "app/workers/scheduler/flags.py _flags: without: or before.stop": "a row never takes a stop back",
+    "app/workers/scheduler/outlook.py _take_in_progress: without: frontier.plan is plan": (
+        "the frontier of a plan that was folded anew is made anew in the same look"
+    ),
+}
+"""By the mutant's name: its file and function, and what was changed."""

@@ -1,0 +1,106 @@
+"""A process that runs tests in a copy of the tree, as often as asked, and has imported once what all of them need.
+
+Each run is a fork of it: what takes long to import is there, and the project's own modules are read anew. It reads
+`{"arguments": [...], "seconds": s, "environment": {...}}` from stdin, line by line, and answers with pytest's exit
+code, or null where the time was over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from typing import NoReturn
+
+import psutil
+from _pytest.config import default_plugins
+
+from tools.mutants.tests_of import SOURCES
+
+NEEDED = (
+    "pytest hypothesis torch numpy scipy.special sqlmodel alembic.command psycopg celery.canvas celery.signals psutil"
+    " kombu.transport.redis fsspec fastapi httpx2 redis pydantic_settings moto.server stagetree.spec stagetree.client"
+    " stagetree.torch_trainer stagetree.runtime.model stagetree.trainer_source app.domain.decide app.settings"
+    " app.scheduling.policies app.events.tables app.events.database"
+)
+"""What most tests import, and what imports nothing that is changed."""
+
+CHANGED = tuple(source.removesuffix(".py").replace("/", ".") for source in SOURCES)
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a run leaves behind becomes a child of this one
+    signal.signal(signal.SIGTERM, _end)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    for name in [*NEEDED.split(), *(f"_pytest.{name}" for name in default_plugins)]:
+        importlib.import_module(name)
+    assert not [name for name in sys.modules if name.startswith(CHANGED)], (
+        "what is changed must be imported by each run"
+    )
+    gc.freeze()  # no run looks again at what was there before it
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        answers.write(json.dumps(run(**wanted)) + "\n")
+
+
+def run(arguments: list[str], seconds: float, environment: dict[str, str]) -> int | None:
+    """The exit code of pytest in a fork; None when it took longer, and it and all it started were ended."""
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(environment)
+        _in_the_fork(arguments)
+    code = _wait(pid, time.monotonic() + seconds)
+    _end_all()
+    return code
+
+
+def _in_the_fork(arguments: list[str]) -> None:
+    code = 70
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        nowhere, log = os.open(os.devnull, os.O_RDONLY), os.open("run.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(nowhere, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        import pytest
+
+        code = int(pytest.main(arguments))
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def _end(*_: object) -> NoReturn:
+    _end_all()
+    os._exit(0)
+
+
+def _wait(pid: int, until: float) -> int | None:
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    return None
+
+
+def _end_all() -> None:
+    """End what the run left, until nothing is: orphans come to this process when those who started them end."""
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, 0)[0]:
+                pass
+
+
+if __name__ == "__main__":
+    main()

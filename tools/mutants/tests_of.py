@@ -1,0 +1,82 @@
+"""Which tests are to notice a mutant: those that execute its line, the quickest first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+from tools.mutants.changes import Mutant
+
+SOURCES = ("app/workers", "app/events/rows", "app/events/transact.py")
+"""What must have no guard that could go."""
+
+MEASURED = (
+    "tests/contract",
+    "tests/events",
+    "tests/workers",
+    "tests/scheduler",
+    "tests/simulation",
+    "tests/processes",
+    "tests/runtime",
+)
+"""The tests whose lines are known, one by one: they run what they test in their own process. On SQLite is enough."""
+
+SLOW = {
+    "app/events": ("tests/contract", "tests/events"),
+    "app/workers": ("tests/workers/test_slot_with_processes.py", "tests/runtime/test_process_endings.py"),
+    "app/workers/broker.py": ("tests/processes/test_broker.py",),
+    "app/workers/celery_app.py": ("tests/processes", "tests/e2e/test_outages.py"),
+    "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
+    "app/workers/prefork.py": ("tests/processes/test_ending.py", "tests/processes/test_ownership.py"),
+    "app/workers/process.py": ("tests/processes", "tests/e2e/test_workers.py"),
+    "app/workers/signals.py": ("tests/processes", "tests/e2e/test_workers.py"),
+    "app/workers/tasks.py": ("tests/processes",),
+    "app/workers/ticking.py": ("tests/processes",),
+}
+"""Further tests, by the beginning of a file's path, the longest of which counts: on PostgreSQL too, or in processes."""
+
+QUICK_SECONDS = 30.0
+"""The quickest tests of a mutant, as many as took so long when they were measured, are what it meets first."""
+
+
+@dataclass(slots=True)
+class ExecutedLines:
+    """For each file, which tests executed each line; and how long each took."""
+
+    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, written: Path) -> None:
+        """Take in what the plugin wrote. A test that failed on the tree as it is notices nothing."""
+        run = json.loads(written.read_text(encoding="utf-8"))
+        self.seconds |= {test: seconds for test, seconds in run["seconds"].items() if test not in run["failed"]}
+        for file, lines in run["lines"].items():
+            known = self.lines.setdefault(file, {})
+            for line, tests in lines.items():
+                known.setdefault(int(line), set()).update({*self.seconds, ""}.intersection(tests))
+
+    def covering(self, mutant: Mutant) -> list[str]:
+        """The tests that execute the guard, the quickest first; all of its file's, if it was executed by an import."""
+        lines = self.lines.get(mutant.file, {})
+        tests = set().union(*(lines.get(line, set()) for line in mutant.lines))
+        tests = set().union(*lines.values()) if tests == {""} else tests
+        return sorted(tests - {""}, key=lambda test: (self.seconds[test], test))
+
+    def quick(self, mutant: Mutant) -> list[str]:
+        """Those of them with which to begin."""
+        covering = self.covering(mutant)
+        spent = accumulate(self.seconds[test] for test in covering)
+        return [test for test, seconds in zip(covering, spent, strict=True) if seconds <= QUICK_SECONDS] or covering[:1]
+
+    def expected_seconds(self, tests: Iterable[str]) -> float:
+        """How long they took when they were measured."""
+        return sum(self.seconds.get(test, 0.0) for test in tests)
+
+
+def slow(file: str) -> tuple[str, ...]:
+    """The further tests of a file, for what the quick ones have not noticed."""
+    fitting = [name for name in SLOW if file.startswith(name)]
+    return SLOW[max(fitting, key=len)] if fitting else ()
