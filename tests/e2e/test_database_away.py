@@ -21,9 +21,11 @@ from app.events.tables import ChainRow
 
 Json = dict[str, Any]
 Outage = Callable[[], AbstractContextManager[None]]
+Submit = Callable[[], str]
+Moment = Callable[[Cluster, Outage, Submit], str]
 pytestmark = pytest.mark.usefixtures("whole")
 
-SLOT = "gpu0"
+SLOTS = ("gpu0", "gpu1")
 MOMENT = 0.5
 LONG = 30.0
 """Seven of the cluster's leases, and longer than any process waits for one answer."""
@@ -61,54 +63,64 @@ def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ moments of a chain
 
 
-def at_a_claim(cluster: Cluster, outage: Outage) -> None:
+def at_a_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The message that begins a chain arrives while the database is away."""
     with ExitStack() as away:
-        with halted(cluster):
+        with halted(cluster, *SLOTS):
+            study = submit()
             wait_for("a chain that is ready", lambda: chains(cluster, ChainState.READY))
             away.enter_context(outage())
         time.sleep(MOMENT)
+    return study
 
 
-def in_training(cluster: Cluster, outage: Outage) -> None:
+def in_training(cluster: Cluster, outage: Outage, submit: Submit) -> str:
+    study = submit()
     wait_for("a stage under way", lambda: [chain for chain in chains(cluster, ChainState.RUNNING) if is_inside(chain)])
     with outage():
         time.sleep(MOMENT)
+    return study
 
 
-def between_stages(cluster: Cluster, outage: Outage) -> None:
+def between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The message that begins the next stage arrives while the database is away."""
+    study = submit()
     first = wait_for("a chain of more stages", lambda: [c for c in chains(cluster, ChainState.RUNNING) if has_next(c)])
     with ExitStack() as away:
-        with halted(cluster):
+        with halted(cluster, first[0].slot):
             wait_for("the end of a stage", lambda: is_past(cluster, first[0]))
             away.enter_context(outage())
         time.sleep(MOMENT)
+    return study
 
 
-def while_saving_and_closing(cluster: Cluster, outage: Outage) -> None:
+def while_saving_and_closing(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """The last checkpoint of a chain is saved, and its last facts are stated, while the database is away."""
     with ExitStack() as away:
-        with cluster.fault("store", "freeze", SLOT):
+        with cluster.fault("store", "freeze", *SLOTS):
+            study = submit()
             wait_for("a chain that is being saved", lambda: chains(cluster, ChainState.SAVING))
             away.enter_context(outage())
         time.sleep(MOMENT)
+    return study
 
 
 @contextmanager
-def halted(cluster: Cluster) -> Iterator[None]:
-    """No message reaches the slot; what it has begun goes on."""
-    os.kill(cluster.processes[SLOT].pid, signal.SIGSTOP)
+def halted(cluster: Cluster, *slots: str) -> Iterator[None]:
+    """No message reaches these slots; what they have begun goes on."""
+    for slot in slots:
+        os.kill(cluster.processes[slot].pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(cluster.processes[SLOT].pid, signal.SIGCONT)
+        for slot in slots:
+            os.kill(cluster.processes[slot].pid, signal.SIGCONT)
 
 
 def chains(cluster: Cluster, state: ChainState) -> list[ChainRow]:
-    """Those of the slot that are in a state."""
+    """Those that are in a state."""
     with SqlRecords(cluster.database).read() as rows:
-        return [row for row in rows.chains.live() if (row.slot, row.state) == (SLOT, state)]
+        return [row for row in rows.chains.live() if row.state == state]
 
 
 def is_inside(chain: ChainRow) -> bool:
@@ -131,12 +143,11 @@ def is_past(cluster: Cluster, before: ChainRow) -> bool:
 # ------------------------------------------------------------------------------------------------ the tests
 
 
-def test_an_outage_at_each_moment_of_a_chain_costs_no_step(
-    cluster: Cluster, expected: list[Json], outage: Outage, request: pytest.FixtureRequest
+@pytest.mark.parametrize("moment", [at_a_claim, in_training, between_stages, while_saving_and_closing])
+def test_an_outage_at_a_moment_of_a_chain_costs_no_step(
+    cluster: Cluster, expected: list[Json], outage: Outage, moment: Moment, request: pytest.FixtureRequest
 ) -> None:
-    study = cluster.submit(grid(request.node.name, seconds=0.15))
-    for moment in (at_a_claim, in_training, between_stages, while_saving_and_closing):
-        moment(cluster, outage)
+    study = moment(cluster, outage, lambda: cluster.submit(grid(request.node.name, seconds=0.1)))
     check(cluster, study, expected)
     check_cost(cluster, study)
 
