@@ -84,4 +84,4 @@ def _npm() -> list[str] | None:
 
 
 if __name__ == "__main__":
-    sys.exit(_run(*sys.argv[1:]) if sys.argv[1:] else build())
+    sys.exit((_run(*sys.argv[1:]) if sys.argv[1:] else build()) or 0)

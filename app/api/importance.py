@@ -6,7 +6,9 @@ thousands of trials take milliseconds.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
+from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ TOO_FEW = f"Importance needs {FEWEST} trials with a result at least."
 def importance(columns: Mapping[str, Sequence[Any]], values: Sequence[float | None], mode: str) -> Json:
     """How much each `hp.` column has to do with the values, the most important first; the shares add up to 1.
 
-    Columns in which a trial has nothing, and those that never vary, are left out. `note` says why there is nothing.
+    Numbers that some trials do not have are taken by quarters, beside those that have none. `note` says why there is
+    nothing.
     """
     rows = [row for row, value in enumerate(values) if value is not None]
     varied = _varied(columns, rows)
@@ -47,9 +50,19 @@ def _varied(columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[s
     found: dict[str, list[Any]] = {}
     for name, column in columns.items():
         chosen = [column[row] for row in rows] if name.startswith("hp.") else []
-        if len({repr(value) for value in chosen}) > 1 and None not in chosen:
-            found[name] = chosen
+        if len({str(value) for value in chosen if value is not None}) > 1:
+            found[name] = _by_quarters(chosen) if None in chosen and _is_numeric(chosen) else chosen
     return found
+
+
+def _is_numeric(column: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in column if value is not None)
+
+
+def _by_quarters(column: Sequence[float | None]) -> list[str]:
+    """In which quarter of the numbers each lies, as text."""
+    bounds = quantiles([value for value in column if value is not None], n=4)
+    return [str(value if value is None else bisect(bounds, value)) for value in column]
 
 
 def _shares(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> dict[str, float]:
@@ -78,7 +91,7 @@ def _shares(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str)
 def _distribution(column: Sequence[Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in column):
+    if _is_numeric(column) and None not in column:
         low, high = min(column), max(column)
         return FloatDistribution(float(low), float(high), log=low > 0 and high / low > WIDE)
     return CategoricalDistribution(sorted({str(value) for value in column}))

@@ -26,7 +26,7 @@ export class Table {
   get varied(): string[] {
     return Object.keys(this.columns)
       .filter((name) => name.startsWith("hp."))
-      .filter((name) => new Set(this.columns[name]!.map((value) => JSON.stringify(value))).size > 1);
+      .filter((name) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1);
   }
 }
 

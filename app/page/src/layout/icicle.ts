@@ -1,4 +1,4 @@
-/** The tree by steps: each node a bar from its first step to its last, as high as it has trials, its children beside it. */
+/** The tree by steps: each node as high as it has trials there, lower where some have left, its children beside it. */
 import type { Tree } from "../types.ts";
 import { childrenOf } from "./rungtree.ts";
 
@@ -9,6 +9,9 @@ export interface Bar {
   x1: number;
   y0: number;
   y1: number;
+  /** How many trials take these steps. */
+  trials: number;
+  isFirst: boolean;
 }
 
 /** What is drawn of the part of the tree below `root`; below -1, all of it. */
@@ -26,11 +29,14 @@ export function icicle(tree: Tree, root: number): { bars: Bar[]; height: number;
       height = Math.max(height, y + nodes.trials[node]!);
       to = Math.max(to, nodes.end[node]!);
       const parts = exits(node);
-      let at = y;
-      for (const part of parts) {
-        push({ node, x0: nodes.start[node]!, x1: part.step, y0: at, y1: at + part.trials });
-        if (part.child >= 0) stack.push([part.child, at]);
-        at += part.trials;
+      let [from, left] = [nodes.start[node]!, nodes.trials[node]!];
+      for (const part of [...parts].reverse()) {
+        if (part.step > from) {
+          bars.push({ node, x0: from, x1: part.step, y0: y, y1: y + left, trials: left, isFirst: from === nodes.start[node] });
+          from = part.step;
+        }
+        left -= part.trials;
+        if (part.child >= 0) stack.push([part.child, y + left]);
       }
     }
     return height;
@@ -40,11 +46,6 @@ export function icicle(tree: Tree, root: number): { bars: Bar[]; height: number;
     const below = children[node]!.map((child) => ({ step: nodes.start[child]!, trials: nodes.trials[child]!, child }));
     const ends = leaving[node]!.map(([step, trials]) => ({ step, trials, child: -1 }));
     return [...below, ...ends].sort((a, b) => b.step - a.step || b.trials - a.trials);
-  };
-  const push = (bar: Bar) => {
-    const last = bars.at(-1);
-    if (last && last.node === bar.node && last.x1 === bar.x1 && last.y1 === bar.y0) last.y1 = bar.y1;
-    else if (bar.x1 > bar.x0) bars.push(bar);
   };
   if (root >= 0) return { bars, height: place([[root, 0]]), from: nodes.start[root]!, to };
   let y = 0;
@@ -65,8 +66,8 @@ function leavingOf({ count, trials }: Tree): [number, number][][] {
   return found.map((ends) => [...ends]);
 }
 
-/** The steps that sharing a node saved: all but one of its trials took none of them. */
+/** The steps that sharing a bar saved: all but one of its trials took none of them. */
 export function savedBy(tree: Tree, bar: Bar): number {
   const trained = Math.max(0, Math.min(bar.x1, tree.nodes.trained[bar.node]!) - bar.x0);
-  return (tree.nodes.trials[bar.node]! - 1) * trained;
+  return (bar.trials - 1) * trained;
 }

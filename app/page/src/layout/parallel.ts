@@ -3,7 +3,7 @@
 export interface Axis {
   name: string;
   title: string;
-  /** Where each trial crosses it, from 0 to 1; NaN where it has no value there. */
+  /** Where each trial crosses it, from 0 to 1; NaN where it has no value. */
   places: number[];
   ticks: { place: number; text: string }[];
 }

@@ -11,6 +11,8 @@ export interface Segment {
   x1: number;
   y1: number;
   trials: number;
+  /** Before the first measurement: that they are together is known, the value is not. */
+  isGuess: boolean;
 }
 
 export interface End {
@@ -42,14 +44,17 @@ export function rungTree(tree: Tree): Drawing {
   const drawing: Drawing = { segments: [], ends: [], points: [] };
   for (let node = 0; node < tree.count; node += 1) {
     const parent = nodes.parent[node]!;
-    const anchor = parent < 0 ? undefined : at(lines[parent]!, nodes.start[node]!);
+    const above = parent < 0 ? undefined : at(lines[parent]!, nodes.start[node]!);
+    const first = next[node];
+    const anchor = above ?? (first && { step: nodes.start[node]!, value: first.value });
+    const known = above ? -1 : (nodes.steps[node]![0] ?? Infinity);
     const line = [...(anchor ? [anchor] : []), ...pointsOf(tree, node, children[node]!, next, anchor)];
     lines.push(line);
     for (let index = 1; index < line.length; index += 1) {
       const [from, to] = [line[index - 1]!, line[index]!];
       const passing = countFrom(exits[node]!, to.step);
       if (passing > 0) {
-        drawing.segments.push({ node, x0: from.step, y0: from.value, x1: to.step, y1: to.value, trials: passing });
+        drawing.segments.push({ node, x0: from.step, y0: from.value, x1: to.step, y1: to.value, trials: passing, isGuess: to.step <= known });
       }
     }
     nodes.steps[node]!.forEach((step, index) => drawing.points.push([step, nodes.values[node]![index]!]));

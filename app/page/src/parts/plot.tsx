@@ -24,6 +24,10 @@ interface Props {
   marks?: { x: number; text: string }[];
   format?: (x: number) => string;
   range?: [number, number] | null;
+  /** Where the x axis begins at the latest. */
+  from?: number;
+  /** Told of the line under the pointer, with a point of it. */
+  onNear?: (line: number | null, x: number | null, y: number | null) => void;
   onPick?: (line: number) => void;
 }
 
@@ -57,7 +61,7 @@ function options(props: Props, width: number): uPlot.Options {
     cursor: { points: { size: 7 }, drag: { x: true, y: false }, focus: { prox: 24 } },
     focus: { alpha: 0.35 },
     scales: {
-      x: { time: false, distr: props.isLogX ? 3 : 1 },
+      x: { time: false, distr: props.isLogX ? 3 : 1, ...(props.isLogX ? {} : { range: (_, low, high) => (low === high ? [0, Math.max(1, high)] : [Math.min(low, props.from ?? low), high]) }) },
       y: { distr: props.isLogY ? 3 : 1, ...(props.range ? { range: props.range } : {}) },
     },
     axes: [
@@ -90,6 +94,7 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
   context.strokeStyle = palette.value.faint;
   context.fillStyle = palette.value.soft;
   context.font = `${11 * devicePixelRatio}px system-ui`;
+  context.textAlign = "left";
   context.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
   for (const mark of marks) {
     const x = plot.valToPos(mark.x, "x", true);
@@ -106,5 +111,12 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
 function listen(plot: uPlot, props: Props): void {
   let near: number | null = null;
   plot.hooks.setSeries = [(_, index) => void (near = index ?? null)];
+  plot.hooks.setCursor = [
+    () => {
+      const index = near ? plot.cursor.idxs?.[near] : null;
+      const isOn = near !== null && near > 0 && index !== null && index !== undefined;
+      props.onNear?.(isOn ? near! - 1 : null, isOn ? plot.data[0][index!]! : null, isOn ? (plot.data[near!]![index!] ?? null) : null);
+    },
+  ];
   plot.over.addEventListener("click", () => near !== null && near > 0 && props.onPick?.(near - 1));
 }

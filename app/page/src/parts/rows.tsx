@@ -4,16 +4,18 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 export const ROW_PIXELS = 30;
 const BEYOND = 8;
+const GAP_REM = 0.9;
 
 interface Props {
   count: number;
   label: string;
-  columns: string;
+  /** Of each column, in rem. */
+  widths: number[];
   head: ComponentChildren;
   row: (index: number) => ComponentChildren;
 }
 
-export function Rows({ count, label, columns, head, row }: Props) {
+export function Rows({ count, label, widths, head, row }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
@@ -23,6 +25,7 @@ export function Rows({ count, label, columns, head, row }: Props) {
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
+  const columns = widths.map((width, index) => (index + 1 < widths.length ? `${width}rem` : `minmax(${width}rem, 1fr)`));
   const first = Math.max(0, Math.floor(top / ROW_PIXELS) - BEYOND);
   const last = Math.min(count, Math.ceil((top + height) / ROW_PIXELS) + BEYOND);
   const shown = Array.from({ length: Math.max(0, last - first) }, (_, index) => first + index);
@@ -34,7 +37,7 @@ export function Rows({ count, label, columns, head, row }: Props) {
       aria-label={label}
       aria-rowcount={count + 1}
       tabIndex={0}
-      style={{ "--columns": columns, "--rows": String(count) }}
+      style={{ "--columns": columns.join(" "), "--width": `${widths.reduce((sum, width) => sum + width + GAP_REM, 0)}rem` }}
       onScroll={(event) => setTop(Math.floor(event.currentTarget.scrollTop / ROW_PIXELS) * ROW_PIXELS)}
     >
       <div role="rowgroup" class="head">

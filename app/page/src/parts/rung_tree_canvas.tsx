@@ -50,7 +50,7 @@ export function RungTreeCanvas(props: Props) {
     ],
     [most, isLog, domain],
   );
-  const order = useMemo(() => {
+  const ranked = useMemo(() => {
     const sign = props.mode === "min" ? 1 : -1;
     return [...drawing.ends].sort((a, b) => sign * (a.value - b.value));
   }, [drawing, props.mode]);
@@ -66,10 +66,11 @@ export function RungTreeCanvas(props: Props) {
       const [x, y] = scales(size);
       drawAxes(context, size, ink, { x, y, domain, most, isLog, rungs });
       const wide = Math.log2(1 + Math.max(...tree.nodes.trials, 1));
-      for (const segment of drawing.segments) {
+      for (const segment of order(drawing.segments, won)) {
         const isWon = won.has(segment.node);
         context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
         context.globalAlpha = lit.size && !lit.has(segment.node) ? 0.14 : isWon || colours ? 0.95 : 0.6;
+        if (segment.isGuess) context.globalAlpha *= 0.35;
         context.lineWidth = 1 + (Math.log2(segment.trials) / wide) * 11;
         context.lineCap = "round";
         context.beginPath();
@@ -86,8 +87,8 @@ export function RungTreeCanvas(props: Props) {
   const size = { width, height };
   const find = (px: number, py: number): Place | null => nearest(drawing, scales(size), px, py, width);
   const step = (by: number) => {
-    const index = place?.end ? order.findIndex((each) => each.trial === place.end!.trial) : -1;
-    const end = order[Math.max(0, Math.min(order.length - 1, index + by))];
+    const index = place?.end ? ranked.findIndex((each) => each.trial === place.end!.trial) : -1;
+    const end = ranked[Math.max(0, Math.min(ranked.length - 1, index + by))];
     const [x, y] = scales(size);
     if (end) setPlace({ x: x(end.step), y: y(end.value), width, end });
   };
@@ -120,6 +121,11 @@ export function RungTreeCanvas(props: Props) {
   );
 }
 
+/** The way of the best trial is drawn last, above the others. */
+function order(segments: Segment[], won: Set<number>): Segment[] {
+  return [...segments.filter((each) => !won.has(each.node)), ...segments.filter((each) => won.has(each.node))];
+}
+
 function Shared({ tree, segment }: { tree: Tree; segment: Segment }) {
   const { node, trials } = segment;
   const [start, end] = [tree.nodes.start[node]!, Math.min(tree.nodes.trained[node]!, segment.x1)];
@@ -138,7 +144,7 @@ function Shared({ tree, segment }: { tree: Tree; segment: Segment }) {
 }
 
 function clamped(scale: Scale, height: number): Scale {
-  return (value) => Math.max(TOP - 8, Math.min(height - BOTTOM + 8, scale(value)));
+  return (value) => Math.max(TOP - 4, Math.min(height - BOTTOM - 2, scale(value)));
 }
 
 /** The colour of what all trials through a node have in common. */
@@ -224,15 +230,29 @@ function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks):
   const { x, y, ink, lit, colours, states, best } = marks;
   context.textAlign = "center";
   context.font = `${marks.most > 500 ? 7 : 11}px system-ui, sans-serif`;
-  for (const end of ends) {
+  for (const end of [...ends].sort((a, b) => Number(a.trial === best) - Number(b.trial === best))) {
     const state = states[end.trial] ?? end.state;
     const isBest = end.trial === best;
-    context.globalAlpha = lit.size && !lit.has(end.node) ? 0.2 : 1;
+    context.globalAlpha = lit.size && !lit.has(end.node) && !isBest ? 0.2 : 1;
     context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
-    if (isBest) context.font = "bold 16px system-ui, sans-serif";
-    context.fillText(isBest ? "★" : (MARKS[state] ?? "●"), x(end.step), y(end.value) + 1);
-    if (isBest) context.font = `${marks.most > 500 ? 7 : 11}px system-ui, sans-serif`;
+    if (isBest) drawBest(context, x(end.step), y(end.value), end, ink);
+    else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
   }
+}
+
+/** The best trial by name, on paper of its own, so that it can be read above whatever ends there. */
+function drawBest(context: CanvasRenderingContext2D, x: number, y: number, end: End, ink: Palette): void {
+  const text = `trial ${end.trial}: ${number(end.value)}`;
+  context.font = "600 12px system-ui, sans-serif";
+  context.textAlign = "right";
+  context.lineWidth = 4;
+  context.strokeStyle = ink.paper;
+  context.strokeText(text, x - 12, y - 12);
+  context.fillText(text, x - 12, y - 12);
+  context.textAlign = "center";
+  context.font = "bold 18px system-ui, sans-serif";
+  context.strokeText("★", x, y + 1);
+  context.fillText("★", x, y + 1);
 }
 
 /** What is under the pointer: the end of a trial before a line. */

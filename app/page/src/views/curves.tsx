@@ -1,6 +1,7 @@
 /** Learning curves with rungs: the best twenty, those that train now, and those that are chosen. */
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
+import { number } from "../format.ts";
 import { pathOf } from "../layout/rungtree.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -20,6 +21,7 @@ export function Curves(props: ViewProps) {
   const tree = useAnswer<Tree>(about(study.study, "/tree", at));
   const table = useTable(study.study, at);
   const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
+  const [near, setNear] = useState("");
   const { x, y, value } = route.value.query;
   const shown = useMemo(() => (table.data ? wanted(table.data, study.mode, chosen.value) : []), [table.data, study.mode, chosen.value]);
   const lines = useMemo(() => (tree.data ? shown.map((trial, index) => line(tree.data!, trial, index, study.best?.trial ?? null)) : []), [tree.data, shown, study.best?.trial, palette.value]);
@@ -46,8 +48,13 @@ export function Curves(props: ViewProps) {
                 isLogX={x === "log"}
                 isLogY={y === "log"}
                 range={y === "log" ? null : range}
+                from={0}
+                onNear={(index, step, value) => setNear(index === null ? "" : `trial ${drawn[index]!.label}: ${number(value)} at step ${step}`)}
                 onPick={(index) => toggleChosen(Number(drawn[index]!.label))}
               />
+              <p role="status" class="near">
+                {near}
+              </p>
               <p class="quiet">
                 The best {Math.min(TOP, drawn.length)} of {table.data?.count ?? 0} trials, those that train now (dashed), and those that are chosen. Drag to look closer; double-click for
                 all; click a line to choose its trial.

@@ -1,7 +1,7 @@
 /** The rung ladder: a column a rung, its trials by rank, the line between those that went on and those that did not. */
 import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
-import { number, plural } from "../format.ts";
+import { MARKS, number, plural } from "../format.ts";
 import { edges, rowsOf, ROW, WIDTH, type Row } from "../layout/ladder.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
@@ -105,7 +105,9 @@ function Cell({ row, x, y, table }: { row: Row; x: number; y: number; table: Tab
       onClick={() => toggleChosen(row.trial)}
     >
       <span class="quiet">{row.rank}</span>
-      <span>{row.isPromoted ? "▸" : row.value === null ? "▲" : "✕"} {row.trial}</span>
+      <span>
+        {row.isPromoted ? "▸" : row.value === null ? "▲" : MARKS[String(table?.get(row.trial, "state"))]} {row.trial}
+      </span>
       <span class="n">{row.value === null ? "failed" : number(row.value)}</span>
     </button>
   );
@@ -116,7 +118,7 @@ function Told({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
   const history = useAnswer<History>(about(study.study, "/history", at));
   const events = useMemo(() => lastDecisions(history.data), [history.data]);
   const shown = chosen.value.filter((trial) => rungs.some((rung) => rung.trials.includes(trial)));
-  if (shown.length === 0) return <p class="quiet">Choose a trial to read why it went on, or did not.</p>;
+  if (shown.length === 0) return <p class="quiet told">Choose a trial to read why it went on, or did not.</p>;
   return (
     <ul class="told" aria-live="polite">
       {shown.map((trial) => (

@@ -94,7 +94,7 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree
     context.globalAlpha = lit.size && !lit.has(bar.node) ? 0.25 : 1;
     context.fillStyle = ink.line;
     rect(bar.x0, bar.x1);
-    context.fillStyle = tree.nodes.trials[bar.node]! > 1 ? ink.accent : ink.faint;
+    context.fillStyle = bar.trials > 1 ? ink.accent : ink.faint;
     if (trained > bar.x0) rect(bar.x0, Math.min(bar.x1, trained));
     context.fillStyle = ink.warm;
     for (const [from, to] of tree.nodes.running[bar.node]!) if (to! > bar.x0 && from! < bar.x1) rect(Math.max(from!, bar.x0), Math.min(to!, bar.x1));
@@ -107,7 +107,8 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree
 
 function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, bar: Bar, left: number, width: number, top: number, bottom: number): void {
   const forms = Object.entries(tree.forms[bar.node] ?? {}).map(([name, form]) => `${name} ${form}`);
-  const trials = tree.nodes.trials[bar.node]!;
+  const { trials } = bar;
+  if (!bar.isFirst) forms.length = 0;
   const text = [trials > 1 ? `${trials} trials` : "", ...forms].filter(Boolean).join(" · ");
   if (bottom - top < 13 || width < 30 || !text) return;
   context.save();
@@ -115,7 +116,7 @@ function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, bar:
   context.rect(left + 3, top, width - 8, bottom - top);
   context.clip();
   context.textAlign = "left";
-  context.fillStyle = tree.nodes.trained[bar.node]! > bar.x0 ? ink.paper : ink.ink;
+  context.fillStyle = trials > 1 && tree.nodes.trained[bar.node]! > bar.x0 ? ink.paper : ink.ink;
   context.fillText(text, left + 5, (top + bottom) / 2);
   context.restore();
 }
@@ -129,7 +130,7 @@ function About({ tree, bar }: { tree: Tree; bar: Bar }) {
       <b>
         steps {bar.x0} to {bar.x1}
       </b>{" "}
-      {plural(nodes.trials[node]!, "trial")}
+      {plural(bar.trials, "trial")}
       {saved > 0 && <p>shared: {plural(saved, "step")} saved</p>}
       <p>
         {nodes.trained[node]! > nodes.start[node]! ? `trained to step ${nodes.trained[node]}` : "not trained yet"}

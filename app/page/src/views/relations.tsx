@@ -14,7 +14,9 @@ import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
 import type { ViewProps } from "./study.tsx";
 
-const [TOP, BOTTOM, SIDE, HEIGHT] = [30, 14, 46, 380];
+const [TOP, BOTTOM, SIDE, HEIGHT] = [30, 44, 46, 400];
+/** Where trials cross an axis on which they have no value. */
+const NOTHING = -0.09;
 const MOST_LINES = 3000;
 
 export function Relations(props: ViewProps) {
@@ -140,13 +142,11 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
         context.strokeStyle = isIn && !Number.isNaN(share) ? colourScale(mode === "min" ? 1 - share : share) : ink.faint;
         context.globalAlpha = isIn ? (all > 300 ? 0.35 : 0.75) : 0.08;
         context.beginPath();
-        let isDown = false;
         axes.forEach((axis, index) => {
           const place = axis.places[row]!;
-          if (Number.isNaN(place)) return void (isDown = false);
-          if (isDown) context.lineTo(x(index, drawn.width), y(place));
-          else context.moveTo(x(index, drawn.width), y(place));
-          isDown = true;
+          const height = Number.isNaN(place) ? NOTHING : place;
+          if (index) context.lineTo(x(index, drawn.width), y(height));
+          else context.moveTo(x(index, drawn.width), y(height));
         });
         context.stroke();
       }
@@ -217,5 +217,6 @@ function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x
     context.strokeText(tick.text, x, y(tick.place) + 4, 90);
     context.fillText(tick.text, x, y(tick.place) + 4, 90);
   }
+  if (axis.places.some(Number.isNaN)) context.fillText("–", x, y(NOTHING) + 4);
   context.lineWidth = 1;
 }

@@ -11,7 +11,7 @@ const SETTLE_MILLISECONDS = 120;
 export function Scrubber({ history }: { history: History }) {
   const head = history.position;
   const [dragged, setDragged] = useState<number | null>(null);
-  const timer = useRef<ReturnType<typeof setTimeout>>();
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   const at = dragged ?? moment.value ?? head;
   const isPast = moment.value !== null || dragged !== null;
   const go = (position: number) => {

@@ -11,7 +11,13 @@ import { isDark, scale as colourScale, type Palette } from "../theme.ts";
 import type { Study, Timeline, Tree } from "../types.ts";
 import type { ViewProps } from "./study.tsx";
 
-const [LANE, NAME, TOP] = [34, 92, 22];
+const [NAME, TOP] = [92, 22];
+
+/** How high a lane is: fewer have more room. */
+function laneOf(slots: number): number {
+  return Math.max(30, Math.min(72, Math.round(420 / Math.max(1, slots))));
+}
+
 type Range = [number, number];
 
 export function SlotsView({ study, at }: ViewProps) {
@@ -52,7 +58,8 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
   const [over, setOver] = useState<{ x: number; y: number; width: number; span: number } | null>(null);
   const [size, setSize] = useState<Size>({ width: 600, height: 100 });
   const [from, to] = range ?? [0, shown.length];
-  const height = TOP + names.length * LANE + 4;
+  const lane = laneOf(names.length);
+  const height = TOP + names.length * lane + 4;
   const zoom = useCallback(
     (factor: number, share = 0.5) => {
       const middle = from + (to - from) * share;
@@ -75,7 +82,7 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
     [timeline, names, shown, trials, from, to, isDark.value],
   );
   const find = (px: number, py: number): number => {
-    const slot = names[Math.floor((py - TOP) / LANE)];
+    const slot = names[Math.floor((py - TOP) / lane)];
     if (slot === undefined || px < NAME) return -1;
     const { spans } = timeline;
     return spans.slot.findLastIndex((each, index) => each === slot && x(spans.begun_at[index]!, size.width) - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? timeline.at, size.width), x(spans.begun_at[index]!, size.width) + 2));
@@ -144,15 +151,16 @@ interface Drawn {
 
 function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: Drawn): void {
   const { timeline, names, shown, trials, x } = drawn;
+  const lane = laneOf(names.length);
   const { spans, marks } = timeline;
-  const row = new Map(names.map((name, index) => [name, TOP + index * LANE]));
+  const row = new Map(names.map((name, index) => [name, TOP + index * lane]));
   const most = Math.log2(1 + Math.max(1, ...trials.values()));
   context.textBaseline = "middle";
   names.forEach((name) => {
     const y = row.get(name)!;
     context.fillStyle = ink.line;
     context.globalAlpha = 0.45;
-    context.fillRect(NAME, y + 4, size.width - NAME - 4, LANE - 10);
+    context.fillRect(NAME, y + 4, size.width - NAME - 4, lane - 10);
     context.globalAlpha = 1;
     context.fillStyle = ink.ink;
     context.fillText(name, 0, y + 12, 56);
@@ -170,12 +178,12 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, draw
     const share = Math.log2(1 + (trials.get(spans.node[index]!) ?? 1)) / most;
     context.fillStyle = colourScale(0.75 - 0.75 * share);
     if (!spans.own[index]) context.fillStyle = ink.faint;
-    context.fillRect(left, y, width, LANE - 10);
-    if (!spans.own[index]) hatch(context, ink, left, y, width);
+    context.fillRect(left, y, width, lane - 10);
+    if (!spans.own[index]) hatch(context, ink, left, y, width, lane);
     const outcome = spans.outcome[index]!;
     if (!["done", "running", "stopped"].includes(outcome)) {
       context.fillStyle = ink.bad;
-      context.fillRect(right - 2, y - 2, 3, LANE - 6);
+      context.fillRect(right - 2, y - 2, 3, lane - 6);
       context.fillText("✕", right - 4, y - 4);
     }
   });
@@ -183,23 +191,23 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, draw
     const y = row.get(spans.slot[marks.span[index]!]!)!;
     context.fillStyle = ink.ink;
     if (marks.kind[index] === "evaluated") context.fillRect(x(at), y + 1, 1, 4);
-    else context.fillRect(x(at), y + LANE - 7, 1, 4);
+    else context.fillRect(x(at), y + lane - 7, 1, 4);
   });
   drawTimes(context, size, ink, drawn, shown);
   context.restore();
 }
 
-function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number): void {
+function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, lane: number): void {
   context.save();
   context.beginPath();
-  context.rect(left, top, width, LANE - 10);
+  context.rect(left, top, width, lane - 10);
   context.clip();
   context.strokeStyle = ink.paper;
   context.lineWidth = 2;
-  for (let x = left - LANE; x < left + width; x += 7) {
+  for (let x = left - lane; x < left + width; x += 7) {
     context.beginPath();
-    context.moveTo(x, top + LANE);
-    context.lineTo(x + LANE, top);
+    context.moveTo(x, top + lane);
+    context.lineTo(x + lane, top);
     context.stroke();
   }
   context.restore();

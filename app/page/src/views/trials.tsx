@@ -12,8 +12,9 @@ import { Chosen } from "./chosen.tsx";
 import type { ViewProps } from "./study.tsx";
 
 const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+const [NUMBER_REM, WORD_REM] = [5.5, 8];
 const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", trained: "steps", standing: "why" };
-const WIDTHS: Record<string, string> = { trial: "5rem", state: "7.5rem", standing: "minmax(18rem, 2fr)", value: "6.5rem", "best.value": "6.5rem" };
+const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 21, rung: 4, rank: 4, trained: 4 };
 
 export function Trials(props: ViewProps) {
   const answer = useTable(props.study.study, props.at);
@@ -55,14 +56,14 @@ function List({ study, table }: ViewProps & { table: Table }) {
       <Rows
         count={rows.length}
         label="Trials"
-        columns={["2rem", ...columns.map((name) => WIDTHS[name] ?? "minmax(5rem, 1fr)")].join(" ")}
+        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? (isNumeric(table, name) ? NUMBER_REM : WORD_REM))]}
         head={
           <>
             <span role="columnheader">
               <span class="hidden">chosen</span>
             </span>
             {columns.map((name) => (
-              <Heading key={name} name={name} sort={sort} order={order} />
+              <Heading key={name} name={name} sort={sort} order={order} isNumeric={isNumeric(table, name)} />
             ))}
           </>
         }
@@ -76,15 +77,27 @@ function useColumns(table: Table): string[] {
   const given = route.value.query["columns"];
   return useMemo(() => {
     const there = (name: string) => name in table.columns && table.columns[name]!.some((value) => value !== null);
-    return (given ? given.split(",") : [...FIXED.slice(0, -1), ...table.varied.slice(0, 8), "standing"]).filter(there);
+    return (given ? given.split(",") : [...FIXED, ...table.varied.slice(0, 12)]).filter(there);
   }, [table, given]);
 }
 
-function Heading({ name, sort, order }: { name: string; sort: string; order: (name: string) => void }) {
+interface HeadingProps {
+  name: string;
+  sort: string;
+  order: (name: string) => void;
+  isNumeric: boolean;
+}
+
+function isNumeric(table: Table, name: string): boolean {
+  const first = table.column(name).find((value) => value !== null);
+  return typeof first === "number";
+}
+
+function Heading({ name, sort, order, isNumeric }: HeadingProps) {
   const direction = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
   const arrow = { ascending: "▴", descending: "▾", none: "" }[direction];
   return (
-    <span role="columnheader" aria-sort={direction}>
+    <span role="columnheader" aria-sort={direction} class={isNumeric ? "n" : ""}>
       <button class="plain" onClick={() => order(name)} title={name}>
         {TITLES[name] ?? name.replace(/^hp\./, "")} {arrow}
       </button>
@@ -100,7 +113,7 @@ function Row({ study, table, row, columns }: { study: string; table: Table; row:
         <input type="checkbox" checked={isChosen} aria-label={`Choose trial ${row}`} onChange={() => toggleChosen(row)} />
       </span>
       {columns.map((name) => (
-        <span role="cell" key={name} class={typeof table.get(row, name) === "number" ? "n" : ""} title={cell(table.get(row, name))}>
+        <span role="cell" key={name} class={isNumeric(table, name) ? "n" : ""} title={cell(table.get(row, name))}>
           {content(study, table, row, name)}
         </span>
       ))}
