@@ -50,10 +50,14 @@ def asset(name: Asset) -> Response:
     return FileResponse(path, headers=HEADERS | {"Cache-Control": FOR_EVER})
 
 
+def why_missing() -> str:
+    """Why there is no page, as the build said."""
+    return PROBLEM.read_text(encoding="utf-8") if PROBLEM.is_file() else NEVER_BUILT
+
+
 def _missing() -> Response:
-    why = PROBLEM.read_text(encoding="utf-8") if PROBLEM.is_file() else NEVER_BUILT
     text = (
-        f"<h1>stagetree</h1><p>The page is missing here. {escape(why)}</p><p>The API is there: <a href='docs'>docs</a>"
+        f"<h1>stagetree</h1><p>The page is missing here. {escape(why_missing())}</p><p>But the <a href='docs'>API</a>"
     )
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>stagetree</title>'
     return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{text}</body></html>', 503, HEADERS)

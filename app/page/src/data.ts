@@ -39,6 +39,12 @@ export const happened = signal(0);
 const saved: Record<string, unknown> | null = readSaved();
 export const isReport = saved !== null;
 
+/** The study that a saved report is about. */
+export function savedStudy(): string {
+  const path = Object.keys(saved ?? {}).find((each) => each.startsWith("studies/")) ?? "";
+  return decodeURIComponent(path.slice("studies/".length).split("?")[0]!);
+}
+
 function readSaved(): Record<string, unknown> | null {
   const text = globalThis.document?.getElementById("answers")?.textContent;
   return text ? (JSON.parse(text) as Record<string, unknown>) : null;
@@ -48,10 +54,21 @@ export function address(path: string): string {
   return new URL(`api/v1/${path}`, document.baseURI.split("#")[0]).toString();
 }
 
+/** The events behind a position, of those that are in the file. */
+function savedEvents(saved: Record<string, unknown>, path: string): unknown {
+  const [, after] = /\/events\?after=(\d+)/.exec(path) ?? [];
+  if (after === undefined) return null;
+  const { items } = saved["events"] as { items: { position: number }[] };
+  const limit = Number(/limit=(\d+)/.exec(path)?.[1] ?? items.length);
+  return { items: items.filter((event) => event.position > Number(after) && event.position <= Number(after) + limit), next_cursor: null };
+}
+
 /** Ask once. Throws `Trouble`. */
 export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
   if (saved) {
     if (path in saved) return saved[path] as T;
+    const part = savedEvents(saved, path);
+    if (part) return part as T;
     throw new Trouble(404, "This is not part of the saved report.");
   }
   let answer: Response;
