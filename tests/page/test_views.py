@@ -97,7 +97,7 @@ def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page],
 
 def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
-    page.get_by_role("button", name="rank 12:").click()
+    page.get_by_role("button", name="rank 12 ").click()
     told = page.locator(".told").get_by_role("listitem").filter(has_text="stayed at rung 0: rank 12 of 12")
     expect(told).to_contain_text("event")
     told.get_by_role("link").click()

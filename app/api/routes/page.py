@@ -56,8 +56,7 @@ def why_missing() -> str:
 
 
 def _missing() -> Response:
-    text = (
-        f"<h1>stagetree</h1><p>The page is missing here. {escape(why_missing())}</p><p>But the <a href='docs'>API</a>"
-    )
+    why = escape(why_missing())
+    text = f"<h1>stagetree</h1><p>The page is missing here. {why}</p><p>The API is there: <a href='docs'>docs</a></p>"
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>stagetree</title>'
     return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{text}</body></html>', 503, HEADERS)
