@@ -12,9 +12,8 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from app.api import paging, reading
+from app.api import built, paging, reading
 from app.api.errors import Problem
-from app.api.routes import page
 from app.api.services import Services
 from app.domain.errors import Unknown
 from app.events.tables import StudyRow
@@ -34,9 +33,9 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 def report(use: Services, row: StudyRow) -> str:
     """The HTML. Raises `Problem` where the page was not built."""
-    index = page.BUILT / "index.html"
-    if not index.is_file():
-        raise Problem(503, f"The report is made of the page, and that is missing here. {page.why_missing()}")
+    index = built.index()
+    if index is None:
+        raise Problem(503, f"The report is made of the page, and that is missing here. {built.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
     said = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -84,9 +83,10 @@ def _events(use: Services, row: StudyRow) -> list[Json]:
 def _asset(text: str, kind: str) -> str:
     """The script or the style sheet that the page loads. Raises `Unknown` where it is of another build."""
     name = re.search(rf'"\./assets/([^"]+\.{kind})"', text)
-    if name is None:
+    path = built.asset(name[1]) if name else None
+    if path is None:
         raise Unknown(f"the page was built without a .{kind} file")
-    found = (page.BUILT / "assets" / name[1]).read_text(encoding="utf-8")
+    found = path.read_text(encoding="utf-8")
     return found.replace("</script", "<\\/script").strip()
 
 

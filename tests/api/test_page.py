@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.routes import page
+from app.api import built as files
+
+INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
+<script type="module" crossorigin src="./assets/index-1.js"></script></head><body></body>"""
 
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in the place of the built page."""
-    monkeypatch.setattr(page, "BUILT", tmp_path)
-    monkeypatch.setattr(page, "PROBLEM", tmp_path / "problem.txt")
+    monkeypatch.setattr(files, "BUILT", tmp_path)
     return tmp_path
 
 
@@ -46,3 +49,21 @@ def test_a_page_that_was_not_built_says_what_is_missing(http: TestClient, built:
     (built / "problem.txt").write_text("no <network>")
     answer = http.get("http://test/")
     assert answer.status_code == 503 and "no &lt;network&gt;" in answer.text and "docs" in answer.text
+
+
+def test_a_report_holds_the_page_and_its_answers(http: TestClient, tuned: str, built: Path) -> None:
+    (built / "assets").mkdir()
+    (built / "index.html").write_text(INDEX)
+    (built / "assets" / "index-1.js").write_text("/* </script> */")
+    (built / "assets" / "index-1.css").write_text("p {}")
+    answer = http.get(f"/studies/{tuned}/report")
+    assert answer.headers["Content-Disposition"].endswith(f'{tuned}.html"')
+    assert answer.text.count("</script>") == 2 and "p {}" in answer.text and "src=" not in answer.text
+    said = json.loads(answer.text.partition('id="answers">')[2].partition("</script>")[0])
+    assert said[f"studies/{tuned}/trials:columns"] == http.get(f"/studies/{tuned}/trials:columns").json()
+    assert said[f"studies/{tuned}/trials/1"]["trial"] == 1
+
+
+def test_there_is_no_report_without_a_page(http: TestClient, tuned: str, built: Path) -> None:
+    answer = http.get(f"/studies/{tuned}/report")
+    assert answer.status_code == 503 and "make page" in answer.json()["detail"]
