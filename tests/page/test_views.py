@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import PAGE
 from playwright.sync_api import Page, expect
 from stacks import ROOT, Service
 from toys import grid
 
+PAGE = ROOT / "app" / "page"
 VIEWS = {
     "": "Best trial",
     "rung-tree": "Rung tree",
