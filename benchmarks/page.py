@@ -20,7 +20,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from random import Random
 from typing import Any
 
@@ -36,6 +35,7 @@ from app.events.log import SqlLog
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
+BATCH = 50
 STUDY, STREAM, PORT = "scale", "simulated", 8199
 URL = f"http://127.0.0.1:{PORT}"
 SPACE = {f"p{number}": {"uniform": [0.0, 1.0]} for number in range(20)}
@@ -53,7 +53,7 @@ VIEWS = {
 }
 """Each with what it shows when it is there."""
 
-PATHS = ("?trials=false", "/history", "/tree", "/rungs", "/trials:columns")
+PATHS = ("?trials=false", "/history", "/tree", "/rungs", "/trials:columns?digits=6")
 SCROLL = """async () => {
   const rows = document.querySelector('.rows'), frames = [];
   let last = performance.now();
@@ -93,11 +93,11 @@ def fill(url: str, trials: int) -> Database:
     simulator.run()
     database = Database(url)
     database.create()
-    log, version = SqlLog(database), 0
-    for at, group in groupby(simulator.log(), key=lambda recorded: recorded.at):
-        events = [recorded.event for recorded in group]
-        log.append(STREAM, events, expected=version, at=at)
-        version += len(events)
+    log = SqlLog(database)
+    recorded = simulator.log()
+    for first in range(0, len(recorded), BATCH):
+        batch = recorded[first : first + BATCH]
+        log.append(STREAM, [each.event for each in batch], expected=first, at=batch[0].at)
     return database
 
 
@@ -172,7 +172,9 @@ def renderer() -> float:
 
 
 def columns() -> float:
-    asked = urllib.request.Request(f"{URL}/api/v1/studies/{STUDY}/trials:columns", headers={"Accept-Encoding": "gzip"})
+    asked = urllib.request.Request(
+        f"{URL}/api/v1/studies/{STUDY}/trials:columns?digits=6", headers={"Accept-Encoding": "gzip"}
+    )
     with urllib.request.urlopen(asked) as answer:
         return len(answer.read()) / 1000
 

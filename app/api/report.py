@@ -25,7 +25,7 @@ PAGES = 200
 EVENTS = 20_000
 """So many events are in the file, the last ones."""
 
-TREE_POINTS, SCHEDULE_POINTS, RUNNERS_UP = 60, 60, 5
+DIGITS, TREE_POINTS, SCHEDULE_POINTS, RUNNERS_UP = 6, 60, 60, 5
 LINK = re.compile(r'\s*<link rel="(?:icon|stylesheet|modulepreload)"[^>]*>')
 SCRIPT = re.compile(r'<script type="module"[^>]*></script>')
 META = '<meta http-equiv="Content-Security-Policy" content="{}">'
@@ -56,7 +56,7 @@ def answers(use: Services, row: StudyRow) -> dict[str, Json]:
         f"{root}/tree": reading.tree(use, row, TREE_POINTS),
         f"{root}/rungs": reading.rungs(use, row),
         f"{root}/timeline": reading.timeline(use, row),
-        f"{root}/trials:columns": reading.columns(use, row),
+        f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS),
         f"{root}/importance": reading.importance(use, row, None),
         f"{root}/trials?sort=value&limit={RUNNERS_UP}": {"items": best[:RUNNERS_UP], "next_cursor": None},
         "events": {"items": _events(use, row)},

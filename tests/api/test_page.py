@@ -60,7 +60,7 @@ def test_a_report_holds_the_page_and_its_answers(http: TestClient, tuned: str, b
     assert answer.headers["Content-Disposition"].endswith(f'{tuned}.html"')
     assert answer.text.count("</script>") == 2 and "p {}" in answer.text and "src=" not in answer.text
     said = json.loads(answer.text.partition('id="answers">')[2].partition("</script>")[0])
-    assert said[f"studies/{tuned}/trials:columns"] == http.get(f"/studies/{tuned}/trials:columns").json()
+    assert said[f"studies/{tuned}/trials:columns?digits=6"] == http.get(f"/studies/{tuned}/trials:columns").json()
     assert said[f"studies/{tuned}/trials/1"]["trial"] == 1
 
 

@@ -23,10 +23,15 @@ interface Entry {
   asking: boolean;
   again: boolean;
   failures: number;
+  /** When it was asked for last, and how long the answer took, in milliseconds. */
+  askedAt: number;
+  took: number;
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
 const MOST_SECONDS = 30;
+/** An answer that took so long is asked for again after so many times as long. */
+const REST = 5;
 const entries = new Map<string, Entry>();
 
 /** The moment since which the server did not answer; null while it does. */
@@ -115,7 +120,7 @@ function entryOf(path: string): Entry {
   let entry = entries.get(path);
   if (!entry) {
     const state = signal<Answer<unknown>>({ data: null, error: null });
-    entry = { state, users: 0, asking: false, again: false, failures: 0, timer: undefined };
+    entry = { state, users: 0, asking: false, again: false, failures: 0, askedAt: 0, took: 0, timer: undefined };
     entries.set(path, entry);
   }
   return entry;
@@ -138,8 +143,10 @@ async function refresh(path: string, entry: Entry): Promise<void> {
   }
   entry.asking = true;
   clearTimeout(entry.timer);
+  entry.askedAt = performance.now();
   try {
     const data = await ask<unknown>(path);
+    entry.took = performance.now() - entry.askedAt;
     entry.failures = 0;
     entry.state.value = { data, error: null };
   } catch (error) {
@@ -164,9 +171,22 @@ export function refreshAll(): void {
   }
 }
 
+/** The same when something happened; what takes the server long is asked for less often. */
+function refreshInTime(): void {
+  for (const [path, entry] of entries) {
+    if (!entry.users || /[?&]at=/.test(path)) continue;
+    const wait = entry.askedAt + entry.took * REST - performance.now();
+    if (wait <= 0) void refresh(path, entry);
+    else {
+      clearTimeout(entry.timer);
+      entry.timer = setTimeout(() => void refresh(path, entry), wait);
+    }
+  }
+}
+
 if (!isReport) {
   effect(() => {
-    if (happened.value) refreshAll();
+    if (happened.value) refreshInTime();
   });
 }
 
