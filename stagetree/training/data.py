@@ -167,7 +167,3 @@ class DataTrainer(Trainer):
             / sum(sizes)
             for name, values in means.items()
         }
-
-
-def _weighted(means: list[float], sizes: list[int]) -> float:
-    return sum(mean * size for mean, size in zip(means, sizes, strict=True)) / sum(sizes)
