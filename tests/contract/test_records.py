@@ -69,11 +69,11 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             list(x.extra_eval_steps),
             x.stop,
             x.preempt,
+            x.dispatched_at,
         )
         for x in chains
     ]
-    lists = [rows.chains.live(), rows.chains.expired(), rows.chains.undelivered(5.0)]
-    names = [[x.chain for x in found] for found in lists]
+    names = [x.chain for x in rows.chains.live()]
     return slots, plain, names, [x.name for x in rows.slots.free(TTL)], rows.studies.busy_versions(), rows.now()
 
 
