@@ -139,6 +139,17 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
         assert rows.studies.active_streams() == ["r"]
 
 
+def test_what_is_due_is_shown_of_those_studies_and_of_no_others(records: Records) -> None:
+    with records.write() as rows:
+        for study in ("a", "b", "c"):
+            rows.studies.add(study, "plan", study, "running", 1.0)
+    for due in ({"a": 1.5, "b": 0.5}, {"b": 2.0}, {}):
+        with records.write() as rows:
+            rows.studies.show_due(due)
+        with records.read() as rows:
+            assert {row.id: row.slots_due for row in rows.studies.page()} == {"a": None, "b": None, "c": None, **due}
+
+
 def test_studies_are_listed_newest_first(records: Records) -> None:
     with records.write() as rows:
         for number in range(5):
