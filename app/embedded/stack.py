@@ -179,7 +179,7 @@ class Embedded:
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
-        from app.events.database import Database, DatabaseUnavailable
+        from app.events.database import Database, DatabaseUnavailable, NewerSchema
         from app.events.records import SqlRecords
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
@@ -187,7 +187,7 @@ class Embedded:
             database.create()
             with SqlRecords(database).write() as rows:
                 rows.slots.forget_all()
-        except DatabaseUnavailable as problem:
+        except (DatabaseUnavailable, NewerSchema) as problem:
             raise StackFailed(str(problem)) from None
         finally:
             database.dispose()
