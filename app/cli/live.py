@@ -94,6 +94,8 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
         yield "best", _best(study)
     if study["progress"]["last"]:
         yield "last", Text(decision(study["progress"]["last"]))
+    if study["waits"]:
+        yield "waits", Text(one_line(study["waits"]), "bold red", no_wrap=False, overflow="fold")
     if study["ending"]:
         yield "ended", Text(one_line(study["ending"]))
     if study["error"]:

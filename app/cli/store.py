@@ -54,6 +54,9 @@ class Store:
                 f"nobody is at work in {self.folder}: `stagetree run` with the same study file goes on with it", FAILED
             )
 
+    def ready(self) -> None:
+        """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""
+
     def studies(self, *, limit: int = PAGE) -> Iterator[Json]:
         from app.api import reading
 
@@ -156,7 +159,7 @@ def size(folder: Path) -> int:
 
 
 def _services(folder: Path) -> Services:
-    from app.api.health import Checks, check_schema
+    from app.api.health import Checks, NotReady, check_schema
     from app.api.services import Services
     from app.events.database import Database
     from app.events.plans import Plans
@@ -165,7 +168,10 @@ def _services(folder: Path) -> Services:
     from app.settings import settings
 
     database = Database(f"sqlite:///{folder.resolve() / DATABASE}")
-    check_schema(database)
+    try:
+        check_schema(database)
+    except NotReady as problem:
+        fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
     records = SqlRecords(database)
     return Services(
         records=records,

@@ -148,6 +148,10 @@ class MemoryChains:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, extra_eval_steps=tuple(sorted({*row.extra_eval_steps, *steps}))))
 
+    def ask_states(self, chain: str, steps: Iterable[int]) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, branch_steps=tuple(sorted({*row.branch_steps, *steps}))))
+
     def ask_stop(self, chain: str) -> None:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, stop=True))
@@ -267,7 +271,7 @@ class MemoryRows:
 
 
 def _flags(row: MemoryChain) -> ChainFlags:
-    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt)
+    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt, row.branch_steps)
 
 
 def _not_yours(chain: str) -> Fenced:
