@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain import commands as c
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MOST_OBJECTS = 64
 """So many objects are deleted in one look."""
 MOST_FOLDED = 4
-"""So many plans that have changed are looked at in one look; until all were, nothing goes for the budget."""
+"""So many plans that have changed are looked at in one look, in turn; until all were, nothing goes for the budget."""
 BEGIN, UNTIL = 0.9, 0.8
 """From which share of the budget on checkpoints go, and down to which: what is being written meanwhile needs room."""
 ON_THE_WAY = 2
@@ -90,7 +90,7 @@ class Retention:
         self._begin, self._until = begin, until
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause = clock, report, pause
-        self._uses: dict[str, PlanUse] = {}
+        self._uses: dict[str, PlanUse] = {}  # that which was looked at last comes last
 
     @property
     def kept_bytes(self) -> int:
@@ -99,19 +99,20 @@ class Retention:
 
     def look(self) -> Freed:
         """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
-        is_complete = self._survey()
+        versions = self._records.log.versions()
+        is_current = self._survey(versions)
         objects = freed = 0
-        for stream in [stream for stream, use in self._uses.items() if use.has_garbage]:
+        for stream in sorted(stream for stream, use in self._uses.items() if use.has_garbage):
             number, size = self._free(stream, 0, MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
-        if is_complete and objects < MOST_OBJECTS:
+        if versions.keys() <= self._uses.keys() and objects < MOST_OBJECTS:
             number, size = self._make_room(MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
-        return Freed(objects, freed, is_complete and objects < MOST_OBJECTS)
+        return Freed(objects, freed, is_current and objects < MOST_OBJECTS)
 
     def survey(self) -> None:
         """Look at all plans. Raises `DatabaseUnavailable`."""
-        while not self._survey():
+        while not self._survey(self._records.log.versions()):
             pass
 
     def choose(self) -> dict[str, list[KeptAt]]:
@@ -127,18 +128,16 @@ class Retention:
 
     # ------------------------------------------------------------------------------------------------ what there is
 
-    def _survey(self) -> bool:
-        """Look at some plans that have changed; whether all are known as they are."""
-        versions = self._records.log.versions()
-        changed = [stream for stream, version in versions.items() if self._is_behind(stream, version)]
+    def _survey(self, versions: Mapping[str, int]) -> bool:
+        """Look at some plans that have changed, new ones first; whether all are known as they are."""
+        known = [stream for stream in self._uses if self._uses[stream].version < versions.get(stream, 0)]
+        changed = [*(stream for stream in versions if stream not in self._uses), *known]
         for stream in changed[:MOST_FOLDED]:
             self._see(stream, versions[stream])
         return len(changed) <= MOST_FOLDED
 
-    def _is_behind(self, stream: str, version: int) -> bool:
-        return stream not in self._uses or self._uses[stream].version < version
-
     def _see(self, stream: str, version: int) -> None:
+        self._uses.pop(stream, None)
         try:
             with self._plans.holding(stream) as plan:
                 self._uses[stream] = PlanUse.of(plan)
