@@ -100,12 +100,12 @@ class Retention:
     def look(self) -> Freed:
         """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
         versions = self._records.log.versions()
-        is_current = self._survey(versions)
+        is_current, is_complete = self._survey(versions), versions.keys() <= self._uses.keys()
         objects = freed = 0
         for stream in sorted(stream for stream, use in self._uses.items() if use.has_garbage):
             number, size = self._free(stream, 0, MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
-        if versions.keys() <= self._uses.keys() and objects < MOST_OBJECTS:
+        if is_complete and objects < MOST_OBJECTS:
             number, size = self._make_room(MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
         return Freed(objects, freed, is_current and objects < MOST_OBJECTS)
