@@ -69,11 +69,12 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             list(x.extra_eval_steps),
             x.stop,
             x.preempt,
+            x.dispatched_at,
+            list(x.branch_steps or ()),
         )
         for x in chains
     ]
-    lists = [rows.chains.live(), rows.chains.expired(), rows.chains.undelivered(5.0)]
-    names = [[x.chain for x in found] for found in lists]
+    names = [x.chain for x in rows.chains.live()]
     return slots, plain, names, [x.name for x in rows.slots.free(TTL)], rows.studies.busy_versions(), rows.now()
 
 
@@ -246,7 +247,7 @@ class Alike(RuleBasedStateMachine):
         ]
         self.change(changes[how])
 
-    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 4))
+    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 5))
     def tell(self, chain: str, steps: set[int], how: int) -> None:
         with self.both[0].read() as rows:
             if rows.chains.get(chain) is None:
@@ -257,9 +258,10 @@ class Alike(RuleBasedStateMachine):
             lambda rows: rows.chains.end_expired(chain),
             lambda rows: rows.chains.ask_stop(chain),
             lambda rows: rows.chains.ask_preempt(chain),
+            lambda rows: rows.chains.ask_states(chain, steps),
         ]
         with self.both[0].read() as rows:
-            if how in (0, 3, 4) and chain not in [row.chain for row in rows.chains.live()]:
+            if how in (0, 3, 4, 5) and chain not in [row.chain for row in rows.chains.live()]:
                 return
         self.change(changes[how])
 

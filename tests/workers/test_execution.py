@@ -85,6 +85,15 @@ def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
     assert drive(execution(stage(0, 9), branches=((4,),))) == [(9, "save")]
 
 
+def test_a_stage_under_way_hears_where_trials_that_came_later_will_branch_off() -> None:
+    told = replace(NOW, flags=ChainFlags(branch_steps=(3, 5, 12)))
+    made = execution(stage(0, 9), stage(9, 20), intermediate_bytes=1, branches=((5,), ()))
+    assert drive(made, told) == [(3, "intermediate"), (5, "intermediate"), (9, "save")]
+    made.completed(0.0)
+    assert drive(made, told) == [(12, "intermediate"), (20, "save")]
+    assert drive(execution(stage(0, 9)), told) == [(9, "save")], "there is no room"
+
+
 @pytest.mark.parametrize(("now", "can_save", "kept"), [(1.0, True, []), (3.0, True, [4]), (3.0, False, [])])
 def test_it_is_not_kept_where_to_keep_it_takes_longer_than_to_train_again(
     now: float, can_save: bool, kept: list[int]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import count
 
 from app.domain import commands as c
+from app.domain.asking import until_answered
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.events import Event
@@ -161,7 +162,8 @@ class Tuning:
                 return ()
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
-            return decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            asked = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            return tuple(until_answered(plan, asked)) if driver.ends_by_results else asked
 
         return decided
 
