@@ -20,5 +20,8 @@ EQUIVALENT = {
     ),
     "app/workers/scheduler/retention.py _choice: always: if excess > 0": "nothing is chosen to free no bytes",
     "app/workers/scheduler/retention.py _free: always: if chosen": "to release nothing is a transaction without events",
+    "app/workers/slot/checkpoint_store.py _hashed: never: if state.size <= SMALL": (
+        "what is small is hashed by another thread as well"
+    ),
 }
 """By the mutant's name: its file and function, and what was changed."""
