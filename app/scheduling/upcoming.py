@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from app.domain.ids import NodeId, StudyId
@@ -20,7 +20,7 @@ from app.domain.states import TrialEventKind, TrialState
 MOST_AHEAD = 8
 """Of so many branch points of a trial is known where they are."""
 
-MOST_LINES, MOST_CHANGES = 5_000, 100
+MOST_LINES, MOST_CHANGES = 5_000, 50
 """So many lines of the histories of a plan's studies are read in one look of the scheduler, and so many of those that
 say where a trial goes on; the others come with the next look.
 """
@@ -63,7 +63,8 @@ class UpcomingBranches:
         new = defaultdict[NodeId, set[int]](set)
         for study in self._counted():
             begin = self._read.get(study.id, 0)
-            read = list(_first(study.history[begin : begin + self._lines], self._changes))
+            unread = range(begin, min(len(study.history), begin + self._lines))
+            read = list(_first(map(study.history.__getitem__, unread), self._changes))
             changed = [line.trial for line in read if line.kind in _CHANGES]
             for number in dict.fromkeys(changed):
                 for node, step in self._renew(study, study.trials[number]):
@@ -101,7 +102,7 @@ class UpcomingBranches:
                 del self._trials[node]
 
 
-def _first(lines: Sequence[TrialEvent], changes: int) -> Iterator[TrialEvent]:
+def _first(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialEvent]:
     """The first lines, with so many changes at most."""
     for line in lines:
         changes -= line.kind in _CHANGES
