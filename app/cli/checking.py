@@ -40,7 +40,7 @@ def check(
     from stagetree.spec import StudySpec
 
     spec = StudySpec.from_file(study, settings().limits)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
     source = Catalogue(files).find(spec.trainer)
     if source is None:

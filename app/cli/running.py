@@ -79,7 +79,7 @@ def run(
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             finish(service, _run(service, spec.to_json(), show), output)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
     slots = slots or default_slots()
     if not quiet:
@@ -158,6 +158,8 @@ def up(
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
+        if service.url_for_others:
+            print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
         print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
             while True:

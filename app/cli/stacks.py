@@ -23,7 +23,7 @@ from stagetree.client import Client
 from stagetree.sequences import did_you_mean
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
+HERE = Path()
 
 Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 
@@ -32,13 +32,15 @@ Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
-    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack.
+    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
+    `url_for_others` where other machines reach it, if they do.
     """
 
     client: Asked
     check: Callable[[], None]
     folder: Path | None = None
     place: str = ""
+    url_for_others: str | None = None
 
 
 @contextmanager
@@ -80,7 +82,7 @@ def own_stack(
         stack = Embedded(where, slots, trainers, port, host)
         with _ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
-            yield Service(Documents(client), stack.check, stack.folder)
+            yield Service(Documents(client), stack.check, stack.folder, url_for_others=stack.url_for_others)
     except BaseException:
         if began:
             again = "" if folder == DEFAULT else f" with --dir {where}"
@@ -107,14 +109,13 @@ def _ended_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def trainer_files(given: Sequence[str], beside: Path | None = None) -> list[str]:
-    """The files to register: those given, `trainer.py` beside the study file, and the examples of this checkout.
+def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
+    """The files to register: those given, the `trainer.py` of a folder, and the examples of this checkout.
 
     A file that nobody named is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
     files, names = list(given), set(describe(given))
-    implied = [beside.parent / "trainer.py"] if beside else []
-    for path in [*implied, *sorted(EXAMPLES.glob("*/trainer.py"))]:
+    for path in [folder / "trainer.py", *sorted(EXAMPLES.glob("*/trainer.py"))]:
         if path.exists() and not names & (found := describe([str(path)])).keys():
             files.append(str(path))
             names |= found.keys()

@@ -128,10 +128,11 @@ def retention() -> Regularly:
 
 @cache
 def _deleting() -> Retention:
+    from app.workers.scheduler.problems import say_once
     from app.workers.scheduler.retention import Retention
 
     store, budget = open_store(settings().checkpoints), settings().checkpoint_budget
-    return Retention(SqlRecords(database()), _plans(), store, budget, time.time, _say_once())
+    return Retention(SqlRecords(database()), _plans(), store, budget, time.time, say_once())
 
 
 @cache
@@ -140,18 +141,6 @@ def _plans() -> Plans:
     from app.events.plans import Plans
 
     return Plans(SqlRecords(database()).log)
-
-
-def _say_once() -> Callable[[str], None]:
-    """Logs a sentence when it becomes true, and not again as long as it is."""
-    said = [""]
-
-    def say(text: str) -> None:
-        if text and not said[0]:
-            logger.warning("%s", text)
-        said[0] = text
-
-    return say
 
 
 def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:

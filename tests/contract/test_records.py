@@ -69,12 +69,12 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             list(x.extra_eval_steps),
             x.stop,
             x.preempt,
+            x.dispatched_at,
             list(x.branch_steps or ()),
         )
         for x in chains
     ]
-    lists = [rows.chains.live(), rows.chains.expired(), rows.chains.undelivered(5.0)]
-    names = [[x.chain for x in found] for found in lists]
+    names = [x.chain for x in rows.chains.live()]
     return slots, plain, names, [x.name for x in rows.slots.free(TTL)], rows.studies.busy_versions(), rows.now()
 
 
@@ -138,6 +138,17 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
     with records.read() as rows:
         assert rows.studies.busy_versions() == {"q": 1, "r": 1}
         assert rows.studies.active_streams() == ["r"]
+
+
+def test_what_is_due_is_shown_of_those_studies_and_of_no_others(records: Records) -> None:
+    with records.write() as rows:
+        for study in ("a", "b", "c"):
+            rows.studies.add(study, "plan", study, "running", 1.0)
+    for due in ({"a": 1.5, "b": 0.5}, {"b": 2.0}, {}):
+        with records.write() as rows:
+            rows.studies.show_due(due)
+        with records.read() as rows:
+            assert {row.id: row.slots_due for row in rows.studies.page()} == {"a": None, "b": None, "c": None, **due}
 
 
 def test_studies_are_listed_newest_first(records: Records) -> None:

@@ -97,13 +97,8 @@ def test_a_worker_that_is_alive_and_has_its_slot_was_interrupted() -> None:
 
 
 def test_a_worker_that_waits_for_its_next_message_is_not_to_blame() -> None:
-    scene = Scene()
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": steps} for steps in (4, 8)]})
-    scene.scheduler.tick()
-    chain, stages = scene.claim()
-    done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
-    scene.record(chain, [done], lambda rows: rows.chains.advance(chain, 1, 1))
-    beat(scene, chain, stages[0].end)
+    scene, chain = in_two_stages()
+    beat(scene, chain, 4)
     scene.at += LEASE + 1
     scene.touch("gpu0")
     scene.scheduler.tick()

@@ -14,6 +14,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
 from app.domain.states import ChainOutcome
+from app.events.strikes import strike
 from app.events.transact import Write, transact
 from app.scheduling.tuners.driver import make_driver
 from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS
@@ -193,6 +194,42 @@ def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
     scene.register("gpu0")
     assert scene.scheduler.tick()
     assert [event.slot for event in scene.events(e.ChainAssigned, "sound")] == ["gpu0"]
+
+
+def test_a_plan_of_which_a_study_was_struck_is_looked_at_anew() -> None:
+    """What was known of its work before is that of another plan."""
+    scene = Scene(slots=0)
+    scene.submit(ONE, "bad")
+    scene.scheduler.tick()
+    strike(scene.records, "bad", "it harms the others", scene.at)
+    scene.submit(ONE, "sound")
+    scene.register("gpu0")
+    scene.run()
+    assert (scene.study("bad").state, scene.study("sound").state) == ("failed", "completed")
+
+
+def lame_and_sound(accident: Callable[[Scene], object]) -> Scene:
+    """Two plans, and what happens whenever a tuner of the first wants something."""
+    scene = Scene()
+    scene.submit(name="lame", plan="lame")
+    scene.submit(name="sound", plan="sound")
+    scene.records.before_write = lambda append: accident(scene) if append.stream == "lame" else None
+    assert scene.scheduler.tick()
+    assert [event.slot for event in scene.events(e.ChainAssigned, "sound")] == ["gpu0"]
+    return scene
+
+
+def test_races_that_the_tuners_of_a_plan_lose_hold_up_that_plan_alone() -> None:
+    scene = lame_and_sound(times(1000, LOST_RACE))  # more often than anybody tries
+    scene.records.before_write = lambda append: None
+    scene.run()
+    assert scene.study("lame", "lame").state == "completed"
+
+
+def test_a_plan_that_breaks_while_its_tuners_are_asked_holds_up_itself_alone() -> None:
+    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    scene = lame_and_sound(lambda scene: scene.records.inner.log.append("lame", [unknown], expected=None, at=0.0))
+    assert list(scene.scheduler.problems()) == ["lame"]
 
 
 def write(scene: Scene, command: c.AddTrial) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from threading import Event as Flag
 
+import pytest
+
+from app.away import LostRace
+from app.events.database import DatabaseUnavailable
 from app.workers.regularly import Regularly
 
 HOUR = 3600.0
@@ -40,3 +44,49 @@ def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
     regularly.wake()
     regularly.close()
     assert regularly.join(60.0) and times == [1]
+
+
+@pytest.mark.parametrize(
+    "problem", [DatabaseUnavailable("no server"), LostRace("a deadlock"), OSError("a disk"), ValueError("a bug")]
+)
+def test_whatever_it_raises_it_is_done_again(problem: Exception) -> None:
+    times, again = list[int](), Flag()
+
+    def do() -> bool:
+        times.append(1)
+        if len(times) == 1:
+            raise problem
+        again.set()
+        return True
+
+    regularly = Regularly("test", do, 0.0)
+    regularly.start()
+    assert again.wait(60)
+    regularly.close()
+    assert regularly.join(60.0)
+
+
+def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:
+    times, done = list[int](), Flag()
+
+    def do() -> bool:
+        times.append(1)
+        if len(times) == 3:
+            done.set()
+        return len(times) == 3
+
+    regularly = Regularly("test", do, HOUR)
+    regularly.start()
+    assert done.wait(60)
+    regularly.close()
+
+
+def test_what_is_under_way_is_not_waited_for() -> None:
+    begun, let_go = Flag(), Flag()
+    regularly = Regularly("test", lambda: (begun.set(), let_go.wait(60))[1], HOUR)
+    regularly.start()
+    assert begun.wait(60)
+    regularly.close()
+    assert not regularly.join(0.0)
+    let_go.set()
+    assert regularly.join(60.0)

@@ -12,8 +12,8 @@ EQUIVALENT = {
     ),
     "app/workers/scheduler/flags.py _tell: never: if not news": "a transaction that changes nothing",
     "app/workers/scheduler/flags.py _flags: without: or before.stop": "a row never takes a stop back",
-    "app/workers/scheduler/outlook.py _take_in_progress: without: frontier.plan is plan": (
-        "the frontier of a plan that was folded anew is made anew in the same look"
+    "app/events/rows/studies.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
+        "who is due nothing is written down once more to be due nothing"
     ),
 }
 """By the mutant's name: its file and function, and what was changed."""

@@ -95,13 +95,6 @@ class Chains:
         """Ask the chain's worker to keep its state after the step under way, and leave the slot to others."""
         self._session.execute(_row(chain).values(preempt=True))
 
-    def expired(self, longest: float = inf) -> list[ChainRow]:
-        """The chains that were not claimed, or not heard of, in time.
-
-        longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
-        """
-        return self._rows(_live().where(self._is_expired(longest)))
-
     def end(self, chain: str, fence: int | None = None) -> None:
         """The chain is over before its end: its slot is free, and what its worker still writes will be refused.
 
@@ -110,13 +103,8 @@ class Chains:
         self._end(chain, *(() if fence is None else (CHAINS.c.fence == fence,)))
 
     def end_expired(self, chain: str, longest: float = inf) -> None:
-        """End the chain if its lease has run out. Raises `Fenced` when it was over, or was heard of after all."""
+        """End the chain if its lease `has_expired`. Raises `Fenced` when it was over, or was heard of after all."""
         self._end(chain, self._is_expired(longest))
-
-    def undelivered(self, older_than: float) -> list[ChainRow]:
-        """The chains that were dispatched more than `older_than` seconds ago and still wait to be claimed."""
-        waiting = _live().where(CHAINS.c.state == ChainState.READY)
-        return self._rows(waiting.where(CHAINS.c.dispatched_at < now(self._session) - older_than))
 
     def mark_dispatched(self, chain: str) -> None:
         """The chain's message was sent (again)."""
@@ -210,6 +198,14 @@ class Chains:
 
     def _rows(self, query: Select[Any]) -> list[ChainRow]:
         return fresh_rows(self._session, query)
+
+
+def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
+    """Whether a chain was not claimed, or not heard of, in time.
+
+    longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
+    """
+    return not at <= lease_until <= at + longest
 
 
 def flags_of(row: Any) -> ChainFlags:
