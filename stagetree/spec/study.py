@@ -78,7 +78,8 @@ class StudySpec(Model):
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     stop_hopeless: StopHopeless | None = Field(
         default=None,
-        description="an object with any of boundary, delta and bounds: trials end that will hardly come to the best",
+        description="an object with any of boundary, delta, bounds and max_steps: trials end that will hardly come "
+        "to the best",
     )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
