@@ -177,6 +177,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.device != "cpu" and not torch.cuda.is_available():
         sys.exit("torch finds no GPU here; --device cpu tries the program out")
+    torch.set_num_threads(1)  # as many as the process that trains has
     sizes = {"width": given.width, "layers": given.layers}
     found = defaultdict[str, list[tuple[float, float]]](list)
     with TrainerProcess.start(Warm(), device=given.device) as process:

@@ -47,7 +47,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Check the trainer first, for seconds.")] = True,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the short check of the trainer.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
@@ -88,7 +88,7 @@ def run(
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
-    checking = short_check(spec, files, store) if check and not quiet else nullcontext(lambda: "")
+    checking = nullcontext(lambda: "") if no_check or quiet else short_check(spec, files, store)
     with checking as found, stacks.own_stack(slots, store, files) as service:
         if line := found():
             print(line, file=sys.stderr)
