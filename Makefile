@@ -13,7 +13,7 @@ help:  ## this list
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples,integrations]' --group dev
 	@touch $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
