@@ -21,6 +21,9 @@ SWITCH_SECONDS = 0.0005
 """How long a thread keeps the interpreter from another; with the default of 5 ms, a small answer that is handed from
 thread to thread waits for a large one each time."""
 
+LARGE = 64 * 1024
+"""Bytes that take a millisecond to compress: from here on, a thread does it, and nobody else waits."""
+
 VERSION = "0.1.0"
 
 
@@ -43,7 +46,7 @@ def make_app(services: Services) -> FastAPI:
         app.include_router(router, prefix=API)
     app.include_router(service.router)
     app.include_router(pages.router)
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Guard, names=services.hosts)
     return app
 
