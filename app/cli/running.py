@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +47,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the short check of the trainer.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
@@ -58,6 +60,7 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
+    from app.cli.short_check import short_check
     from app.embedded import default_slots
     from app.settings import settings
 
@@ -84,7 +87,11 @@ def run(
     slots = slots or default_slots()
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(slots, stacks.folder(dir, discard), files) as service:
+    store = stacks.folder(dir, discard)
+    checking = nullcontext(lambda: "") if no_check or quiet else short_check(spec, files, store)
+    with checking as found, stacks.own_stack(slots, store, files) as service:
+        if line := found():
+            print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
         code = print_study(service, result, output)
     if not quiet:

@@ -134,6 +134,8 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
         with records.write() as rows:
             rows.studies.set_state(f"of-{stream}", "cancelled")
     with records.write() as rows:
+        rows.chains.assign("over", "p", "gpu0", {}, TTL)
+        rows.chains.end("over")
         rows.chains.assign("a", "q", "gpu0", {}, TTL)
     with records.read() as rows:
         assert rows.studies.busy_versions() == {"q": 1, "r": 1}

@@ -105,7 +105,7 @@ class Retention:
         for stream in sorted(stream for stream, use in self._uses.items() if use.has_garbage):
             number, size = self._free(stream, 0, MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
-        if is_complete and objects < MOST_OBJECTS:
+        if is_complete:
             number, size = self._make_room(MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
         return Freed(objects, freed, is_current and objects < MOST_OBJECTS)
@@ -168,17 +168,19 @@ class Retention:
     def _make_room(self, most: int) -> tuple[int, int]:
         excess = self._excess()
         objects = freed = 0
-        for stream in self._in_order() if excess > 0 else ():
-            if objects < most and freed < excess:
+        for stream in self._in_order():
+            if freed < excess:
                 number, size = self._free(stream, excess - freed, most - objects)
                 objects, freed = objects + number, freed + size
-        self._say(excess - freed if objects < most else 0)
+        if objects < most:
+            self._say()
         return objects, freed
 
-    def _say(self, excess: int) -> None:
+    def _say(self) -> None:
+        """All has gone that may: whether that was enough."""
         if self._budget is None:
             return
-        over = excess > 0 and self.kept_bytes > self._budget
+        over = self.kept_bytes > self._budget
         text = f"checkpoints take {self.kept_bytes:,} bytes of {self._budget:,}, and none of them may go"
         self._report(text if over else "")
 
@@ -239,7 +241,8 @@ class Retention:
 
 def garbage_of(plan: SearchPlan) -> Sequence[KeptAt]:
     """The checkpoints that no study is left to ask for."""
-    if not any(study.deleted for study in plan.studies.values()):
+    is_any_deleted = any(study.deleted for study in plan.studies.values())
+    if not is_any_deleted:
         return ()
     used = keeping.must_stay(plan)
     return [kept for kept in keeping.unowned(plan) if kept.key not in used]
@@ -249,7 +252,7 @@ def _choice(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
     """What is to be released in a plan: the garbage, and what it takes to free so many bytes."""
     chosen = list(garbage_of(plan))[:most]
     excess -= sum(kept.checkpoint.size for kept in chosen)
-    if excess > 0 and len(chosen) < most:
+    if excess > 0:
         costs, keys = Costs(), {kept.key for kept in chosen}
         costs.refit(plan)
         chosen += [kept for kept in to_release(plan, costs, excess, most - len(chosen)) if kept.key not in keys]
