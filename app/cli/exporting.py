@@ -34,7 +34,7 @@ def weights(
     \b
     Example:  stagetree weights last -o best
     """
-    from app.api.kept import kept_state, parts
+    from app.api.checkpoints import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
     from app.events.database import Database

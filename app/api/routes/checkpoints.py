@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from app.api import deleting
-from app.api.kept import kept_state, parts
+from app.api.checkpoints import kept_state, parts
 from app.api.openapi import refusals
 from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
