@@ -6,7 +6,8 @@ import shutil
 import sys
 import textwrap
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +89,9 @@ def run(
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
-    checking = nullcontext(lambda: "") if no_check or quiet else short_check(spec, files, store)
+    checking: AbstractContextManager[Callable[[], str]] = nullcontext(str)
+    if not (no_check or quiet):
+        checking = short_check(spec, files, store)
     with checking as found, stacks.own_stack(slots, store, files) as service:
         if line := found():
             print(line, file=sys.stderr)
