@@ -11,7 +11,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
 from app.api.guard import Guard
-from app.api.routes import checkpoints, pages, plans, replays, service, studies, trials
+from app.api.routes import checkpoints, page, pages, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
 from app.gc_tuning import no_long_pass_twice
@@ -42,11 +42,13 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     errors.install(app)
     openapi.install(app)
-    about_studies = (studies.router, checkpoints.router, trials.router, trials.batch, plans.router, replays.router)
+    about_trials = (pictures.router, trials.router, trials.batch)
+    about_studies = (studies.router, checkpoints.router, *about_trials, plans.router, replays.router)
     for router in (*about_studies, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
     app.include_router(pages.router)
+    app.include_router(page.router)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Guard, names=services.hosts)
     return app

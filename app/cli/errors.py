@@ -53,6 +53,7 @@ def _sentence(error: Exception) -> str:
 CODES = {
     "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
+    "app.settings.SettingsError": USAGE,
     "app.events.export.NotALog": USAGE,
     "app.api.errors.Invalid": USAGE,
     "app.api.health.NotReady": FAILED,

@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.text import FINAL, at_rungs, duration, fraction, number, one_line, plural, short_sequence
+from app.cli.text import at_rungs, fraction, number, one_line, plural, short_sequence
+from stagetree.text import FINAL, duration
 
 Json = dict[str, Any]
 NARROW = 60

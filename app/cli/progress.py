@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from app.cli.standstill import Standstill
-from app.cli.text import FINAL, duration, number, one_line, trials_done
+from app.cli.text import number, one_line, trials_done
+from stagetree.text import FINAL, duration
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents

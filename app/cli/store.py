@@ -16,6 +16,8 @@ from app.cli.errors import FAILED, NOT_FOUND, fail
 
 if TYPE_CHECKING:
     from app.api.services import Services
+    from app.events.log import StoredEvent
+    from app.events.transact import Decide
 
 Json = dict[str, Any]
 DEFAULT = Path(".stagetree")
@@ -132,8 +134,13 @@ class Store:
 
     def delete(self, study: str) -> None:
         from app.api.deleting import delete_study
+        from app.events.transact import Write, transact
 
-        delete_study(self._use, self._use.find(study))
+        def write(stream: str, decide: Decide) -> list[StoredEvent]:
+            return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
+
+        use = self._use
+        delete_study(use, use.find(study), write)
 
 
 def _is_held(lock: Path) -> bool:

@@ -75,7 +75,7 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     study = write(grid("kept"))
     ran = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     before, best = stored(), ran.json["best"]["trial"]
-    assert stagetree("gc").out.startswith("0 checkpoints, 0 B may go; all that are kept take ")
+    assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes may go; all that are kept take ")
     said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
     assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
     assert stagetree("gc", "--budget", "1B").code == 2  # nobody is here to be asked

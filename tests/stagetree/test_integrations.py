@@ -9,10 +9,12 @@ import pytest
 import torch
 from resuming import Case, check_resumes
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from stagetree.integrations.huggingface import HFTrainer
 from stagetree.integrations.lightning import LightningTrainer
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
 
 HP = {
     "lr": {"family": "values", "values": [0.01, 0.003], "milestones": [2]},
@@ -46,9 +48,9 @@ def module(width: int) -> Any:
 class Lit(LightningTrainer):
     name = "lit"
 
-    def __init__(self, *, seed: int, device: str) -> None:
+    def __init__(self, *, seed: int, device: str, **how: Any) -> None:
         data = TensorDataset(torch.arange(22.0).view(22, 1) / 22)
-        super().__init__(seed=seed, device=device, model=module(4), train_data=data, valid_data=data)
+        super().__init__(seed=seed, device=device, model=module(4), train_data=data, valid_data=data, **how)
 
 
 class Tokens:
@@ -88,6 +90,88 @@ def test_lora_on_a_model_of_transformers(tmp_path: Path, how: dict[str, Any]) ->
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)
+
+
+def loaders(**how: Any) -> Any:
+    """A data module whose training loader is made so."""
+    from lightning import LightningDataModule
+
+    class Numbers(LightningDataModule):
+        def setup(self, stage: str) -> None:
+            self.data = TensorDataset(torch.arange(22.0).view(22, 1) / 22)
+
+        def train_dataloader(self) -> Any:
+            return how.pop("instead", None) or DataLoader(self.data, **{"batch_size": 5, "shuffle": True, **how})
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(self.data, batch_size=8)
+
+    return Numbers()
+
+
+def test_a_data_module_says_how_data_is_read() -> None:
+    pytest.importorskip("lightning")
+    sizes: list[int] = []
+
+    def collate(samples: list[Any]) -> Any:
+        sizes.append(len(samples))
+        return torch.utils.data.default_collate(samples)
+
+    datamodule = loaders(collate_fn=collate, drop_last=True)
+    datamodule.setup("fit")
+    datamodule.data = [(x,) for (x,) in datamodule.data]  # not in memory, so that it is collated
+    datamodule.setup = lambda stage: None
+    trainer = LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=datamodule)  # type: ignore[abstract]
+    trainer.setup({"lr": 0.1})
+    trainer.train()
+    assert sizes == [5] * 4  # of 22 samples, with drop_last
+    trainer.evaluate()
+    assert sizes[4:] == [8, 8, 6]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"shuffle": False, "sampler": WeightedRandomSampler([1.0] * 22, 22)}, "order of its own, by WeightedRandom"),
+        ({"instead": [1, 2]}, "must be one DataLoader, not list"),
+    ],
+)
+def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str) -> None:
+    pytest.importorskip("lightning")
+    with pytest.raises(ValueError, match=words):
+        LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
+
+
+def test_a_module_that_optimizes_by_itself_is_refused() -> None:
+    pytest.importorskip("lightning")
+    by_itself = module(4)
+    by_itself.automatic_optimization = False
+    with pytest.raises(ValueError, match="write a Trainer for it"):
+        LightningTrainer(seed=0, device="cpu", model=by_itself, datamodule=loaders())  # type: ignore[abstract]
+
+
+def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
+    pytest.importorskip("lightning")
+    model = Model.build(Lit, {}, 0, "cpu")
+    model.advance(Timeline(HP))
+    logged = model.logged()
+    assert logged.keys() == {"train_loss"} and logged["train_loss"] is not None
+    assert model.evaluate().keys() == {"val_loss"}
+
+
+def test_a_metric_of_torchmetrics_is_that_of_each_batch() -> None:
+    pytest.importorskip("lightning")
+    from torchmetrics import MeanMetric
+
+    trainer = Lit(seed=0, device="cpu", eval_batch_size=11)
+    trainer.model.mean = MeanMetric()
+
+    def validation_step(batch: Any, number: int) -> None:
+        trainer.model.mean(batch[0])
+        trainer.model.log("mean", trainer.model.mean)
+
+    trainer.model.validation_step = validation_step
+    assert [trainer.evaluate()["mean"] for _ in range(2)] == [pytest.approx(10.5 / 22)] * 2
 
 
 def test_several_optimizers_are_refused() -> None:
