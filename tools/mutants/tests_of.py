@@ -45,7 +45,7 @@ QUICK_SECONDS = 30.0
 
 @dataclass(slots=True)
 class ExecutedLines:
-    """For each file, which tests executed each line; how long each took, and how many lines of each file it executed."""
+    """For each file, which tests executed each line; how long each took, and how much of each file it executed."""
 
     lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
