@@ -54,8 +54,10 @@ def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
     """What it asks for until the stage is complete, as pairs of the step and what is done there."""
     done: list[Any] = []
     made.begin(outside.now)
-    while not isinstance(action := made.next(outside), Complete | Stop):
-        match action:
+    for _ in range(100):
+        match made.next(outside):
+            case Complete() | Stop():
+                return done
             case Train(until):
                 made.reached(until)
             case Evaluate():
@@ -64,7 +66,7 @@ def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
             case Save(is_intermediate):
                 done.append((made.step, "intermediate" if is_intermediate else "save"))
                 made.saved(outside.now)
-    return done
+    raise AssertionError(f"it does not come to an end: {done}")
 
 
 def test_a_stage_is_trained_from_evaluation_to_evaluation_and_saved_at_its_end() -> None:
