@@ -247,6 +247,20 @@ def test_the_last_good_step_is_before_the_end() -> None:
     assert failed(made, 4) == 3
 
 
+def test_why_a_stage_is_not_exact_is_said_once_of_it() -> None:
+    made = execution(stage(0, 2), stage(2, 4))
+
+    def said(*reasons: str) -> list[str]:
+        return [each.reason for each in made.not_exact(reasons)]
+
+    made.begin(0.0)
+    assert [said("a"), said("a", "b"), said()] == [["a"], ["b"], []]
+    made.reached(2)
+    made.completed(0.0)
+    made.begin(0.0)
+    assert said("a") == ["a"]
+
+
 def test_its_states_are_those_of_the_picture() -> None:
     made = execution(stage(0, 2), stage(2, 4))
     assert made.state == ExecutionState.CLAIMED and made.can_begin(0) and not made.can_begin(1)
@@ -254,7 +268,8 @@ def test_its_states_are_those_of_the_picture() -> None:
     assert made.state == ExecutionState.TRAINING and not made.can_begin(0)
     made.completed(1.0)
     assert made.state == ExecutionState.BETWEEN_STAGES and made.can_begin(1) and not made.can_begin(0)
-    assert made.interrupted(5.0).steps == 0
+    between = made.interrupted(5.0)
+    assert between == e.ChainEnded(chain=made.chain, outcome=ChainOutcome.INTERRUPTED)  # nothing was lost
     made = execution(stage(0, 2))
     drive(made)
     made.completed(1.0)
