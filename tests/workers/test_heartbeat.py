@@ -115,6 +115,12 @@ def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptu
     assert "a round of the heartbeat of slot gpu0 failed" in caplog.text
 
 
+def test_who_trains_nothing_asks_nothing_between_two_heartbeats(beating: Beating) -> None:
+    beating.beat()
+    beating.records.read = lambda: pytest.fail("there is nothing to ask about")  # type: ignore[method-assign]
+    beating.heartbeat.round()
+
+
 def test_that_nobody_can_hear_of_it_is_said_once(beating: Beating, caplog: pytest.LogCaptureFixture) -> None:
     claim, taken = beating.begin(), beating.records.write
 

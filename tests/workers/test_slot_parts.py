@@ -42,6 +42,18 @@ def test_things_are_done_in_the_order_in_which_they_came() -> None:
     thread.close()
 
 
+def test_what_was_just_given_is_not_done_yet() -> None:
+    """Though the thread rests before it begins."""
+    may_end = Flag()
+    thread = WorkerThread("test", lambda number: may_end.wait(60), Patience(), capacity=3)
+    assert thread.is_idle
+    thread.put(1)
+    assert not thread.is_idle and not thread.drain(0.0)
+    may_end.set()
+    assert thread.drain(60.0) and thread.is_idle
+    thread.close()
+
+
 def test_whoever_brings_too_much_waits_and_stops_waiting_when_the_slot_ends() -> None:
     patience, may_go_on, began = Patience(), Flag(), Flag()
 
