@@ -54,6 +54,20 @@ def test_what_was_just_given_is_not_done_yet() -> None:
     thread.close()
 
 
+def test_what_follows_is_taken_as_soon_as_it_is_there() -> None:
+    taken, hour = list[tuple[int, int | None]](), 3600.0
+
+    def do(number: int) -> None:
+        taken.append((number, thread.take_next(lambda each: True, hour)))
+
+    thread = WorkerThread("test", do, Patience(), capacity=3)
+    thread.put(1)
+    thread.put(2)
+    assert thread.drain(60.0)
+    assert taken == [(1, 2)]
+    thread.close()
+
+
 def test_whoever_brings_too_much_waits_and_stops_waiting_when_the_slot_ends() -> None:
     patience, may_go_on, began = Patience(), Flag(), Flag()
 

@@ -60,8 +60,8 @@ class WorkerThread(Generic[Item]):
     def take_next(self, fits: Callable[[Item], bool], seconds: float) -> Item | None:
         """For `do`: what follows the thing under way, if it comes in time and fits; it is then done with that one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._items) > self._under_way, seconds)
-            if self._is_closed or len(self._items) <= self._under_way or not fits(self._items[self._under_way]):
+            self._changed.wait_for(lambda: len(self._items) > self._under_way, seconds)
+            if len(self._items) <= self._under_way or not fits(self._items[self._under_way]):
                 return None
             self._under_way += 1
             return self._items[self._under_way - 1]
