@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Event as Flag
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -52,6 +53,14 @@ def test_what_was_just_given_is_not_done_yet() -> None:
     may_end.set()
     assert thread.drain(60.0) and thread.is_idle
     thread.close()
+
+
+def test_a_thread_that_is_closed_ends() -> None:
+    thread = WorkerThread[int]("to be closed", lambda number: None, Patience(), capacity=3)
+    thread.put(1)
+    assert thread.drain(60.0)
+    thread.close()
+    assert "to be closed" not in {each.name for each in enumerate_threads()}
 
 
 def test_what_follows_is_taken_as_soon_as_it_is_there() -> None:
