@@ -23,6 +23,6 @@ EQUIVALENT = {
     "app/workers/slot/checkpoint_store.py _hashed: never: if state.size <= SMALL": (
         "what is small is hashed by another thread as well"
     ),
-    "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "whoever is behind another waits a moment, too",
+    "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
 }
 """By the mutant's name: its file and function, and what was changed."""
