@@ -115,6 +115,28 @@ def test_a_fact_about_another_chain_is_recorded_by_itself(told: Told) -> None:
     assert (told.commits, told.nudges) == (["a", "b"], 2)
 
 
+@pytest.mark.parametrize("is_news", [True, False])
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("awaits_more", [True, False])
+def test_the_scheduler_is_told_of_news_and_of_the_end_of_a_chain(
+    told: Told, is_news: bool, is_last: bool, awaits_more: bool
+) -> None:
+    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=awaits_more)
+    told.outbox.put(told.first, [fact(1)], told.proof("b"), is_news=is_news, is_last=is_last)
+    assert told.outbox.drain(60.0)
+    assert told.nudges == (is_news or is_last)
+
+
+def test_who_has_lost_a_chain_says_that_and_nothing_worse(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    def fenced(rows: RowsPort) -> None:
+        raise Fenced("another worker's")
+
+    told.outbox.put(told.first, [fact(0)], fenced)
+    assert told.outbox.drain(60.0)
+    (said,) = caplog.records
+    assert (said.levelname, "what was stated last is void" in said.message) == ("WARNING", True)
+
+
 def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
     def fenced(rows: RowsPort) -> None:
         raise Fenced("another worker's")
