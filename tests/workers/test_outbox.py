@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,20 @@ def test_what_does_not_come_is_not_waited_for_for_ever(told: Told) -> None:
     assert told.outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0)]
     assert not told.first.over.is_set()
+
+
+def test_what_awaits_nothing_is_recorded_by_itself(told: Told) -> None:
+    append, appended = told.records.log.append, list[int]()
+
+    def note(stream: str, facts: Sequence[e.Event], **more: Any) -> Any:
+        appended.append(len(facts))
+        return append(stream, facts, **more)
+
+    told.records.log.append = note  # type: ignore[method-assign]
+    for number in range(3):
+        told.outbox.put(told.first, [fact(number)], told.proof("a"))
+    assert told.outbox.drain(60.0)
+    assert appended == [1, 1, 1]
 
 
 def test_a_fact_about_another_chain_is_recorded_by_itself(told: Told) -> None:

@@ -167,8 +167,7 @@ class FactOutbox:
                 level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
                 logger.log(level, "facts of chain %s wait: %s", statement.claim.chain, problem)
                 continue
-            if recorded:
-                self._versions[stream] = recorded[-1].version
+            self._versions[stream] = recorded[-1].version
             return
 
 
