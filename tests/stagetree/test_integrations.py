@@ -78,17 +78,35 @@ class Lora(HFTrainer):
         super().__init__(seed=seed, device=device, model=adapted, train_data=Tokens(), valid_data=Tokens(), **how)
 
 
+def test_a_collator_makes_the_batches() -> None:
+    pytest.importorskip("peft")
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import BatchEncoding
+
+    def padded(samples: list[Any]) -> BatchEncoding:
+        shortened = [each["input_ids"][: 4 + number] for number, each in enumerate(samples)]
+        ids = pad_sequence(shortened, batch_first=True)
+        shapes.append(tuple(ids.shape))
+        labels = pad_sequence(shortened, batch_first=True, padding_value=-100)
+        return BatchEncoding({"input_ids": ids, "labels": labels, "attention_mask": (labels >= 0).long()})
+
+    shapes: list[tuple[int, ...]] = []
+    trainer = Lora(seed=0, device="cpu", collator=padded, batches_per_step=2, eval_batch_size=20)
+    trainer.setup({"lr": 0.01, "bs": 3})
+    trainer.train()
+    assert shapes == [(3, 6), (3, 6)]
+    assert trainer.evaluate()["val_loss"] > 0 and shapes[2:] == [(20, 8)]
+
+
 def test_a_lightning_module(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     check_resumes(Case(__file__, "Lit", {}, HP, broken=2, steps=4), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "how", [{}, {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}]
-)
-def test_lora_on_a_model_of_transformers(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_lora_on_a_model_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
+    how = {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)
 
 
