@@ -160,12 +160,21 @@ def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str
         LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
 
 
-def test_a_module_that_optimizes_by_itself_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("has", "words"),
+    [
+        ({"automatic_optimization": False}, "automatic_optimization = False and trains by itself"),
+        ({"on_train_batch_end": lambda self, *_: None}, "on_train_batch_end is not called here: leave it out"),
+        ({"configure_gradient_clipping": lambda self, *_: None}, "such as clip_grad_norm"),
+    ],
+)
+def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: str) -> None:
     pytest.importorskip("lightning")
-    by_itself = module(4)
-    by_itself.automatic_optimization = False
-    with pytest.raises(ValueError, match="write a Trainer for it"):
-        LightningTrainer(seed=0, device="cpu", model=by_itself, datamodule=loaders())  # type: ignore[abstract]
+    own = module(4)
+    own.__class__ = type("Own", (type(own),), has)
+    trainer = LightningTrainer(seed=0, device="cpu", model=own, datamodule=loaders())  # type: ignore[abstract]
+    with pytest.raises(ValueError, match=words):
+        trainer.setup({"lr": 0.1})
 
 
 def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
