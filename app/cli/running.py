@@ -6,7 +6,8 @@ import shutil
 import sys
 import textwrap
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +61,6 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
-    from app.cli.short_check import short_check
     from app.embedded import default_slots
     from app.settings import settings
 
@@ -88,8 +88,10 @@ def run(
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
-    checking = nullcontext(lambda: "") if no_check or quiet else short_check(spec, files, store)
-    with checking as found, stacks.own_stack(slots, store, files) as service:
+    with (
+        _checking(spec, files, store, not (no_check or quiet)) as found,
+        stacks.own_stack(slots, store, files) as service,
+    ):
         if line := found():
             print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
@@ -97,6 +99,15 @@ def run(
     if not quiet:
         say_what_is_kept(service)
     raise typer.Exit(code)
+
+
+def _checking(
+    spec: StudySpec, files: Sequence[str], store: Path | None, is_wanted: bool
+) -> AbstractContextManager[Callable[[], str]]:
+    """See `app.cli.short_check`; what is not wanted finds nothing."""
+    from app.cli.short_check import short_check
+
+    return short_check(spec, files, store) if is_wanted else nullcontext(lambda: "")
 
 
 def _print_advice(spec: StudySpec) -> None:
