@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tools.mutants.changes import Mutant, mutants_of
 from tools.mutants.equivalent import EQUIVALENT
+from tools.mutants.made_of import is_as_it_was, made_of
 from tools.mutants.tests_of import ExecutedLines
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +64,19 @@ def test_a_line_that_an_import_executes_is_everybodys(tmp_path: Path) -> None:
     (mutant,) = mutants(tmp_path, "if a:\n    raise b")
     tests = ExecutedLines({"some.py": {1: {""}, 2: {"other"}}}, {"other": 2.0})
     assert tests.covering(mutant) == ["other"]
+
+
+def test_what_was_learnt_holds_until_a_file_that_it_was_learnt_from_changes(tmp_path: Path) -> None:
+    helper = tmp_path / "helper.py"
+    helper.write_text("a = 1")
+    files = made_of(tmp_path, [SimpleNamespace(__file__=str(helper)), pytest, SimpleNamespace()])
+    assert [*files] == ["helper.py"]
+    (tmp_path / "other.py").write_text("")
+    assert is_as_it_was(tmp_path, files)
+    helper.write_text("a = 2")
+    assert not is_as_it_was(tmp_path, files)
+    helper.unlink()
+    assert not is_as_it_was(tmp_path, files)
 
 
 def test_what_is_said_to_be_equivalent_is_there() -> None:

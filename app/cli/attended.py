@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, StackFailed, default_slots, embedded
 from app.registry import TrainerFileError
 
@@ -27,8 +28,9 @@ def main(options: dict[str, Any]) -> int:
     try:
         with embedded(Embedded(folder, slots, options["trainers"]), await_slots=True) as stack:
             _say(url=stack.url, slots=slots)
-            while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
-                stack.check()
+            with study_sinks(stack.url, folder / "sinks"):
+                while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+                    stack.check()
     except (StackFailed, TrainerFileError) as problem:
         _say(error=str(problem))
         return 1

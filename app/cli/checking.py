@@ -45,7 +45,7 @@ def check(
     from stagetree.spec import StudySpec
 
     spec = StudySpec.from_file(study, settings().limits)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
     job = job_of(spec, Catalogue(files).describe()[spec.trainer].path, device)
     if job is None:

@@ -82,14 +82,14 @@ def run(
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             finish(service, _run(service, spec.to_json(), show), output)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
     slots = slots or default_slots()
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
     with (
-        _checking(spec, files, store, not (no_check or quiet)) as found,
+        _check_first(not (no_check or quiet), spec, files, store) as found,
         stacks.own_stack(slots, store, files) as service,
     ):
         if line := found():
@@ -101,13 +101,13 @@ def run(
     raise typer.Exit(code)
 
 
-def _checking(
-    spec: StudySpec, files: Sequence[str], store: Path | None, is_wanted: bool
+def _check_first(
+    is_asked: bool, spec: StudySpec, files: Sequence[str], store: Path | None
 ) -> AbstractContextManager[Callable[[], str]]:
-    """See `app.cli.short_check`; what is not wanted finds nothing."""
+    """The trainer's short check goes on in the block, if it is asked for. What is given says what was found."""
     from app.cli.short_check import short_check
 
-    return short_check(spec, files, store) if is_wanted else nullcontext(lambda: "")
+    return short_check(spec, files, store) if is_asked else nullcontext(str)
 
 
 def _print_advice(spec: StudySpec) -> None:
@@ -176,6 +176,8 @@ def up(
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
+        if service.url_for_others:
+            print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
         print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
             while True:

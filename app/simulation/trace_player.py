@@ -24,7 +24,7 @@ NUMBER = "trace"
 """The name of a hyper-parameter that says which recorded trial it is."""
 
 
-class StoredEvent(NonAdaptive):
+class RecordedTrials(NonAdaptive):
     """The configurations of a workload, in its order."""
 
     def __init__(self, workload: Workload) -> None:
@@ -69,7 +69,7 @@ class Player:
         opened = e.PlanOpened(trainer="recorded", trainer_version="", trainer_args={}, seed=0)
         self.simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
         submitted = self.simulator.plan.studies[STUDY].spec
-        self.simulator.set_tuner(STUDY, TunerDriver(submitted, StoredEvent(workload)))
+        self.simulator.set_tuner(STUDY, TunerDriver(submitted, RecordedTrials(workload)))
 
     def time_to_target(self) -> float:
         """Seconds until an evaluation has reached the target; infinite if none ever does."""

@@ -25,7 +25,8 @@ from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.base import Context, End, NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.simulator import Simulator
-from stagetree.spec import KINDS, Problem, SpecError, StudySpec
+from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.tuners import KINDS
 
 Json = dict[str, Any]
 

@@ -80,10 +80,6 @@ class Report:
     load_seconds: float = 0.0
     failed: str = ""
 
-    @property
-    def is_exact(self) -> bool:
-        return not (self.failed or self.differences)
-
 
 def check(job: Job) -> Report:
     """Train in all ways and compare. This process must not have started CUDA, nor threads."""

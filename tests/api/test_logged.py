@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from tests.api.world import Workers
+from tests.api.world import Workers, changed
 
 Json = dict[str, Any]
 
@@ -91,3 +91,27 @@ def test_rows_of_a_plan_of_the_same_nodes_are_not_mixed_in(http: TestClient, tun
     Files(files.root, "plan-other").attempt(node, 0, 4)
     files.attempt(node, 0, 5, study="another")
     assert rows(http, tuned, 0) == [(5, 0.5)]
+
+
+def test_rows_go_with_the_last_study_whose_trials_pass_their_node(
+    http: TestClient, tuned: str, workers: Workers, files: Files
+) -> None:
+    alike: list[Any] = [{"hp": {"lr": 0.1, "bs": 64}, "steps": 40}]
+    other = http.post("/studies", json=changed(tuner={"kind": "trials", "trials": alike}, space=None)).json()["study"]
+    workers.tune(other)
+    shared, own = nodes(http, other, 0)[0], nodes(http, tuned, 0)[1]
+    files.attempt(shared, 0, 7, 20, study=tuned)
+    files.attempt(own, 20, 31, study=tuned)
+    files.attempt(shared, 20, 33, study=other)
+    (files.root / tuned / "0.log").write_text("epoch 1")
+    delete(http, tuned)
+    assert rows(http, other, 0) == [(7, 0.5), (20, 0.5), (33, 0.5)]
+    left = {path.parts[0] for path in (path.relative_to(files.root) for path in files.root.rglob("*.*"))}
+    assert left == {tuned, other} and {path.stem for path in files.root.rglob("*.*")} == {shared}
+    delete(http, other)
+    assert list(files.root.iterdir()) == []
+
+
+def delete(http: TestClient, study: str) -> None:
+    http.post(f"/studies/{study}:cancel")
+    assert http.delete(f"/studies/{study}").status_code == 204

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -138,6 +139,21 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
         said = stagetree("up", "--dir", tmp_path)
     assert (said.code, said.out) == (1, "")
     assert f"another stagetree is at work in {tmp_path}" in said.err
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "value", "sentence"),
+    [
+        (["worker", "cpu0"], "LEASE_SECONDS", "soon", "LEASE_SECONDS=soon: Input should be a valid number"),
+        (["api"], "DATABASE_URL", "log.db", "DATABASE_URL=log.db: it is to be sqlite:///FILE or postgresql://"),
+    ],
+)
+def test_a_setting_that_cannot_be_used(command: list[str], name: str, value: str, sentence: str) -> None:
+    environment = {**os.environ, f"STAGETREE_{name}": value}
+    run = [sys.executable, "-P", "-m", "app.cli", *command]
+    said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"stagetree: STAGETREE_{sentence}")
 
 
 def test_a_port_that_is_taken(stagetree: Stagetree, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
+from stacks import wait_for
 from transactions import TTL, Transactions
 
 from app.domain.events import StageCompleted
@@ -120,6 +121,30 @@ def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str) -> None
             order.append("written")
         ending.result(10)
     assert order == ["written", "ended"]
+    records.close()
+
+
+def test_of_two_who_ask_at_once_for_steps_both_are_heard(postgres_url: str, postgres_admin: Engine) -> None:
+    records = SqlRecords(Database(postgres_url))
+    with records.write() as rows:
+        rows.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
+        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+
+    def ask() -> None:
+        with records.write() as rows:
+            rows.chains.ask_evaluation("c", [2])
+
+    waits = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = :name")
+    here = {"name": records.database.url.database}
+    with ThreadPoolExecutor(1) as pool, postgres_admin.connect() as looking:
+        with records.write() as rows:
+            rows.chains.ask_evaluation("c", [1])
+            asking = pool.submit(ask)
+            wait_for("the other", lambda: looking.execute(waits, here).first())
+        asking.result(60)
+    with records.read() as rows:
+        row = rows.chains.get("c")
+    assert row is not None and row.extra_eval_steps == [1, 2]
     records.close()
 
 

@@ -84,16 +84,17 @@ class Cluster:
         self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
         self.processes: Counter[str] = Counter()
         self.sources = {"toy": TrainerSource(TOY, "1")}
-        self.faults = dict[str, Faults]()
+        self.faults = {"scheduler": Faults(self.clock)}
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
     def make_ticker(self) -> Scheduler:
+        records = FaultyRecords(self.records, self.faults["scheduler"])
         ports = Ports(
-            records=self.records,
-            plans=Plans(self.log),
+            records=records,  # type: ignore[arg-type]
+            plans=Plans(records.log),  # type: ignore[arg-type]
             policy=POLICIES["critical_path"],
             publish=self.publish,
             new_id=lambda: uuid4().hex,

@@ -85,6 +85,15 @@ def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
     assert drive(execution(stage(0, 9), branches=((4,),))) == [(9, "save")]
 
 
+def test_a_stage_under_way_hears_where_trials_that_came_later_will_branch_off() -> None:
+    told = replace(NOW, flags=ChainFlags(branch_steps=(3, 5, 12)))
+    made = execution(stage(0, 9), stage(9, 20), intermediate_bytes=1, branches=((5,), ()))
+    assert drive(made, told) == [(3, "intermediate"), (5, "intermediate"), (9, "save")]
+    made.completed(0.0)
+    assert drive(made, told) == [(12, "intermediate"), (20, "save")]
+    assert drive(execution(stage(0, 9)), told) == [(9, "save")], "there is no room"
+
+
 @pytest.mark.parametrize(("now", "can_save", "kept"), [(1.0, True, []), (3.0, True, [4]), (3.0, False, [])])
 def test_it_is_not_kept_where_to_keep_it_takes_longer_than_to_train_again(
     now: float, can_save: bool, kept: list[int]
@@ -172,6 +181,25 @@ def test_an_intermediate_is_due_when_its_cost_is_the_share_it_may_be(now: float,
     if due:
         made.saved(now)
         assert made.next(seen) == Train(1000)  # the next one is due as much later
+
+
+def test_no_intermediate_is_due_before_the_first_step_and_after_the_last() -> None:
+    """Loading may have taken long: who is stopped before it has begun would be stopped for ever."""
+    late = Outside(now=1e6, save_seconds=1.0)
+    made = execution(stage(0, 9), overhead=0.01, intermediate_bytes=1)
+    made.begin(0.0)
+    made.next(NOW)
+    assert [made.end_of_training(step, late) for step in (0, 4, 9)] == [9, 0, 9]
+
+
+def test_only_an_evaluation_that_somebody_waits_for_is_news() -> None:
+    made = execution(stage(0, 9, 3, 9))
+    made.begin(0.0)
+    asked = ChainFlags((5,))
+    news = {step: made.is_news([e.Evaluated(node=NodeId("n"), step=step, metrics={})], asked) for step in (3, 5, 9)}
+    assert news == {3: False, 5: True, 9: True}
+    kept = e.CheckpointKept(node=NodeId("n"), step=9, key="k", sha256="", size=1)
+    assert not made.is_news([kept], asked)
 
 
 def test_intermediates_are_not_kept_where_none_are_wanted() -> None:

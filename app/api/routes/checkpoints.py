@@ -14,9 +14,6 @@ from app.api.openapi import refusals
 from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
 from app.api.writing import WriterDep
-from app.domain import commands as c
-from app.domain.decide import decide
-from app.domain.ids import StudyId
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 
@@ -68,6 +65,4 @@ def get_checkpoint(
 )
 def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
-    write(row.stream, lambda plan: decide(plan, command, use.limits))
-    deleting.delete_logs(use.logs, row.id)
+    deleting.delete_study(use, row, write)

@@ -1,0 +1,109 @@
+"""What cannot be packed is found before the first step, and said in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lanes import STEADY, Tiny, alone, assert_same, fresh, model, packed, weights
+from torch import Tensor, nn
+
+from stagetree import TorchTrainer
+from stagetree.packing import NotPackable
+from stagetree.runtime.timeline import Timeline
+
+
+class OwnBatch(Tiny):
+    def train_batch(self, batch: Any) -> None:
+        super().train_batch(batch)
+
+
+class Item(Tiny):
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss * (1 + 0 * loss.item())
+
+
+class Branch(Tiny):
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss if loss > 0 else -loss
+
+
+class Counts(Tiny):
+    calls = 0
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        self.calls += 1
+        return super().loss(batch)
+
+
+class Remembers(Tiny):
+    """What the loss adds was drawn by each trainer for itself, where no pack can see it."""
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.own = {"scale": 1.0}
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        super().setup(hp)
+        self.own["scale"] = hp.get("lr", 1.0) * 10
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return super().loss(batch) * self.own["scale"]
+
+
+class Unused(Tiny):
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.model.register_parameter("unused", nn.Parameter(torch.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "reason"),
+    [
+        (OwnBatch, {}, "overrides `train_batch`"),
+        (Item, {}, "asks a tensor for its value"),
+        (Branch, {}, "asks a tensor for its value"),
+        (Counts, {}, "changes the trainer itself"),
+        (Remembers, {}, "its loss is another"),
+        (Unused, {}, "parameter unused has no gradient"),
+        (Tiny, {"precision": "fp16"}, "fp16"),
+        (Tiny, {"compile": True}, "compiled"),
+    ],
+)
+def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[str, Any], reason: str) -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
+    pack = fresh(2, hps, kind, **how)
+    with pytest.raises(NotPackable, match=reason):
+        packed(pack, hps, 1)
+
+
+@pytest.mark.parametrize("kind", [Item, Branch, Remembers])
+def test_what_was_refused_goes_on_alone_as_if_nothing_had_been(kind: type[TorchTrainer]) -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
+    pack = fresh(2, hps, kind)
+    with pytest.raises(NotPackable):
+        packed(pack, hps, 1)
+    for number, hp in hps.items():
+        refused = pack.leave(number)
+        for _ in range(2):
+            refused.advance(Timeline(hp))
+        assert_same(weights(refused), weights(alone(hp, 2, kind)))
+
+
+def test_models_of_another_shape_are_not_packed() -> None:
+    class Shaped(Tiny):
+        def build(self, hp: dict[str, Any]) -> nn.Module:
+            return nn.Sequential(nn.Linear(2, hp["width"]), nn.Linear(hp["width"], 1)).double()
+
+        def __init__(self, *, seed: int, device: str) -> None:
+            super().__init__(seed=seed, device=device)
+            del self.model
+
+    hps = {0: {"lr": 0.1, "width": 3}, 1: {"lr": 0.1, "width": 4}}
+    pack = fresh(2, hps, Shaped)
+    with pytest.raises(NotPackable, match="another shape"):
+        packed(pack, hps, 1)
+    assert model(Shaped).step == 0
