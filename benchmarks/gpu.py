@@ -31,7 +31,7 @@ from app.workers.deadline import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree import TorchTrainer
-from stagetree.runtime.machine import set_determinism
+from stagetree.runtime.machine import Machine
 
 PATIENCE = Deadline(600.0)
 TOKENS, LENGTH, BATCH = 256, 128, 16
@@ -80,7 +80,7 @@ class Bare:
     """The same model in a loop as one writes it by hand."""
 
     def __init__(self, device: str, width: int, layers: int) -> None:
-        set_determinism("strict")
+        Machine(device, None, threads=1, determinism="strict").prepare()  # as the process that trains is
         torch.manual_seed(0)
         self.device = device
         self.model = Net(width, layers).to(device)
@@ -177,7 +177,6 @@ def main() -> None:
     given = parser.parse_args()
     if given.device != "cpu" and not torch.cuda.is_available():
         sys.exit("torch finds no GPU here; --device cpu tries the program out")
-    torch.set_num_threads(1)  # as many as the process that trains has
     sizes = {"width": given.width, "layers": given.layers}
     found = defaultdict[str, list[tuple[float, float]]](list)
     with TrainerProcess.start(Warm(), device=given.device) as process:

@@ -12,6 +12,13 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from stagetree.torch_trainer import TorchTrainer
 
+NOT_CALLED = (
+    *("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "on_train_batch_start"),
+    *("on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
+    "on_before_optimizer_step",
+)
+"""Methods of a module that may change how it learns, and that only Lightning's own loop calls."""
+
 
 class LightningTrainer(TorchTrainer):
     """Trains a LightningModule by its `training_step`, `validation_step` and `configure_optimizers`.
@@ -24,7 +31,8 @@ class LightningTrainer(TorchTrainer):
 
     What `validation_step` logs are the metrics, means over batches weighted by their size; what `training_step` logs
     is logged as by `Trainer.log`. Of `configure_optimizers`, one optimizer is taken; its schedulers are left out, since
-    sequences are the study's. Callbacks, loggers and a Trainer of Lightning's are not there.
+    sequences are the study's. Callbacks, loggers and a Trainer of Lightning's are not there: `current_epoch` and
+    `global_step` stay 0. A module that has a say in its optimization by other methods is refused.
     """
 
     def __init__(self, *, datamodule: Any = None, **arguments: Any) -> None:
@@ -34,21 +42,20 @@ class LightningTrainer(TorchTrainer):
         processes that read. Training's batches have the study's `bs`, or else the size of the loader's.
 
         Raises:
-            ValueError: for a loader with a sampler of its own, and a module that optimizes by itself.
+            ValueError: for a loader with a sampler of its own.
         """
         self._collate: Any = None
         if datamodule is not None:
             arguments = {**self._given_by(datamodule), **arguments}
         super().__init__(**arguments)
-        if not getattr(getattr(self, "model", None), "automatic_optimization", True):
-            raise ValueError("a module with automatic_optimization = False trains by itself: write a Trainer for it")
 
     def collate(self, samples: list[Any]) -> Any:
         """By the `collate_fn` of the data module, if there is one."""
         return super().collate(samples) if self._collate is None else self._collate(samples)
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        """The module's own, with the study's values to be brought into force."""
+        """The module's own, with the study's values to be brought into force. Raises ValueError: it cannot be used."""
+        _refuse_own_loop(self.model)
         made = self.model.configure_optimizers()  # type: ignore[operator]
         if isinstance(made, Mapping):
             made = made["optimizer"]
@@ -104,6 +111,20 @@ def _refuse_own_order(loader: Any) -> None:
         raise ValueError(
             f"a loader of the data module has an order of its own, by {samplers[1].__name__}: leave its samplers out, "
             "and override `order` for another than a random one"
+        )
+
+
+def _refuse_own_loop(module: Any) -> None:
+    """What a module does itself around its optimizer would be left out without a word."""
+    kind = type(module)
+    if not module.automatic_optimization:
+        raise ValueError(f"{kind.__name__} has automatic_optimization = False and trains by itself: write a Trainer")
+    base = next(each for each in kind.__mro__ if each.__name__ == "LightningModule")
+    own = [name for name in NOT_CALLED if getattr(kind, name) is not getattr(base, name)]
+    if own:
+        raise ValueError(
+            f"{kind.__name__}.{own[0]} is not called here: leave it out, and do the same with an argument such as "
+            "clip_grad_norm, in `after_step`, or in a `train_batch` of your trainer"
         )
 
 

@@ -78,17 +78,35 @@ class Lora(HFTrainer):
         super().__init__(seed=seed, device=device, model=adapted, train_data=Tokens(), valid_data=Tokens(), **how)
 
 
+def test_a_collator_makes_the_batches() -> None:
+    pytest.importorskip("peft")
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import BatchEncoding
+
+    def padded(samples: list[Any]) -> BatchEncoding:
+        shortened = [each["input_ids"][: 4 + number] for number, each in enumerate(samples)]
+        ids = pad_sequence(shortened, batch_first=True)
+        shapes.append(tuple(ids.shape))
+        labels = pad_sequence(shortened, batch_first=True, padding_value=-100)
+        return BatchEncoding({"input_ids": ids, "labels": labels, "attention_mask": (labels >= 0).long()})
+
+    shapes: list[tuple[int, ...]] = []
+    trainer = Lora(seed=0, device="cpu", collator=padded, batches_per_step=2, eval_batch_size=20)
+    trainer.setup({"lr": 0.01, "bs": 3})
+    trainer.train()
+    assert shapes == [(3, 6), (3, 6)]
+    assert trainer.evaluate()["val_loss"] > 0 and shapes[2:] == [(20, 8)]
+
+
 def test_a_lightning_module(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     check_resumes(Case(__file__, "Lit", {}, HP, broken=2, steps=4), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "how", [{}, {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}]
-)
-def test_lora_on_a_model_of_transformers(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_lora_on_a_model_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
+    how = {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)
 
 
@@ -142,12 +160,21 @@ def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str
         LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
 
 
-def test_a_module_that_optimizes_by_itself_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("has", "words"),
+    [
+        ({"automatic_optimization": False}, "automatic_optimization = False and trains by itself"),
+        ({"on_train_batch_end": lambda self, *_: None}, "on_train_batch_end is not called here: leave it out"),
+        ({"configure_gradient_clipping": lambda self, *_: None}, "such as clip_grad_norm"),
+    ],
+)
+def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: str) -> None:
     pytest.importorskip("lightning")
-    by_itself = module(4)
-    by_itself.automatic_optimization = False
-    with pytest.raises(ValueError, match="write a Trainer for it"):
-        LightningTrainer(seed=0, device="cpu", model=by_itself, datamodule=loaders())  # type: ignore[abstract]
+    own = module(4)
+    own.__class__ = type("Own", (type(own),), has)
+    trainer = LightningTrainer(seed=0, device="cpu", model=own, datamodule=loaders())  # type: ignore[abstract]
+    with pytest.raises(ValueError, match=words):
+        trainer.setup({"lr": 0.1})
 
 
 def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
