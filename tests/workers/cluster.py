@@ -7,7 +7,7 @@ where somebody waits.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
 from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.slot import Limits, Slot, Surroundings
 from app.workers.slot.trainer_host import Executor
@@ -87,6 +88,7 @@ class Cluster:
         self.faults = {"scheduler": Faults(self.clock)}
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
+        self.retention: Retention | None = None
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
@@ -102,8 +104,12 @@ class Cluster:
             intermediate_bytes=self.room,
             clock=self.clock.now,
             elapsed=self.clock.now,
+            chains_that_fit=self.chains_that_fit,
         )
         return Scheduler(ports)
+
+    def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
+        return wanted if self.retention is None else self.retention.chains_that_fit(plans, live, wanted)
 
     def make_slot(self, name: str, **limits: Any) -> Slot:
         """A new process for the slot: what another had in memory is gone."""
