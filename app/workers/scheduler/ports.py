@@ -30,7 +30,8 @@ class Ports:
     a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. elapsed: any clock that
     does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
     studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
-    waits after a lost race. show: puts on record, when that is due, that this scheduler has looked.
+    waits after a lost race. show: puts on record, when that is due, that this scheduler has looked. packs: whether
+    slots can train packs.
     """
 
     records: Records
@@ -42,6 +43,7 @@ class Ports:
     intermediate_bytes: int
     limits: Limits = LIMITS
     turn_seconds: float | None = None
+    packs: bool = True
     clock: Callable[[], float] = time.time
     elapsed: Callable[[], float] = time.monotonic
     pause: Callable[[int], None] = back_off
