@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 
+from stagetree.packing import Widths
 from stagetree.runtime.journal import Journal
 from stagetree.runtime.model import Model
 from stagetree.runtime.packed import Failed, PackedModels
@@ -16,7 +17,7 @@ class Lanes:
     """At most one pack at a time; the next one begins where nobody is left of the one before."""
 
     def __init__(self) -> None:
-        self._models = PackedModels(0)
+        self._models, self._widths = PackedModels(0), Widths()
         self._journals: dict[int, Journal] = {}
 
     def __getitem__(self, lane: int) -> Model:
@@ -33,7 +34,7 @@ class Lanes:
 
     def put(self, lane: int, model: Model, width: int) -> None:
         if not self._models.numbers:
-            self._models = PackedModels(width)
+            self._models = PackedModels(width, self._widths)
         self._models.put(lane, model)
 
     def journal(self, lane: int) -> Journal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.packing import Lane, NotPackable, Pack
+from stagetree.packing import Lane, NotPackable, Pack, Widths
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
@@ -21,9 +21,9 @@ class PackedModels:
     where they are not.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, widths: Widths | None = None) -> None:
         self.width, self.refusal = width, ""
-        self._pack = Pack(width)
+        self._pack = Pack(width, widths)
         self._models: dict[int, Model] = {}
         self._lanes: dict[int, Lane] = {}
 

@@ -32,7 +32,7 @@ class Tiny(TorchTrainer):
     name = "tiny"
 
     def __init__(
-        self, *, seed: int, device: str, batches_per_step: int = 3, dtype: str = "float64", **how: Any
+        self, *, seed: int, device: str, batches_per_step: int = 2, dtype: str = "float64", **how: Any
     ) -> None:
         numbers = torch.linspace(-1, 1, 40, dtype=getattr(torch, dtype)).view(20, 2)
         data = TensorDataset(numbers, numbers.prod(dim=1, keepdim=True))
