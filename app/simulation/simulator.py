@@ -115,6 +115,7 @@ class Simulator:
             notify=self._look,
             limits=limits,
             turn_seconds=turn_seconds,
+            packs=False,
         )
         self.scheduler = Scheduler(self._ports)
         world = World(

@@ -151,15 +151,16 @@ class Cluster:
     def submit(self, spec: Json) -> StudyId:
         checked = StudySpec.from_dict(spec)
         args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
-        version, determinism = self.sources[checked.trainer].version, checked.determinism
+        version = self.sources[checked.trainer].version
+        how: Json = {"determinism": checked.determinism, "packing": checked.packing}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,
             trainer_args=args,
             seed=checked.seed,
-            determinism=determinism,
+            **how,
         )
-        self.stream = plan_id(checked.trainer, version, args, checked.seed, determinism)
+        self.stream = plan_id(checked.trainer, version, args, checked.seed, **how)
         command = c.SubmitStudy(plan=opened, study=study, spec=checked.to_json(), at=0.0)
         transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
         return study
