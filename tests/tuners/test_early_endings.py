@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.ids import StudyId
 from app.scheduling.replay import replay
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from tests.scheduler.scenes import Scene
 from tests.tuners.test_every_tuner import EVERY, FEW, SEEDS, check, run, study_of
-from tests.tuners.worlds import STUDY, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, numbered, simulator, spec, submit
 
 ONE_BY_ONE = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 2}
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -112,6 +113,18 @@ def test_reopened_it_goes_on_without_what_ended_it() -> None:
     assert (study.ending, study.spec["target"]) == ({}, 0.1) and "patience" not in study.spec
     world.run()
     assert (study.state, len(study.trials)) == ("completed", 12)
+    assert replay(numbered(world.events), STUDY).identical
+
+
+def test_what_another_study_found_counts_result_by_result() -> None:
+    """A grid asks for all of it at once. Where that is known already, it ends with the result that ends it."""
+    tuner, space = {"kind": "grid", "max_steps": 2}, {"lr": [number / 10 for number in range(1, 13)]}
+    world = simulator(spec(tuner, space=space), slots=1, name=StudyId("before"))
+    world.run()
+    submit(world, spec(tuner, space=space, patience=2), STUDY)
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert study.ending["by"] == "patience" and len(study.trials) < 12
     assert replay(numbered(world.events), STUDY).identical
 
 

@@ -58,6 +58,25 @@ def test_who_is_gone_when_a_clock_jumps_is_lost_after_a_lease(jump: float) -> No
     assert world.scene.slots_of() == ["gpu0", "gpu1"]
 
 
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+@pytest.mark.parametrize("beats_again", [False, True])
+def test_what_a_lost_chain_has_taken_does_not_jump_with_the_clock(jump: float, beats_again: bool) -> None:
+    world = Jumping(slots=2)
+    chain, _ = world.scene.claim()
+    world.wait(10.0)
+    beat(world.scene, chain, 6)
+    world.wait(1.0)
+    world.scene.at += jump
+    if beats_again:
+        beat(world.scene, chain, 6)
+    while not outcomes(world.scene):
+        world.scene.touch("gpu1")
+        world.wait(LEASE / 4)
+    (ended,) = world.scene.events(e.ChainEnded)
+    assert (ended.outcome, ended.steps) == ("lost", 6)
+    assert ended.seconds == pytest.approx(LEASE + 10.0 + beats_again)  # since it was given to its slot
+
+
 def test_a_chain_that_nobody_claimed_before_the_clock_went_back_goes_to_another_slot() -> None:
     scene = Scene()
     scene.submit(ONE)
