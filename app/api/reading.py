@@ -199,6 +199,16 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     return writable(found.to_json())
 
 
+def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Json:
+    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
+    from app.simulation.what_if import what_if
+
+    with use.open_study(row, at) as (plan, _):
+        version = plan.version
+    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
+    return writable(what_if(events, StudyId(row.id), changes))
+
+
 def log(use: Services, row: StudyRow) -> Iterator[str]:
     """The whole log of the study's plan, one event a line."""
     return lines(use.log.scan(row.stream))

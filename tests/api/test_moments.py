@@ -86,6 +86,24 @@ def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tune
     assert http.get(f"/studies/{second}", params={"at": position(http, second)}).json()["counts"]["waiting"] == 2
 
 
+def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, workers: Workers) -> None:
+    for trial in (0, 1):
+        workers.finish(tuned, workers.assign(tuned, trial), {"accuracy": 0.5})
+    workers.close(tuned)
+    same = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 40}}).json()
+    assert (same["trials"], same["requested"], same["saved"]) == (2, 80, 0)
+    shorter = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
+    assert shorter["requested"] == 40 and shorter["saved"] > 0
+
+
+WRONG = ({}, {"changes": {}}, {"changes": {"space.lr": 1}}, {"changes": {"tuner.max_steps": "x"}}, {"more": 1})
+
+
+@pytest.mark.parametrize("body", WRONG, ids=str)
+def test_what_cannot_be_changed_is_refused(http: TestClient, tuned: str, body: Json) -> None:
+    assert http.post(f"/studies/{tuned}:what-if", json=body).status_code == 422
+
+
 def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
     http: TestClient, use: Services, tuned: str, workers: Workers
 ) -> None:
