@@ -111,12 +111,19 @@ def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> J
         return views.trial(plan, found.trials[number])
 
 
-def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None) -> Json:
-    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last."""
+def events(
+    use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
+) -> Json:
+    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
+
+    Those behind position `at` are left out.
+    """
     feed = Feed(use, row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
-    more = str(feed.version - feed.before) if feed.version - before == limit else None
-    return {"items": [views.event(recorded, feed.before) for recorded in items], "next_cursor": more}
+    is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
+    shown = [views.event(recorded, feed.before) for recorded in items]
+    kept = [event for event in shown if at is None or event["position"] <= at]
+    return {"items": kept, "next_cursor": None if is_last else str(feed.version - feed.before)}
 
 
 def plan(use: Services, row: StudyRow, at: int | None = None) -> Json:

@@ -73,6 +73,20 @@ def test_moments_are_looked_at_in_any_order(use: Services, tuned: str, workers: 
             assert plan.version == at
 
 
+def test_events_of_then_are_those_up_to_then(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.assign(tuned, 0)
+    every = http.get(f"/studies/{tuned}/events").json()["items"]
+    for limit in (1, 2, 100):
+        found, cursor = [], None
+        while True:
+            asked = {"at": 2, "limit": limit} | ({} if cursor is None else {"cursor": cursor})
+            page = http.get(f"/studies/{tuned}/events", params=asked).json()
+            found, cursor = [*found, *page["items"]], page["next_cursor"]
+            if cursor is None:
+                break
+        assert found == [event for event in every if event["position"] <= 2]
+
+
 def test_a_moment_that_has_not_come_is_refused(http: TestClient, tuned: str) -> None:
     for path in PATHS:
         answer = http.get(f"/studies/{tuned}{path}", params={"at": 10_000})
