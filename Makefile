@@ -29,8 +29,8 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 	@$(BIN)/stagetree up
 
 test: .venv/.installed-dev  ## all tests: first those of processes and clusters, which mostly wait, then the others
-	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/runtime tests/workers tests/processes
-	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/runtime --ignore tests/workers --ignore tests/processes
+	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/page tests/runtime tests/workers tests/processes
+	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/page --ignore tests/runtime --ignore tests/workers --ignore tests/processes
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu

@@ -58,8 +58,14 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, found):
-        shown = views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials)
-        return shown | {"slots": views.share(row, live)}, plan.version
+        now, moment = use.clock(), (plan.version, *sorted(reached.items()))
+
+        def make() -> Json:
+            return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
+
+        shown = make() if with_trials else use.overviews.get(row.id, moment, make)
+        passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
+        return shown | passing, plan.version
 
 
 def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:
@@ -91,10 +97,10 @@ def trials(
     return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
 
 
-def columns(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
     with use.open_study(row, at) as (plan, found):
-        return ordering.columns(views.trials(plan, found))
+        return ordering.columns(views.trials(plan, found), digits)
 
 
 def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:

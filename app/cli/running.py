@@ -178,7 +178,8 @@ def up(
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
         if service.url_for_others:
             print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
-        print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
+        print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
+        print("Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
             while True:
                 service.check()
@@ -269,7 +270,17 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    return until_end(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
+    from app.cli.progress import Show
+
+    study = _unfinished(service, spec) or service.client.submit(spec)["study"]
+    if show is not Show.quiet:
+        print(f"In a browser: {without_secrets(page(service.client.url, study))}", file=sys.stderr)
+    return until_end(service, study, show)
+
+
+def page(url: str, study: str) -> str:
+    """Where the page shows a study."""
+    return f"{url.rstrip('/')}/#/studies/{study}"
 
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:
