@@ -118,7 +118,14 @@ class Simulator:
             packs=False,
         )
         self.scheduler = Scheduler(self._ports)
-        world = World(
+        world = self._world(keep_every)
+        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
+        for slot in self._slots.values():
+            slot.register({})
+
+    def _world(self, keep_every: int | None) -> World:
+        """What the slots see of it."""
+        return World(
             records=self._records,
             stream=PLAN,
             clock=lambda: self.now,
@@ -126,11 +133,8 @@ class Simulator:
             pace=self._pace,
             measure=self._measured,
             keep_every=keep_every,
-            overheads=overheads,
+            overheads=self._overheads,
         )
-        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
-        for slot in self._slots.values():
-            slot.register({})
 
     @property
     def plan(self) -> SearchPlan:
