@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event as Flag
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from app.domain.ids import NodeId
 from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
-from app.workers.slot.checkpoint_store import CheckpointStore
+from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
 from app.workers.slot.notes import Notes
@@ -76,6 +77,21 @@ def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest
     assert said[: NOTED_AFTER - 1] == [None] * (NOTED_AFTER - 1)
     assert all("waits for the store" in (each or "") for each in said[NOTED_AFTER - 1 :]) and len(said) == 6
     assert len(stored) == 1 and notes.text is None
+    made.close()
+
+
+def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> None:
+    may_go_on = Flag()
+    made = saver()[0]
+    states = {size: State.of(bytes(size)) for size in (SMALL, SMALL + 1)}
+    assert [made.is_quick(state) for state in (None, *states.values())] == [True, True, False]
+
+    def wait() -> None:
+        may_go_on.wait(60)
+
+    made.submit(CLAIM, wait)
+    assert not made.is_quick(None) and not made.is_quick(states[SMALL])
+    may_go_on.set()
     made.close()
 
 
