@@ -148,3 +148,21 @@ def test_tuners_are_asked_again_for_more_room_and_not_for_less() -> None:
     version = scene.plan().version
     assert [tuning.was_asked("plan", version, room) for room in (1, 2, 3)] == [True, True, False]
     assert not tuning.was_asked("plan", version + 1, 2)
+
+
+def test_what_nobody_disturbs_is_decided_at_the_first_attempt() -> None:
+    pauses = list[int]()
+    scene = Scene(pause=pauses.append)
+    scene.submit(FOUR)
+    scene.run()
+    assert scene.study().state == "completed" and pauses == []
+
+
+def test_a_study_that_is_paused_when_its_time_is_over_is_not_ended() -> None:
+    scene = Scene()
+    scene.submit({"kind": "external"}, max_time=100.0)
+    scene.at = 101.0
+    paused = [e.StudyPaused(study=STUDY)]
+    scene.records.before_write = once(lambda: scene.records.log.append("plan", paused, expected=None, at=0.0) and None)
+    assert scene.scheduler.tick()
+    assert scene.study().state == "paused"
