@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from app.domain.ids import NodeId, StudyId
@@ -20,9 +20,9 @@ from app.domain.states import TrialEventKind, TrialState
 MOST_AHEAD = 8
 """Of so many branch points of a trial is known where they are."""
 
-MOST_LINES, MOST_CHANGES = 5_000, 100
-"""So many lines of the histories of a plan's studies are read at once, and so many of those that say where a trial goes
-on; the others come with the next look.
+MOST_LINES, MOST_CHANGES = 5_000, 50
+"""So many lines of the histories of a plan's studies are read in one look of the scheduler, and so many of those that
+say where a trial goes on; the others come with the next look.
 """
 
 MOST_IN_A_STAGE = 64
@@ -38,6 +38,12 @@ class UpcomingBranches:
         self._read: dict[StudyId, int] = {}  # how many lines of each study's history
         self._places: dict[StudyId, dict[int, list[Place]]] = {}  # of each trial
         self._trials: dict[NodeId, Counter[int]] = defaultdict(Counter)  # at each step of a node, how many
+        self._lines = self._changes = 0  # how many may still be read
+        self.begin_look()
+
+    def begin_look(self) -> None:
+        """The scheduler looks again: as much may be read as in each of its looks."""
+        self._lines, self._changes = MOST_LINES, MOST_CHANGES
 
     def inside(self, node: NodeId, start: int, end: int) -> tuple[int, ...]:
         """The steps between two others at which trials would leave a node; if too many, those where the most do."""
@@ -51,18 +57,20 @@ class UpcomingBranches:
         return any(self._read.get(study.id, 0) < len(study.history) for study in self._counted())
 
     def read_on(self) -> dict[NodeId, set[int]]:
-        """Read what is new, or as much of it as is read at once; the steps of each node that were unknown before."""
+        """Read what is new, or as much of it as may be read; the steps of each node that were unknown before."""
         for name in self._read.keys() - {study.id for study in self._counted()}:
             self._forget(name)
-        new, lines, changes = defaultdict[NodeId, set[int]](set), MOST_LINES, MOST_CHANGES
+        new = defaultdict[NodeId, set[int]](set)
         for study in self._counted():
             begin = self._read.get(study.id, 0)
-            read = list(_first(study.history[begin : begin + lines], changes))
+            unread = range(begin, min(len(study.history), begin + self._lines))
+            read = list(_first(map(study.history.__getitem__, unread), self._changes))
             changed = [line.trial for line in read if line.kind in _CHANGES]
             for number in dict.fromkeys(changed):
                 for node, step in self._renew(study, study.trials[number]):
                     new[node].add(step)
-            self._read[study.id], lines, changes = begin + len(read), lines - len(read), changes - len(changed)
+            self._read[study.id] = begin + len(read)
+            self._lines, self._changes = self._lines - len(read), self._changes - len(changed)
         return new
 
     def _counted(self) -> list[Study]:
@@ -94,7 +102,7 @@ class UpcomingBranches:
                 del self._trials[node]
 
 
-def _first(lines: Sequence[TrialEvent], changes: int) -> Iterator[TrialEvent]:
+def _first(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialEvent]:
     """The first lines, with so many changes at most."""
     for line in lines:
         changes -= line.kind in _CHANGES

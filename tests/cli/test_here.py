@@ -75,7 +75,7 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     study = write(grid("kept"))
     ran = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     before, best = stored(), ran.json["best"]["trial"]
-    assert stagetree("gc").out.startswith("0 checkpoints, 0 B may go; all that are kept take ")
+    assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes may go; all that are kept take ")
     said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
     assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
     assert stagetree("gc", "--budget", "1B").code == 2  # nobody is here to be asked
@@ -83,6 +83,14 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
     assert stored() == 1
     assert f"(trial {best} after step" in stagetree("weights", "last", "-o", "best").out
+    assert stagetree("weights", "last", "--state", "-o", "best").code == 0
+    assert sorted(path.name.rpartition("-")[2] for path in (here / "best").iterdir()) == [
+        "12.safetensors",
+        "state.safetensors",
+    ]
+    study.touch()
+    said = stagetree("weights", "last", "-o", study)
+    assert (said.code, said.err) == (1, f"stagetree: {study} cannot be written: File exists\n")
     assert stagetree("delete", "last").code == 2
     assert stagetree("delete", "last", "--yes").out.startswith(f"{ran.json['study']} is deleted")
     assert stagetree("studies", "-o", "json").json == []

@@ -76,7 +76,7 @@ def test_a_trial_that_comes_while_the_trunk_runs_is_told_to_it() -> None:
 
 def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
     """Of so many, the first look reads a part; the others are told to the trunk while it runs."""
-    trunk = Trunk(keeps_branches=True)
+    trunk = Trunk(keeps_branches=True, turn_seconds=10.0)
     trunk.add(0.1, 400)
     for number in range(250):
         trunk.add(decay(130 + number // 9, 399), 2)
@@ -84,6 +84,7 @@ def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
     upcoming = UpcomingBranches(trunk.simulator.plan)
     looks = 0
     while upcoming.is_behind:
+        upcoming.begin_look()
         upcoming.read_on()
         looks += 1
     assert looks == 1 + 252 // MOST_CHANGES

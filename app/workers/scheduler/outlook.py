@@ -31,6 +31,8 @@ class Outlook:
             del self._frontiers[stream]
         for stream in self._unusable - versions.keys():
             self._set_usable(stream)
+        for frontier in self._frontiers.values():
+            frontier.upcoming.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)

@@ -8,7 +8,7 @@ import pytest
 
 from app.away import LostRace
 from app.events.database import DatabaseUnavailable
-from app.workers.regularly import Regularly
+from app.workers.periodic_thread import PeriodicThread
 
 HOUR = 3600.0
 
@@ -21,12 +21,12 @@ def test_who_wakes_it_does_not_wait_for_its_time() -> None:
         next(left).set()
         return True
 
-    regularly = Regularly("test", do, HOUR)
-    regularly.start()
+    thread = PeriodicThread("test", do, HOUR)
+    thread.start()
     assert done[0].wait(60)
-    regularly.wake()
+    thread.wake()
     assert done[1].wait(60)
-    regularly.close()
+    thread.close()
 
 
 def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
@@ -37,13 +37,13 @@ def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
         begun.set()
         return True
 
-    regularly = Regularly("test", do, HOUR, rest=HOUR)
-    regularly.start()
+    thread = PeriodicThread("test", do, HOUR, rest=HOUR)
+    thread.start()
     assert begun.wait(60)
-    regularly.wake()
-    regularly.wake()
-    regularly.close()
-    assert regularly.join(60.0) and times == [1]
+    thread.wake()
+    thread.wake()
+    thread.close()
+    assert thread.join(60.0) and times == [1]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_whatever_it_raises_it_is_done_again(problem: Exception) -> None:
         again.set()
         return True
 
-    regularly = Regularly("test", do, 0.0)
-    regularly.start()
+    thread = PeriodicThread("test", do, 0.0)
+    thread.start()
     assert again.wait(60)
-    regularly.close()
-    assert regularly.join(60.0)
+    thread.close()
+    assert thread.join(60.0)
 
 
 def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:
@@ -75,18 +75,18 @@ def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:
             done.set()
         return len(times) == 3
 
-    regularly = Regularly("test", do, HOUR)
-    regularly.start()
+    thread = PeriodicThread("test", do, HOUR)
+    thread.start()
     assert done.wait(60)
-    regularly.close()
+    thread.close()
 
 
 def test_what_is_under_way_is_not_waited_for() -> None:
     begun, let_go = Flag(), Flag()
-    regularly = Regularly("test", lambda: (begun.set(), let_go.wait(60))[1], HOUR)
-    regularly.start()
+    thread = PeriodicThread("test", lambda: (begun.set(), let_go.wait(60))[1], HOUR)
+    thread.start()
     assert begun.wait(60)
-    regularly.close()
-    assert not regularly.join(0.0)
+    thread.close()
+    assert not thread.join(0.0)
     let_go.set()
-    assert regularly.join(60.0)
+    assert thread.join(60.0)

@@ -12,7 +12,7 @@ from app.away import Away, LostRace
 logger = logging.getLogger(__name__)
 
 
-class Regularly:
+class PeriodicThread:
     """do: whether there is nothing more to do for now; else it is done again at once. What is away is waited for.
 
     rest: who wakes it waits for so many seconds, so that it is done once for all who do meanwhile.

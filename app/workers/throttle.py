@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class NowAndThen:
+class Throttle:
     """do: may raise; then it is due again at once. clock: any that does not go back."""
 
     def __init__(self, seconds: float, do: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
