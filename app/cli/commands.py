@@ -89,7 +89,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         deleting.delete,
         striking.strike,
     ),
-    "Run a cluster": (serving.api, serving.worker),
+    "Run a cluster": (serving.api, serving.worker, serving.workers, serving.sinks),
     "Look at the installation": (
         looking.slots,
         looking.trainers,

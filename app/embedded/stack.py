@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from app.embedded import address
-from app.embedded.children import PRIVATE, end_with_parent, private_files
+from app.embedded.children import PRIVATE, end_with_parent, private_files, undisturbed
 from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
 from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
@@ -71,9 +71,18 @@ class Embedded:
             raise
 
     def stop(self) -> None:
-        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint."""
-        if self._has_work():
-            self._let_slots_save()
+        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint.
+
+        Whoever interrupts it does not wait for what the slots would save.
+        """
+        try:
+            if self._has_work():
+                self._let_slots_save()
+        finally:
+            with undisturbed():
+                self._end()
+
+    def _end(self) -> None:
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

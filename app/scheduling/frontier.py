@@ -213,7 +213,7 @@ class Frontier:
 
     def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
         """What is urgent within a study, compared with what is in others: by its priority and the time alone."""
-        return (float(self.plan.studies[study].spec.get("priority", 1)), urgency[1])
+        return (self.plan.studies[study].priority, urgency[1])
 
     def _most_important(self, urgencies: Urgencies) -> StudyId:
         return max(urgencies, key=lambda study: (self._ranked(study, urgencies[study]), study))

@@ -28,7 +28,6 @@ from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import Fault, World
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
-from app.workers.scheduler.tuning import Tuning
 from stagetree.limits import LIMITS, Limits
 
 PLAN = PlanId("simulated")
@@ -116,6 +115,7 @@ class Simulator:
             notify=self._look,
             limits=limits,
             turn_seconds=turn_seconds,
+            packs=False,
         )
         self.scheduler = Scheduler(self._ports)
         world = World(
@@ -205,11 +205,6 @@ class Simulator:
     def set_tuner(self, study: StudyId, driver: TunerDriver) -> None:
         """Let this driver decide for a study, instead of the one that its study file asks for."""
         self._drivers[study] = driver
-
-    def run_tuners(self) -> None:
-        """Ask the tuner of each running study what it wants."""
-        _ = self.plan
-        Tuning(self._ports).tune(PLAN, len(self._slots))
 
     def _measured(self, node: str, step: int) -> e.Metrics:
         with self._plans.holding(PLAN, fresh=False) as plan:

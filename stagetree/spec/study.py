@@ -13,7 +13,7 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
-from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Text
+from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Sinks, Text, Width
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
@@ -40,6 +40,9 @@ class StudySpec(Model):
         default="strict",
         description="strict, where an operation without a deterministic form is an error; warn, where it makes the "
         "results not exact; or off, the fastest",
+    )
+    packing: Width = Field(
+        default=0, description="true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone"
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
@@ -80,6 +83,10 @@ class StudySpec(Model):
         default=None,
         description="an object with any of boundary, delta, bounds and max_steps: trials end that will hardly come "
         "to the best",
+    )
+    sinks: Sinks = Field(
+        default=[],
+        description="a list of places such as tensorboard:DIR, wandb:PROJECT or mlflow:URI, to which it is written",
     )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
@@ -162,7 +169,12 @@ class StudySpec(Model):
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self._listed() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        as_ever = {"runtime_args": {}, "determinism": "strict"}  # left out, as in studies of before there was a choice
+        as_ever = {
+            "runtime_args": {},
+            "determinism": "strict",
+            "sinks": [],
+            "packing": 0,
+        }  # left out, as in studies of before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
 
     @cached_property

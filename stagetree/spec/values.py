@@ -11,6 +11,9 @@ from stagetree.space import plain, read_entry
 from stagetree.spec.errors import shown
 from stagetree.where import WhereError
 
+LANES = 8
+"""What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
+
 
 def as_json(value: Any) -> Any:
     """The JSON of a value, with whole numbers and strings left as they are."""
@@ -57,6 +60,11 @@ def as_named(value: Any) -> Any:
     return value
 
 
+def as_width(value: Any) -> Any:
+    """How many lanes a pack has: true for as many as are usual, false for none."""
+    return (LANES if value else 0) if isinstance(value, bool) else value
+
+
 def as_where(value: Any) -> Any:
     """An expression or, in Python, a function."""
     if value is None or isinstance(value, str) or callable(value):
@@ -71,4 +79,16 @@ def as_target(value: Any) -> Any:
     for number in value if isinstance(value, list) and value else [value]:
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise SequenceError("", f"must be a number, or a list of at least one number, got {shown(value)}")
+    return value
+
+
+def as_sink(value: str) -> str:
+    """The address of a sink, after a look whether it is one that a study may name."""
+    from stagetree.sinks import SinkError  # not on Windows, where a study file may be written
+    from stagetree.sinks.opening import check_of_study
+
+    try:
+        check_of_study(value)
+    except SinkError as error:
+        raise SequenceError("", str(error)) from None
     return value

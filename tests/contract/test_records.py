@@ -134,6 +134,8 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
         with records.write() as rows:
             rows.studies.set_state(f"of-{stream}", "cancelled")
     with records.write() as rows:
+        rows.chains.assign("over", "p", "gpu0", {}, TTL)
+        rows.chains.end("over")
         rows.chains.assign("a", "q", "gpu0", {}, TTL)
     with records.read() as rows:
         assert rows.studies.busy_versions() == {"q": 1, "r": 1}
@@ -221,12 +223,12 @@ class Alike(RuleBasedStateMachine):
         ]
         self.change(changes[how])
 
-    @rule(chain=CHAINS, slot=SLOTS)
-    def assign(self, chain: str, slot: str) -> None:
+    @rule(chain=CHAINS, slot=SLOTS, beside=st.none() | CHAINS)
+    def assign(self, chain: str, slot: str, beside: str | None) -> None:
         with self.both[0].read() as rows:
             if rows.chains.get(chain) is not None:
                 return
-        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, {"stages": []}, TTL))
+        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, {"stages": []}, TTL, beside))
 
     @rule(chain=CHAINS, owner=OWNERS)
     def claim(self, chain: str, owner: str) -> None:

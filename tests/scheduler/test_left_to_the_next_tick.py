@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,9 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome
+from app.events.plans import Plans, PlanUnusable
 from app.events.strikes import strike
 from app.events.transact import Write, transact
 from app.scheduling.tuners.driver import make_driver
@@ -230,6 +233,46 @@ def test_a_plan_that_breaks_while_its_tuners_are_asked_holds_up_itself_alone() -
     unknown = e.ChainEnded(chain="nobody's", outcome="done")
     scene = lame_and_sound(lambda scene: scene.records.inner.log.append("lame", [unknown], expected=None, at=0.0))
     assert list(scene.scheduler.problems()) == ["lame"]
+
+
+class Reluctant(Plans):
+    """Plans that are read, so often, in vain: after what is new was taken in, if it is."""
+
+    refusals = 0
+
+    @contextmanager
+    def holding(self, stream: str, *, fresh: bool = True) -> Iterator[SearchPlan]:
+        with super().holding(stream, fresh=fresh) as plan:
+            if fresh and self.refusals:
+                self.refusals -= 1
+                raise PlanUnusable(f"plan {stream} cannot be used: not now")
+            yield plan
+
+
+def test_a_plan_that_can_be_used_again_at_once_is_looked_at_again() -> None:
+    scene = Scene()
+    plans = Reluctant(scene.records.log)
+    scheduler = scene.make_scheduler(plans)
+    scene.submit({"kind": "external"})
+    scheduler.tick()
+    scene.submit({"kind": "external"}, name="other")  # of which no node hears
+    plans.refusals = 1
+    scheduler.tick()
+    assert list(scheduler.problems()) == ["plan"]
+    scheduler.tick()
+    assert not scheduler.problems()
+
+
+def test_a_plan_that_can_be_used_in_the_middle_of_a_look_is_looked_at_by_the_next_one() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.claim()
+    plans = Reluctant(scene.records.log)
+    plans.refusals = 1
+    scheduler = scene.make_scheduler(plans)
+    assert scheduler.tick() and list(scheduler.problems()) == ["plan"]
+    assert scheduler.tick() and not scheduler.problems()
 
 
 def write(scene: Scene, command: c.AddTrial) -> None:

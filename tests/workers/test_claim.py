@@ -62,7 +62,7 @@ def test_what_there_is_not_cannot_be_claimed(cluster: Cluster) -> None:
         claimed_in_doubt(cluster, lambda rows, chain: None, chain="nobody's")
 
 
-def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster) -> None:
+def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults(cluster.clock)
     faults.away_for(1e9)
     records = FaultyRecords(cluster.records, faults)
@@ -71,3 +71,4 @@ def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster) -> None:
     with pytest.raises(ChainNotClaimable, match="this worker is to end"):
         claiming.claim("chain", lambda: next(answers))
     assert faults.refusals == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # that it waits, once

@@ -33,7 +33,7 @@ FOUND = ROOT / ".mutants"
 RESULTS = FOUND / "results.jsonl"
 PYTEST = ["-x", "-q", "--no-header", "--tb=line"]
 ON_ONE_DATABASE = ["-k", "not postgresql"]
-SECONDS = 300.0
+SECONDS = 60.0
 """A mutant that makes the tests hang is noticed, after so long and four times what they took without it."""
 
 T, R = TypeVar("T"), TypeVar("R")

@@ -67,7 +67,7 @@ class Outlook:
         of which is passed then, or at the one before, whose steps are not of this one.
         """
         frontier = self._frontiers.get(row.stream)
-        if frontier is None or row.stream in self._unusable:
+        if frontier is None:
             return
         with suppress(PlanUnusable), self._ports.plans.holding(row.stream, fresh=False) as plan:
             chain = plan.chains.get(ChainId(row.chain))
@@ -85,7 +85,7 @@ class Outlook:
         frontier = self._frontiers.get(stream)
         if frontier is None or stream in self._unusable:
             return True
-        return frontier.plan.version != version or frontier.is_behind
+        return frontier.plan.version != version
 
 
 def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> Progress:

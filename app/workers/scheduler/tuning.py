@@ -46,7 +46,7 @@ class Tuning:
         self._deadlines: dict[str, float] = {}  # by plan: when it is asked again though nothing has happened
 
     def tune(self, stream: str, room: int) -> bool:
-        """Ask the tuners of a plan, if anything has changed for them; whether anything may have followed.
+        """Ask the tuners of a plan; whether anything may have followed.
 
         Raises `DatabaseUnavailable`.
         """
@@ -68,8 +68,6 @@ class Tuning:
     def _tune_plan(self, stream: str, room: int) -> bool:
         with self._ports.plans.holding(stream, fresh=False) as plan:
             version = plan.version
-            if self.was_asked(stream, version, room):
-                return False
             failing = [check for study in _running(plan) if (check := self._failing(plan, study)) is not None]
             drivers = self._observing(stream, plan)
         for check in failing:
