@@ -96,7 +96,7 @@ class Simulator:
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
         self._is_tick_due, self._is_look_due = False, False
-        self._overheads, self._given, self._seen = overheads, 0, 0  # seen: so many events were news already
+        self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
         self._ports = Ports(
