@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.checking import check_command, check_environment, job_of, seconds_of
 from app.embedded.children import end_with_parent
-from app.embedded.machine import count_gpus
+from app.embedded.machine import default_device
 from app.registry import Catalogue
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def short_check(
 def _job(spec: StudySpec, file: str, seconds: int) -> Json | None:
     if spec.determinism == "off":
         return None
-    job = job_of(spec, file, "cuda:0" if count_gpus() else "cpu")
+    job = job_of(spec, file, default_device())
     return job and {**job, "steps": 2, "broken": 1, "is_short": True, "seconds": seconds}
 
 
