@@ -35,6 +35,19 @@ test: .venv/.installed-dev  ## all tests: first those of processes and clusters,
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
 
+TORCH ?= 2.6.*
+TRAINS := tests/runtime tests/stagetree tests/examples tests/gpu tests/workers/test_slot_exactness.py \
+	tests/e2e/test_laws.py tests/e2e/test_taking_weights.py
+OTHER := .venv-torch
+
+test-torch: .venv/.installed-dev  ## what trains, on another torch: make test-torch TORCH='2.6.*', in .venv-torch
+	@test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	@$(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|triton|nvidia|cuda|sympy)' > $(OTHER)/held.txt
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' torchvision
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(OTHER)/held.txt -e .
+	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
+
 night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling
 
@@ -63,4 +76,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu night mutants docs page page-check check format
+.PHONY: help demo up test test-gpu test-torch night mutants docs page page-check check format

@@ -14,6 +14,7 @@ from app.api.guard import Guard
 from app.api.routes import checkpoints, page, pages, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
+from app.gc_tuning import no_long_pass_twice
 from app.grace import end_within
 
 API = "/api/v1"
@@ -62,7 +63,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         end_within(services.stop_seconds)
         services.stopping.set()
 
-    with calling_on_signals(stop):
+    with calling_on_signals(stop), no_long_pass_twice():
         yield
     services.stopping.set()
     services.close()

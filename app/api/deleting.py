@@ -11,7 +11,7 @@ from app.api.services import Services
 from app.api.writing import Write
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.ids import StudyId
+from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.events.tables import StudyRow
 
@@ -28,22 +28,34 @@ def delete_study(use: Services, row: StudyRow, write: Write) -> None:
 
 
 def _delete_logs(logs: Path, plan: SearchPlan) -> None:
-    """What trials of deleted studies printed, and what they logged in nodes through which no other study's trials pass.
+    """What trials of deleted studies printed, and what they logged where no other study's trials come.
 
     As far as it is kept here. What the others read stays where it is until they are deleted as well.
     """
-    passed = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
+    others = _nodes_of_others(plan)
     for study in [study.id for study in plan.studies.values() if study.deleted]:
         try:
-            _delete_files(logs / study, passed)
+            _delete_files(logs / study, others)
         except OSError as problem:
             logger.warning("study %s is deleted, and its logs are not: %s", study, problem)
 
 
-def _delete_files(folder: Path, passed: Container[str]) -> None:
+def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
+    """The nodes that trials of studies pass which are not deleted, and those to which they may come if asked for more.
+
+    What is trained there is not trained again for them.
+    """
+    found = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
+    for node in plan.nodes.values():  # each is there before its children
+        if node.parent in found:
+            found.add(node.id)
+    return found
+
+
+def _delete_files(folder: Path, nodes: Container[str]) -> None:
     """All but the rows of these nodes, and the folder if nothing stays."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    going = [path for path in files if path.stem not in passed]
+    going = [path for path in files if path.stem not in nodes]
     for path in going:
         path.unlink(missing_ok=True)
     if len(going) == len(files) and folder.exists():

@@ -13,6 +13,15 @@ from app.cli.text import harmless, without_secrets
 DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 3, 4, 69, 124, 130
 
 
+SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
+NEEDED = {
+    **dict.fromkeys(("alembic", "celery", "fastapi", "fsspec", "kombu", "redis", "s3fs"), SERVER),
+    **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
+    **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
+}
+"""What to install for modules that do not come with the package alone."""
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn the errors that a user can cause, or mend, into a sentence and an exit code."""
@@ -20,6 +29,10 @@ def explained() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (needed := NEEDED.get((error.name or "").partition(".")[0])) is None:
+            raise
+        fail(f"{error.name} is not installed, which this needs: pip install {needed}")
     except Exception as error:
         code = _code(error)
         if code is None:

@@ -48,24 +48,18 @@ def workers(
         int,
         typer.Option("--signal", metavar="SECONDS", min=1, help="So long before its end, work is saved."),
     ] = 120,
-    more: Annotated[
-        list[str] | None,
-        typer.Option("--sbatch", metavar="OPTION", help="Any other option of sbatch; may be repeated."),
-    ] = None,
 ) -> None:
     """Print a script that starts workers, one for each GPU.
 
     \b
-    Example:  stagetree workers --slurm --nodes 2 --gpus-per-node 8 --sbatch=--time=12:00:00 | sbatch
+    Example:  stagetree workers --slurm --nodes 2 --gpus-per-node 8 | sbatch --time=12:00:00
     """
     from app.cli.errors import USAGE, fail
     from app.cli.slurm import script
 
     if not slurm:
         fail("say for what: --slurm", USAGE)
-    if wrong := [option for option in more or () if not option.startswith("-") or not option.isprintable()]:
-        fail(f"--sbatch: must be an option of sbatch such as --partition=gpu, got {wrong[0]!r}", USAGE)
-    print(script(nodes, gpus, cpus, early, more or ()), end="")
+    print(script(nodes, gpus, cpus, early), end="")
 
 
 def api(host: Host = "127.0.0.1", port: Port = 8000) -> None:

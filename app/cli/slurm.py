@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from app.cli.errors import USAGE, fail
@@ -21,7 +21,7 @@ SCRIPT = """#!/bin/bash
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=stagetree-%j.out
-{more}
+
 # {early} seconds before the job's time is over, Slurm asks each worker to end. A worker saves what it has, and gives
 # its work back: slots that stay, or the next job, go on from there.
 set -euo pipefail
@@ -34,10 +34,10 @@ MARGIN_SECONDS = 10
 """Between the end of the last worker, asked to stop in time, and the end of the job."""
 
 
-def script(nodes: int, gpus: int, cpus: int, early: int, more: Sequence[str]) -> str:
+def script(nodes: int, gpus: int, cpus: int, early: int) -> str:
     """A script for `sbatch`, of a task for each GPU, or of one for each node without GPUs.
 
-    cpus: of a task. early: how many seconds before its end the job is told. more: options of sbatch, as they stand.
+    cpus: of a task. early: how many seconds before its end the job is told.
     """
     resources = ["#SBATCH --gpus-per-task=1"] if gpus else []
     return SCRIPT.format(
@@ -45,7 +45,6 @@ def script(nodes: int, gpus: int, cpus: int, early: int, more: Sequence[str]) ->
         tasks=gpus or 1,
         resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
         early=early,
-        more="".join(f"#SBATCH {option}\n" for option in more),
         checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
         stop=max(early - MARGIN_SECONDS, 1),
         cpus=f"export SRUN_CPUS_PER_TASK={cpus}",

@@ -20,7 +20,7 @@ from app.cli.store import DEFAULT, Store
 from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, embedded
 from app.registry import describe
-from stagetree.client import Client
+from stagetree.client import Client, ProblemError
 from stagetree.sequences import did_you_mean
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -76,7 +76,7 @@ def own_stack(
     port: int = 0,
     await_slots: bool = False,
 ) -> Iterator[Service[Documents]]:
-    """An embedded stack. A temporary folder is removed when all went well, and named when not."""
+    """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
@@ -85,8 +85,8 @@ def own_stack(
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):
                 yield Service(Documents(client), stack.check, stack.folder, url_for_others=stack.url_for_others)
-    except BaseException:
-        if began:
+    except BaseException as error:
+        if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT else f" with --dir {where}"
             print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
         elif folder is None:

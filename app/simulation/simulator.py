@@ -69,7 +69,8 @@ class Simulator:
 
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
     keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
-    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`.
+    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
+    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
 
@@ -86,6 +87,7 @@ class Simulator:
         overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
         turn_seconds: float | None = None,
+        make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
         self.now = 0.0
@@ -109,10 +111,11 @@ class Simulator:
             clock=lambda: self.now,
             elapsed=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
-            make_costs=Unit,
+            make_costs=make_costs,
             notify=self._look,
             limits=limits,
             turn_seconds=turn_seconds,
+            packs=False,
         )
         self.scheduler = Scheduler(self._ports)
         world = World(
@@ -208,13 +211,17 @@ class Simulator:
             return self._measure(plan.nodes[NodeId(node)], step)
 
     def _is_woken(self) -> bool:
-        """Whether workers would tell the scheduler that something happened: a result is there, or somebody is idle."""
+        """Whether workers would tell the scheduler that something happened: a result or a checkpoint is there.
+
+        Where a look takes no time, that a state is kept is left to the next one, as long as no slot is idle: all that
+        would come of it is what steps are taken to cost.
+        """
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)
         if self._overheads.look and not news:
             return False  # it has looked since
         only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
-        return not only_saved or any(slot.is_idle for slot in self._slots.values())
+        return not only_saved or self._overheads.look > 0 or any(slot.is_idle for slot in self._slots.values())
 
     def _look_soon(self) -> None:
         """The scheduler hears that something happened, and looks when it comes to that."""
@@ -246,8 +253,8 @@ class Simulator:
         return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
-        """The message that starts a chain has arrived as soon as it was sent; those of one look are sent in a row."""
-        wait, self._given = self._given * self._overheads.give, self._given + 1
+        """The message that starts a chain, which arrives after a while; those of one look are sent in a row."""
+        wait, self._given = self._overheads.claim + self._given * self._overheads.give, self._given + 1
         if wait:
             self._later(self.now + wait, lambda: self._deliver(chain, slot))
         else:

@@ -17,11 +17,11 @@ from uuid import uuid4
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
+from app.gc_tuning import collect_young, freeze_survivors
 from app.object_store import open_store
 from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, publish, wake_scheduler
-from app.workers.gc_tuning import collect_young, freeze_survivors
 from app.workers.notifier import Notifier
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.periodic_thread import PeriodicThread
@@ -122,8 +122,16 @@ def retention() -> PeriodicThread:
     global _retention
     if _retention is None:
         seconds = settings().tick_seconds
-        _retention = PeriodicThread("retention", lambda: _deleting().look().is_done, seconds, rest=RETENTION_SECONDS)
+        _retention = PeriodicThread("retention", _delete, seconds, rest=RETENTION_SECONDS)
     return _retention
+
+
+def _delete() -> bool:
+    """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
+    is_done = _deleting().look().is_done
+    if _deleting().is_waited_for:
+        notify()
+    return is_done
 
 
 @cache
@@ -161,6 +169,7 @@ def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
         limits=settings().limits,
         turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
         show=show,
+        chains_that_fit=_deleting().chains_that_fit,
     )
     return Scheduler(ports)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from stagetree.logged import Logged
-from stagetree.packing.stack import Stack
+from stagetree.packing.stack import Rows
 from stagetree.torch_trainer import TorchTrainer
 
 Tensors = Mapping[str, Tensor]
@@ -20,10 +20,9 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Of every lane: the gradients by parameter, the loss, and the sums of what was logged with how often it was."""
+    """Of every lane: the gradients by parameter, and the sums of what was logged with how often it was."""
 
     gradients: Tensors
-    losses: Tensor
     sums: Tensors
     counts: Mapping[str, int]
 
@@ -40,26 +39,24 @@ class Loss(nn.Module):
         with self._trainer.autocast():
             return self._trainer.loss(batch)
 
-    def learnt(self, stack: Stack, buffers: Tensors, batch: Any, share: float = 1.0) -> Learnt:
-        """What all lanes of a stack learn from one batch, times `share`. Raises whatever the loss does.
+    def learnt(self, rows: Rows, batch: Any, share: float = 1.0) -> Learnt:
+        """What these lanes learn from one batch, times `share`. Raises whatever the loss does.
 
-        buffers: stacked; they change as the loss changes them. Every lane draws the same random numbers from the global
+        Their buffers change as the loss changes them. Every lane draws the same random numbers from the global
         generators, as each would if it were alone with the generators as they stand.
         """
 
-        def loss(parameters: Tensors, constants: Tensors, buffers: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
-            named = {
-                f"model.{name}": each for name, each in (*parameters.items(), *constants.items(), *buffers.items())
-            }
+        def loss(parameters: Tensors, constants: Tensors, buffers: Tensors) -> tuple[Tensor, Tensors]:
+            tensors = (*parameters.items(), *constants.items(), *buffers.items())
             with logging(self._trainer) as logged:
-                value = functional_call(self, named, (batch,))
+                value = functional_call(self, {f"model.{name}": each for name, each in tensors}, (batch,))
             self._counts = {name: count for name, (_, count) in logged.totals().items()}
             sums = {name: torch.as_tensor(total) for name, (total, _) in logged.totals().items()}
-            return value if share == 1.0 else value * share, (value.detach(), sums)
+            return value if share == 1.0 else value * share, sums
 
         packed = vmap(grad_and_value(loss, has_aux=True), randomness="same")
-        gradients, (_, (losses, sums)) = packed(stack.parameters, stack.constants, buffers)
-        return Learnt(gradients, losses, sums, self._counts)
+        gradients, (_, sums) = packed(rows.parameters, rows.constants, rows.buffers)
+        return Learnt(gradients, sums, self._counts)
 
 
 @contextmanager

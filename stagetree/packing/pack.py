@@ -1,8 +1,8 @@
 """Trainers that make their steps together: a lane of the pack each, none of which notices the others.
 
-A pack has as many rows as its width, whether models have them or not, and every pass goes over all of them: so what a
-lane computes never depends on who else is there. Lanes that are at the same batch with the same random numbers share a
-pass, for which the batch is read once.
+What a lane computes is to the bit what it computes in a pass over as many lanes as the pack has room for, whoever else
+is there: so wide every pass is, unless it was seen that a narrower one gives the same bits. Lanes that are at the same
+batch with the same random numbers share a pass, for which the batch is read once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.passes import Failures, Passes
+from stagetree.packing.widths import Widths
 from stagetree.trainer import Trainer
 from stagetree.training import generators
 
 
 class Pack:
-    """width: for how many lanes there is room. lanes: those that are there."""
+    """width: for how many lanes there is room. lanes: those that are there. widths: what the process saw of them."""
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, width: int, widths: Widths | None = None) -> None:
+        self.width, self._widths = width, widths or Widths()
         self.lanes: list[Lane] = []
         self._passes: Passes | None = None
 
@@ -33,7 +34,7 @@ class Pack:
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
-        self._passes = self._passes or Passes(lane, self.width)
+        self._passes = self._passes or Passes(lane, self.width, self._widths)
         self._passes.adopt(lane)
         self.lanes.append(lane)
         return lane
@@ -68,7 +69,7 @@ class Pack:
         failures: Failures = {}
         generators.restore(bucket[0].generators, bucket[0].device)
         for left in reversed(range(batches)):
-            self._passes.learn(bucket, has_others=len(bucket) < len(self.lanes))
+            self._passes.learn(bucket)
             if not left:
                 _stand_at(generators.state(bucket[0].device), bucket)
             failures |= self._passes.update(bucket)

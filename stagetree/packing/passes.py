@@ -11,8 +11,9 @@ from torch import Tensor
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import Learnt, Loss, logging
 from stagetree.packing.refusals import NotPackable, meaning
-from stagetree.packing.stack import Stack
+from stagetree.packing.stack import Rows, Stack
 from stagetree.packing.steps import Steps
+from stagetree.packing.widths import Widths, signature
 from stagetree.training import generators
 
 Failures = dict[Lane, Exception]
@@ -22,11 +23,15 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-2}
 
 MOST_TOLERANCE = 0.1
 
+OFF = 0.037
+"""By what part of themselves weights are others at each further look at how wide a pass must be."""
+
 
 class Passes:
-    """The stack of a pack. like: a lane of the shape that all are to have."""
+    """The stack of a pack. like: a lane of the shape that all are to have. widths: what the process saw of them."""
 
-    def __init__(self, like: Lane, width: int) -> None:
+    def __init__(self, like: Lane, width: int, widths: Widths) -> None:
+        self._width, self._widths = width, widths
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width)
         self._steps = Steps(self._stack)
@@ -45,29 +50,50 @@ class Passes:
 
     # ------------------------------------------------------------------------------------------------ learning
 
-    def learn(self, bucket: Sequence[Lane], has_others: bool) -> None:
-        """Have the gradients of lanes that are alike on their next batch, and go by it.
-
-        has_others: whether there are lanes besides, which must not change. Raises whatever the loss does.
-        """
-        lead, rows = bucket[0], self._rows(bucket) if has_others else None
+    def learn(self, bucket: Sequence[Lane]) -> None:
+        """Have the gradients of lanes that are alike on their next batch, and go by it. Raises what the loss does."""
+        lead = bucket[0]
         span = lead.next_batch()
         for number, (batch, share) in enumerate(lead.read(span)):
-            buffers = self._stack.buffers if rows is None else _copied(self._stack.buffers)
-            learnt = Loss(lead.trainer).learnt(self._stack, buffers, batch, share)
-            self._stack.put_gradients(learnt.gradients, rows, add=number > 0)
-            if rows is not None:
-                self._stack.put_buffers(buffers, rows)
+            rows, learnt = self._learnt(bucket, self._width_for(bucket, batch), batch, share)
+            self._stack.put(_numbers(bucket), learnt.gradients, rows.buffers, add=number > 0)
             _tell(bucket, learnt)
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead)
 
+    def _learnt(
+        self, bucket: Sequence[Lane], width: int, batch: Any, share: float = 1.0, off_by: float = 0.0
+    ) -> tuple[Rows, Learnt]:
+        """By a pass of a width; the first lane is computed again where there are fewer than that.
+
+        off_by: by what part of themselves all weights are others than they are.
+        """
+        numbers = _numbers(bucket)[:width]
+        rows = self._stack.rows(numbers + numbers[:1] * (width - len(numbers)))
+        for each in rows.parameters.values() if off_by else ():
+            each.mul_(1 + off_by)
+        return rows, Loss(bucket[0].trainer).learnt(rows, batch, share)
+
+    def _width_for(self, bucket: Sequence[Lane], batch: Any) -> int:
+        """How wide a pass must be for these lanes. Nothing is changed by finding out."""
+        lead = bucket[0]
+
+        def compute(width: int, look: int) -> dict[str, Tensor]:
+            at = generators.state(lead.device)
+            with logging(lead.trainer):
+                _, learnt = self._learnt(bucket, width, batch, off_by=look * OFF)
+            generators.restore(at, lead.device)
+            return {name: each[: len(bucket)] for name, each in learnt.gradients.items()}
+
+        what = (type(lead.trainer), self._stack.shape, lead.traits, self._width, signature(batch))
+        return self._widths.fitting(what, len(bucket), self._width, compute)
+
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by the gradients that are there; those whose own code failed meanwhile."""
         joint = [lane for lane in bucket if not lane.updates_itself and self._is_joint(lane)]
-        self._stack.clip_gradients(bucket[0].trainer.clip_grad_norm, [lane.number for lane in joint])
-        errors = self._steps.step([lane.number for lane in joint])
+        self._stack.clip_gradients(bucket[0].trainer.clip_grad_norm, _numbers(joint))
+        errors = self._steps.step(_numbers(joint))
         failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
         for lane in bucket:
             if lane in failures:
@@ -80,9 +106,6 @@ class Passes:
 
     def _is_joint(self, lane: Lane) -> bool:
         return self._steps.join(lane.number, lane.model, lane.trainer.optimizer)
-
-    def _rows(self, lanes: Sequence[Lane]) -> Tensor:
-        return torch.tensor([lane.number for lane in lanes], device=self._stack.device)
 
     # ------------------------------------------------------------------------------------------------ looking first
 
@@ -98,16 +121,16 @@ class Passes:
         with lead.watched():
             batch, _ = next(lead.read(lead.next_batch()))
             at = generators.state(lead.device)
-            with logging(lead.trainer):
-                packed = self._packed(lead, batch)
-        for lane in bucket:
+            packed = self._packed(bucket, batch)
+        for number, lane in enumerate(bucket):
             generators.restore(at, lead.device)
-            self._compare(lane, batch, {name: each[lane.number] for name, each in packed.gradients.items()})
+            self._compare(lane, batch, {name: each[number] for name, each in packed.items()})
         self._checked.update({lane: lane.traits for lane in bucket})
 
-    def _packed(self, lead: Lane, batch: Any) -> Learnt:
+    def _packed(self, bucket: Sequence[Lane], batch: Any) -> Mapping[str, Tensor]:
         try:
-            return Loss(lead.trainer).learnt(self._stack, _copied(self._stack.buffers), batch)
+            with logging(bucket[0].trainer):
+                return self._learnt(bucket, self._width, batch)[1].gradients
         except Exception as error:
             raise meaning(error) from error
 
@@ -140,8 +163,12 @@ def _gradients_alone(lane: Lane, names: Sequence[str], batch: Any) -> Sequence[T
 def _tell(bucket: Sequence[Lane], learnt: Learnt) -> None:
     """What was logged, to each whose it is."""
     for name, sums in learnt.sums.items():
-        for lane in bucket:
-            lane.log(name, sums[lane.number], learnt.counts[name])
+        for lane, total in zip(bucket, sums, strict=False):
+            lane.log(name, total, learnt.counts[name])
+
+
+def _numbers(lanes: Sequence[Lane]) -> list[int]:
+    return [lane.number for lane in lanes]
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -36,6 +37,15 @@ class Segment:
             yield name, rows[..., begin : begin + prod(shape)].view(*rows.shape[:-1], *shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What some lanes compute with, as `Stack` has it for all of them."""
+
+    parameters: Mapping[str, Tensor]
+    constants: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+
 class Stack:
     """Room for `width` models of one shape. The rows of lanes that no model has hold numbers of no meaning.
 
@@ -63,6 +73,11 @@ class Stack:
         for name, each in model.named_parameters():
             self._stacked(name).copy_(each.detach())  # a lane without a model computes at least with sound numbers
         self._shape = _shape(model)
+
+    @property
+    def shape(self) -> str:
+        """What all models here have in common, in words."""
+        return repr(self._shape)
 
     @property
     def device(self) -> torch.device:
@@ -98,15 +113,23 @@ class Stack:
         for buffer in model.buffers():
             buffer.data = buffer.data.clone()
 
-    def put_gradients(self, gradients: Mapping[str, Tensor], lanes: Tensor | None, add: bool) -> None:
-        """In the place of what is there, or added to it. lanes: whose; None is everybody's."""
-        for name, gradient in gradients.items():
-            new = self._grads[name] + gradient if add else gradient
-            _put(self._grads[name], new, lanes)
+    def rows(self, lanes: Sequence[int]) -> Rows:
+        """Copies of these lanes' rows, one after the other."""
+        at = torch.tensor(lanes, device=self.device)
+        return Rows(_selected(self.parameters, at), _selected(self.constants, at), _selected(self.buffers, at))
 
-    def put_buffers(self, buffers: Mapping[str, Tensor], lanes: Tensor) -> None:
+    def put(
+        self, lanes: Sequence[int], gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor], add: bool
+    ) -> None:
+        """What the first rows have become. add: to the gradients that are there."""
+        at, count = torch.tensor(lanes, device=self.device), len(lanes)
+        for name, gradient in gradients.items():
+            if add:
+                self._grads[name].index_add_(0, at, gradient[:count])
+            else:
+                self._grads[name].index_copy_(0, at, gradient[:count])
         for name, buffer in buffers.items():
-            _put(self.buffers[name], buffer, lanes)
+            self.buffers[name].index_copy_(0, at, buffer[:count])
 
     def clip_gradients(self, longest: float | None, lanes: Sequence[int]) -> None:
         """Shorten the gradients of these lanes as `clip_grad_norm_` would; None leaves them as they are."""
@@ -122,11 +145,8 @@ class Stack:
         return self.parameters[name] if name in self.parameters else self.constants[name]
 
 
-def _put(there: Tensor, new: Tensor, lanes: Tensor | None) -> None:
-    if lanes is None:
-        there.copy_(new)
-    else:
-        there.index_copy_(0, lanes, new.index_select(0, lanes))
+def _selected(stacked: Mapping[str, Tensor], at: Tensor) -> dict[str, Tensor]:
+    return {name: each.index_select(0, at) for name, each in stacked.items()}
 
 
 def _by_group(learning: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]]) -> list[dict[str, Tensor]]:

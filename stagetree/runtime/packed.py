@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.packing import Lane, NotPackable, Pack
+from stagetree.packing import Lane, NotPackable, Pack, Widths
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
@@ -17,11 +17,13 @@ Failed = dict[int, TrainerFailed]
 class PackedModels:
     """width: how many there is room for. A model joins the pack with its first step here, and can leave between steps.
 
-    Numbers name the models; they are the caller's.
+    Numbers name the models; they are the caller's. refusal: why they are trained one after the other instead; empty
+    where they are not.
     """
 
-    def __init__(self, width: int) -> None:
-        self._pack = Pack(width)
+    def __init__(self, width: int, widths: Widths | None = None) -> None:
+        self.width, self.refusal = width, ""
+        self._pack = Pack(width, widths)
         self._models: dict[int, Model] = {}
         self._lanes: dict[int, Lane] = {}
 
@@ -35,16 +37,45 @@ class PackedModels:
 
     def leave(self, number: int) -> Model:
         """The model goes on by itself, or is no more."""
+        self._part(number)
+        return self._models.pop(number)
+
+    def _part(self, number: int) -> None:
         lane = self._lanes.pop(number, None)
         if lane is not None:
             self._pack.leave(lane)
-        return self._models.pop(number)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the models that are there."""
+        return list(self._models)
 
     def advance(self, timelines: Mapping[int, Timeline]) -> Failed:
         """Train one step of each of these; those whose own code failed have left.
 
-        Raises `NotPackable`, before any of them has changed but by `setup`, and `TrainerFailed` for what concerns all.
+        What cannot be packed is trained one after the other. Raises `TrainerFailed` for what concerns all.
         """
+        if not self.refusal:
+            try:
+                return self._together(timelines)
+            except NotPackable as reason:
+                self.refusal = str(reason)
+        return self._one_by_one(timelines)
+
+    def _one_by_one(self, timelines: Mapping[int, Timeline]) -> Failed:
+        failed: Failed = {}
+        for number, timeline in timelines.items():
+            self._part(number)
+            try:
+                self._models[number].advance(timeline)
+            except TrainerFailed as failure:
+                failed[number] = failure
+        for number in failed:
+            self.leave(number)
+        return failed
+
+    def _together(self, timelines: Mapping[int, Timeline]) -> Failed:
+        """Raises `NotPackable`, before any of them has changed but by `setup`."""
         failed: Failed = {}
         for number, timeline in timelines.items():
             try:

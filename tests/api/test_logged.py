@@ -93,23 +93,32 @@ def test_rows_of_a_plan_of_the_same_nodes_are_not_mixed_in(http: TestClient, tun
     assert rows(http, tuned, 0) == [(5, 0.5)]
 
 
-def test_rows_go_with_the_last_study_whose_trials_pass_their_node(
-    http: TestClient, tuned: str, workers: Workers, files: Files
+def test_rows_go_with_the_last_study_whose_trials_may_come_to_their_node(
+    http: TestClient, tuned: str, files: Files
 ) -> None:
-    alike: list[Any] = [{"hp": {"lr": 0.1, "bs": 64}, "steps": 40}]
-    other = http.post("/studies", json=changed(tuner={"kind": "trials", "trials": alike}, space=None)).json()["study"]
-    workers.tune(other)
-    shared, own = nodes(http, other, 0)[0], nodes(http, tuned, 0)[1]
+    shared, later = nodes(http, tuned, 0)
+    other = submitted(http, {"lr": http.get(f"/studies/{tuned}/trials/0").json()["hp"]["lr"], "bs": 64}, 10)
+    third = submitted(http, {"lr": 0.5, "bs": 64}, 40)
     files.attempt(shared, 0, 7, 20, study=tuned)
-    files.attempt(own, 20, 31, study=tuned)
-    files.attempt(shared, 20, 33, study=other)
+    files.attempt(later, 20, 31, 40, study=tuned)
+    files.attempt(nodes(http, third, 0)[0], 0, 9, study=third)
     (files.root / tuned / "0.log").write_text("epoch 1")
+    delete(http, third)
+    assert not (files.root / third).exists()
     delete(http, tuned)
-    assert rows(http, other, 0) == [(7, 0.5), (20, 0.5), (33, 0.5)]
-    left = {path.parts[0] for path in (path.relative_to(files.root) for path in files.root.rglob("*.*"))}
-    assert left == {tuned, other} and {path.stem for path in files.root.rglob("*.*")} == {shared}
+    assert not (files.root / tuned / "0.log").exists()
+    assert rows(http, other, 0) == [(7, 0.5)]
+    assert http.post(f"/studies/{other}/trials/0:extend", json={"steps": 40}).status_code == 200
+    assert rows(http, other, 0) == [(7, 0.5), (20, 0.5), (31, 0.5), (40, 0.5)]
     delete(http, other)
     assert list(files.root.iterdir()) == []
+
+
+def submitted(http: TestClient, hp: Json, steps: int) -> str:
+    """A study with one trial, which may be asked for more."""
+    study: str = http.post("/studies", json=changed(tuner={"kind": "external"}, space=None)).json()["study"]
+    assert http.post(f"/studies/{study}/trials", json={"hp": hp, "steps": steps}).status_code == 201
+    return study
 
 
 def delete(http: TestClient, study: str) -> None:

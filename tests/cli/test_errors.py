@@ -208,6 +208,14 @@ def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write
     assert "is kept" not in said.err
 
 
+def test_nothing_was_kept_of_a_study_that_was_refused(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    """By its trainer, whose arguments the server looks at."""
+    study = write(grid("refused") | {"trainer_args": {"widht": 3}})
+    said = stagetree("run", study, "--trainers", TOYS[0], "--dir", tmp_path / "kept", "--slots", 1)
+    assert said.code == 2
+    assert "trainer_args.widht: is no argument of trainer 'toy'" in said.err and "is kept" not in said.err
+
+
 def test_every_error_that_has_a_code_is_where_its_name_says() -> None:
     for name in CODES:
         module, _, kind = name.rpartition(".")

@@ -83,6 +83,14 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
     assert stored() == 1
     assert f"(trial {best} after step" in stagetree("weights", "last", "-o", "best").out
+    assert stagetree("weights", "last", "--state", "-o", "best").code == 0
+    assert sorted(path.name.rpartition("-")[2] for path in (here / "best").iterdir()) == [
+        "12.safetensors",
+        "state.safetensors",
+    ]
+    study.touch()
+    said = stagetree("weights", "last", "-o", study)
+    assert (said.code, said.err) == (1, f"stagetree: {study} cannot be written: File exists\n")
     assert stagetree("delete", "last").code == 2
     assert stagetree("delete", "last", "--yes").out.startswith(f"{ran.json['study']} is deleted")
     assert stagetree("studies", "-o", "json").json == []

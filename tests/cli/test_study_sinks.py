@@ -101,6 +101,7 @@ def sinks(stack: Service, here: Path) -> Iterator[tuple[StudySinks, Callable[[],
     said = list[str]()
     found = StudySinks(stack.url, here / "positions", said.append)
     yield found, lambda: said
+    found.finish(60.0)  # what other tests submitted is followed, too, and must not be when this is no longer the folder
     found.end()
 
 

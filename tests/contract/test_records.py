@@ -223,12 +223,12 @@ class Alike(RuleBasedStateMachine):
         ]
         self.change(changes[how])
 
-    @rule(chain=CHAINS, slot=SLOTS)
-    def assign(self, chain: str, slot: str) -> None:
+    @rule(chain=CHAINS, slot=SLOTS, beside=st.none() | CHAINS)
+    def assign(self, chain: str, slot: str, beside: str | None) -> None:
         with self.both[0].read() as rows:
             if rows.chains.get(chain) is not None:
                 return
-        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, {"stages": []}, TTL))
+        self.change(lambda rows: rows.chains.assign(chain, "plan", slot, {"stages": []}, TTL, beside))
 
     @rule(chain=CHAINS, owner=OWNERS)
     def claim(self, chain: str, owner: str) -> None:

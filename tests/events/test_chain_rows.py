@@ -20,6 +20,25 @@ def test_a_slot_has_one_chain(rows: Transactions) -> None:
     assert [row.name for row in rows.slots.free(TTL)] == ["gpu1"]
 
 
+def test_a_slot_is_free_when_the_last_chain_of_its_pack_is(rows: Transactions) -> None:
+    rows.chains.assign("b", "plan", "gpu0", {}, TTL)
+    for chain in "ac":
+        rows.chains.assign(chain, "plan", "gpu0", {}, TTL, "b")
+    with pytest.raises(SlotTaken):
+        rows.chains.assign("d", "plan", "gpu0", {}, TTL)
+    for ended, left in (("b", "a"), ("a", "c"), ("c", None)):
+        assert rows.slots.get("gpu0").chain == ended
+        rows.chains.claim(ended, "worker", TTL)
+        rows.chains.release(ended, 1, {"step": 3})
+        assert rows.slots.get("gpu0").chain == left
+
+
+def test_a_chain_joins_only_the_one_that_its_slot_has(rows: Transactions) -> None:
+    rows.chains.assign("b", "plan", "gpu0", {}, TTL)
+    with pytest.raises(SlotTaken):
+        rows.chains.assign("a", "plan", "gpu1", {}, TTL, "b")
+
+
 def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions) -> None:
     def take(n: int) -> bool:
         try:

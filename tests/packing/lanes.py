@@ -32,7 +32,7 @@ class Tiny(TorchTrainer):
     name = "tiny"
 
     def __init__(
-        self, *, seed: int, device: str, batches_per_step: int = 3, dtype: str = "float64", **how: Any
+        self, *, seed: int, device: str, batches_per_step: int = 2, dtype: str = "float64", **how: Any
     ) -> None:
         numbers = torch.linspace(-1, 1, 40, dtype=getattr(torch, dtype)).view(20, 2)
         data = TensorDataset(numbers, numbers.prod(dim=1, keepdim=True))
@@ -127,3 +127,23 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     assert one.keys() == other.keys()
     pairs = ((value, other[place]) for place, value in one.items() if isinstance(value, Tensor) and value.numel())
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+
+
+class Moody(Tiny):
+    """Fails where its learning rate is bad, in code of its own."""
+
+    name = "moody"
+
+    def after_step(self) -> None:
+        if self.hp["lr"] == 666.0:
+            os._exit(7)
+        if self.hp["lr"] > 5:
+            raise ArithmeticError("too much")
+
+
+class Unpackable(Tiny):
+    name = "unpackable"
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss * (1 + 0 * loss.item())

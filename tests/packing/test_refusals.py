@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, alone, assert_same, fresh, model, packed, weights
+from lanes import STEADY, Tiny, alone, assert_same, fresh, packed, weights
 from torch import Tensor, nn
 
 from stagetree import TorchTrainer
-from stagetree.packing import NotPackable
-from stagetree.runtime.timeline import Timeline
 
 
 class OwnBatch(Tiny):
@@ -76,34 +74,30 @@ class Unused(Tiny):
 def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[str, Any], reason: str) -> None:
     hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
     pack = fresh(2, hps, kind, **how)
-    with pytest.raises(NotPackable, match=reason):
-        packed(pack, hps, 1)
+    assert not packed(pack, hps, 1)
+    assert reason in pack.refusal
 
 
-@pytest.mark.parametrize("kind", [Item, Branch, Remembers])
-def test_what_was_refused_goes_on_alone_as_if_nothing_had_been(kind: type[TorchTrainer]) -> None:
+@pytest.mark.parametrize("kind", [OwnBatch, Item, Counts, Remembers])
+def test_what_is_refused_is_trained_one_after_the_other_as_if_alone(kind: type[TorchTrainer]) -> None:
     hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
     pack = fresh(2, hps, kind)
-    with pytest.raises(NotPackable):
-        packed(pack, hps, 1)
+    assert not packed(pack, hps, 2)
     for number, hp in hps.items():
-        refused = pack.leave(number)
-        for _ in range(2):
-            refused.advance(Timeline(hp))
-        assert_same(weights(refused), weights(alone(hp, 2, kind)))
+        assert_same(weights(pack[number]), weights(alone(hp, 2, kind)))
 
 
 def test_models_of_another_shape_are_not_packed() -> None:
-    class Shaped(Tiny):
-        def build(self, hp: dict[str, Any]) -> nn.Module:
-            return nn.Sequential(nn.Linear(2, hp["width"]), nn.Linear(hp["width"], 1)).double()
-
-        def __init__(self, *, seed: int, device: str) -> None:
-            super().__init__(seed=seed, device=device)
-            del self.model
-
     hps = {0: {"lr": 0.1, "width": 3}, 1: {"lr": 0.1, "width": 4}}
     pack = fresh(2, hps, Shaped)
-    with pytest.raises(NotPackable, match="another shape"):
-        packed(pack, hps, 1)
-    assert model(Shaped).step == 0
+    assert not packed(pack, hps, 1)
+    assert "another shape" in pack.refusal
+
+
+class Shaped(Tiny):
+    def __init__(self, *, seed: int, device: str) -> None:
+        super().__init__(seed=seed, device=device)
+        del self.model
+
+    def build(self, hp: dict[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, hp["width"]), nn.Linear(hp["width"], 1)).double()

@@ -106,6 +106,14 @@ def test_a_process_killed_from_outside_is_missed_between_two_calls(start: Start,
     assert failed.value.kind == "crash"
 
 
+def test_the_signal_that_slurm_sends_to_all_ends_no_trainer_but_what_it_started(start: Start) -> None:
+    process = moody(start())
+    for pid in (process.pid, psutil.Process(process.pid).ppid()):
+        os.kill(pid, signal.SIGTERM)
+    assert train(process, 2, "end_a_fork").step == 2
+    assert train(moody(start()), 1).step == 1
+
+
 def test_workers_of_a_trainer_end_with_it(start: Start, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     process = moody(start(), workers=2, journal=str(journal))

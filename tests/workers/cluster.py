@@ -7,7 +7,7 @@ where somebody waits.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
 from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.slot import Limits, Slot, Surroundings
 from app.workers.slot.trainer_host import Executor
@@ -87,6 +88,7 @@ class Cluster:
         self.faults = {"scheduler": Faults(self.clock)}
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
+        self.retention: Retention | None = None
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
@@ -102,8 +104,12 @@ class Cluster:
             intermediate_bytes=self.room,
             clock=self.clock.now,
             elapsed=self.clock.now,
+            chains_that_fit=self.chains_that_fit,
         )
         return Scheduler(ports)
+
+    def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
+        return wanted if self.retention is None else self.retention.chains_that_fit(plans, live, wanted)
 
     def make_slot(self, name: str, **limits: Any) -> Slot:
         """A new process for the slot: what another had in memory is gone."""
@@ -145,15 +151,16 @@ class Cluster:
     def submit(self, spec: Json) -> StudyId:
         checked = StudySpec.from_dict(spec)
         args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
-        version, determinism = self.sources[checked.trainer].version, checked.determinism
+        version = self.sources[checked.trainer].version
+        how: Json = {"determinism": checked.determinism, "packing": checked.packing}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,
             trainer_args=args,
             seed=checked.seed,
-            determinism=determinism,
+            **how,
         )
-        self.stream = plan_id(checked.trainer, version, args, checked.seed, determinism)
+        self.stream = plan_id(checked.trainer, version, args, checked.seed, **how)
         command = c.SubmitStudy(plan=opened, study=study, spec=checked.to_json(), at=0.0)
         transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
         return study

@@ -23,5 +23,7 @@ EQUIVALENT = {
     "app/workers/slot/checkpoint_store.py _hashed: never: if state.size <= SMALL": (
         "what is small is hashed by another thread as well"
     ),
+    "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
+    "app/workers/scheduler/tuning.py _tune_study: without: driver.suggest(room)": "a transaction that changes nothing",
 }
 """By the mutant's name: its file and function, and what was changed."""

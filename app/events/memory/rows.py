@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.states import FINAL_STATES, ChainState
 from app.events.memory.tables import MemoryChain, MemorySlot, Tables
-from app.events.rows.chains import HELD, ChainFlags, Lease, has_expired
+from app.events.rows.chains import AT_WORK, HELD, ChainFlags, Lease, has_expired
 from app.events.rows.errors import ChainNotClaimable, Fenced, SlotLost, SlotTaken
 from app.events.tables import StudyRow
 
@@ -132,11 +132,19 @@ class MemoryChains:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def assign(self, chain: str, stream: str, slot: str, assignment: Mapping[str, Any], ttl: float) -> None:
+    def assign(
+        self,
+        chain: str,
+        stream: str,
+        slot: str,
+        assignment: Mapping[str, Any],
+        ttl: float,
+        beside: str | None = None,
+    ) -> None:
         row = self._tables.slots.get(slot)
-        if row is None or row.chain is not None:
+        if row is None or row.chain != beside:
             raise SlotTaken(f"Slot {slot} is not free.")
-        self._tables.slots.put(slot, replace(row, chain=chain))
+        self._tables.slots.put(slot, replace(row, chain=beside or chain))
         at = self._tables.clock()
         work = dict(assignment)
         new = MemoryChain(
@@ -238,7 +246,9 @@ class MemoryChains:
         slot = self._tables.slots.get(row.slot)
         if slot is not None and slot.chain == row.chain:
             model = None if resident_model is None else dict(resident_model)
-            self._tables.slots.put(slot.name, replace(slot, chain=None, resident_model=model))
+            left = [each.chain for each in self._tables.live.values() if each.slot == slot.name and _is_at_work(each)]
+            first = min((chain for chain in left if chain != row.chain), default=None)
+            self._tables.slots.put(slot.name, replace(slot, chain=first, resident_model=model))
 
 
 class MemorySchedulers:
@@ -272,6 +282,10 @@ class MemoryRows:
 
 def _flags(row: MemoryChain) -> ChainFlags:
     return ChainFlags(row.extra_eval_steps, row.stop, row.preempt, row.branch_steps)
+
+
+def _is_at_work(row: MemoryChain) -> bool:
+    return row.state in AT_WORK
 
 
 def _not_yours(chain: str) -> Fenced:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, Update, bindparam, select, text, update
+from sqlalchemy import Column, ColumnElement, Select, Update, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
 from app.domain.states import ChainState
@@ -20,6 +20,9 @@ from app.events.tables import CHAINS, LIVE, SLOTS, ChainRow
 
 HELD = (ChainState.RUNNING, ChainState.SAVING)
 """The states in which a worker has the chain's lease."""
+
+AT_WORK = (ChainState.READY, ChainState.RUNNING)
+"""The states in which a chain has its slot."""
 
 WANTED = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
 
@@ -68,9 +71,21 @@ class Chains:
 
     # The scheduler's side
 
-    def assign(self, chain: str, stream: str, slot: str, assignment: Mapping[str, Any], ttl: float) -> None:
-        """Give a new chain to a free slot; it must be claimed within `ttl` seconds. Raises `SlotTaken`."""
-        take = update(SLOTS).where(SLOTS.c.name == slot, SLOTS.c.chain.is_(None)).values(chain=chain)
+    def assign(
+        self,
+        chain: str,
+        stream: str,
+        slot: str,
+        assignment: Mapping[str, Any],
+        ttl: float,
+        beside: str | None = None,
+    ) -> None:
+        """Give a new chain to a free slot; it must be claimed within `ttl` seconds. Raises `SlotTaken`.
+
+        beside: the chain that the slot has, and is to train together with this one.
+        """
+        has = SLOTS.c.chain.is_(None) if beside is None else SLOTS.c.chain == beside
+        take = update(SLOTS).where(SLOTS.c.name == slot, has).values(chain=beside or chain)
         if self._session.execute(take.returning(SLOTS.c.name)).one_or_none() is None:
             raise SlotTaken(f"Slot {slot} is not free.")
         at = now(self._session)
@@ -193,8 +208,11 @@ class Chains:
         return row
 
     def _free(self, chain: str, slot: str, resident_model: Mapping[str, Any] | None) -> None:
+        """The slot is free, unless it trains other chains together with this one: then it has one of those."""
         mine = update(SLOTS).where(SLOTS.c.name == slot, SLOTS.c.chain == chain)
-        self._session.execute(mine.values(chain=None, resident_model=resident_model and dict(resident_model)))
+        others = select(func.min(CHAINS.c.chain)).where(CHAINS.c.slot == slot, CHAINS.c.state.in_(AT_WORK))
+        left = others.where(CHAINS.c.chain != chain).scalar_subquery()
+        self._session.execute(mine.values(chain=left, resident_model=resident_model and dict(resident_model)))
 
     def _rows(self, query: Select[Any]) -> list[ChainRow]:
         return fresh_rows(self._session, query)

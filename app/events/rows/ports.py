@@ -99,7 +99,15 @@ class SlotsPort(Protocol):
 class ChainsPort(Protocol):
     """As `app.events.rows.chains.Chains`."""
 
-    def assign(self, chain: str, stream: str, slot: str, assignment: Mapping[str, Any], ttl: float) -> None: ...
+    def assign(
+        self,
+        chain: str,
+        stream: str,
+        slot: str,
+        assignment: Mapping[str, Any],
+        ttl: float,
+        beside: str | None = None,
+    ) -> None: ...
     def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None: ...
     def ask_states(self, chain: str, steps: Iterable[int]) -> None: ...
     def ask_stop(self, chain: str) -> None: ...

@@ -34,14 +34,15 @@ MOST_FOLDED = 4
 BEGIN, UNTIL = 0.9, 0.8
 """From which share of the budget on checkpoints go, and down to which: what is being written meanwhile needs room."""
 ON_THE_WAY = 2
-"""So many states each chain may write before the next look; no more than half of the budget is held free for that."""
+"""So many states each chain may write before the next look; no more than half of the budget is held free for that.
+Slots for whose chains there is no such room wait until there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanUse:
     """What a plan keeps, as of a version. last_at: when a study of it was submitted, or ended, for the last time.
 
-    has_garbage: whether something is to be deleted whatever the budget. coming_bytes: what chains may write soon.
+    has_garbage: whether something is to be deleted whatever the budget. largest: the bytes of its largest checkpoint.
     """
 
     version: int
@@ -49,7 +50,8 @@ class PlanUse:
     is_open: bool
     last_at: float
     has_garbage: bool
-    coming_bytes: int = 0
+    largest: int = 0
+    chains: int = 0
 
     @classmethod
     def of(cls, plan: SearchPlan) -> PlanUse:
@@ -57,9 +59,9 @@ class PlanUse:
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
         garbage = bool(plan.released) or any(True for _ in garbage_of(plan))
-        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if plan.chains else 0
-        coming = ON_THE_WAY * len(plan.chains) * largest
-        return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, coming)
+        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if is_open else 0
+        last_at = max(times, default=0.0)
+        return cls(plan.version, plan.kept_bytes, is_open, last_at, garbage, largest, len(plan.chains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,34 @@ class Retention:
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause = clock, report, pause
         self._uses: dict[str, PlanUse] = {}  # that which was looked at last comes last
+        self._waiting, self._is_at_its_end = 0, False
 
     @property
     def kept_bytes(self) -> int:
         """Of the plans that were looked at."""
         return sum(use.kept_bytes for use in self._uses.values())
+
+    def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
+        """How many of so many more chains, beside those that live, may write without more room being made.
+
+        plans: those in which something goes on, as they are by now. The others wait for the next look; where nothing
+        may go that is there, nobody waits.
+        """
+        if self._budget is None or self._is_at_its_end:
+            self._waiting = 0
+            return wanted
+        uses = dict(self._uses)
+        kept = sum(use.kept_bytes for stream, use in uses.items() if stream not in plans)
+        kept += sum(plan.kept_bytes for plan in plans.values())
+        largest = max((use.largest for use in uses.values()), default=0)
+        fit = wanted if kept <= self._budget / 2 else (self._budget - kept) // (ON_THE_WAY * largest or 1) - live
+        self._waiting = wanted - min(max(fit, 0), wanted)
+        return wanted - self._waiting
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether slots had to wait at the last tick."""
+        return self._waiting > 0
 
     def look(self) -> Freed:
         """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
@@ -149,7 +174,8 @@ class Retention:
         """How many bytes are to go."""
         if self._budget is None:
             return 0
-        coming = sum(use.coming_bytes for use in self._uses.values())
+        coming = ON_THE_WAY * sum(use.chains * use.largest for use in self._uses.values())
+        coming += ON_THE_WAY * self._waiting * max((use.largest for use in self._uses.values()), default=0)
         begin = max(self._budget / 2, min(self._begin * self._budget, self._budget - coming))
         until = begin - (self._begin - self._until) * self._budget
         return int(self.kept_bytes - until) if self.kept_bytes > begin else 0
@@ -172,6 +198,7 @@ class Retention:
             if freed < excess:
                 number, size = self._free(stream, excess - freed, most - objects)
                 objects, freed = objects + number, freed + size
+        self._is_at_its_end = freed < excess and objects < most
         if objects < most:
             self._say()
         return objects, freed

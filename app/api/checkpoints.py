@@ -27,10 +27,9 @@ class KeptState:
     checkpoint: Checkpoint
     metrics: dict[str, float | None]
 
-    @property
-    def file_name(self) -> str:
-        """What to call a file with it, behind the study's name."""
-        return f"trial-{self.trial}-step-{self.step}.safetensors"
+    def file_name(self, *, whole: bool) -> str:
+        """What to call a file with it, or with its weights alone, behind the study's name."""
+        return f"trial-{self.trial}-step-{self.step}{'-state' if whole else ''}.safetensors"
 
 
 def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:

@@ -1,4 +1,4 @@
-"""The garbage collector of the scheduler: what is new is looked at, what is old is set aside and still freed."""
+"""The garbage collector where plans are held: what is new is looked at, what is old is set aside and still freed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.workers import gc_tuning
+from app import gc_tuning
 
 
 class Thing:
@@ -62,3 +62,27 @@ def test_new_garbage_is_freed(set_aside: None) -> None:
     del thing
     gc_tuning.collect_young()
     assert gone() is None
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
+    """One over a large plan kept all requests of a server waiting, again and again."""
+    kept, before = Thing(), list(gc.callbacks)
+    with gc_tuning.no_long_pass_twice(seconds=0.0):
+        gc.collect(1)
+        assert gc.get_freeze_count() == 0
+        gc.collect()
+        assert not any(each is kept for each in gc.get_objects())
+    assert gc.callbacks == before
+
+
+def test_a_short_pass_sets_nothing_aside(unfrozen: None) -> None:
+    with gc_tuning.no_long_pass_twice(seconds=3600.0):
+        gc.collect()
+        assert gc.get_freeze_count() == 0
