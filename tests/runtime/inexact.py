@@ -113,6 +113,23 @@ class Leaving(Exact):
         os._exit(3)
 
 
+class Orphaning(Exact):
+    """Leaves, and leaves a process behind."""
+
+    name = "orphaning"
+
+    def __init__(self, *, seed: int, device: str, journal: str) -> None:
+        super().__init__(seed=seed, device=device)
+        self.journal = journal
+
+    def train(self) -> None:
+        if (pid := os.fork()) == 0:
+            threading.Event().wait()
+        with open(self.journal, "w") as journal:
+            journal.write(str(pid))
+        os._exit(3)
+
+
 class Endless(Exact):
     name = "endless"
 
