@@ -13,7 +13,7 @@ help:  ## this list
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples,integrations]' --group dev
 	@touch $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
@@ -58,7 +58,15 @@ docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
 
-check: .venv/.installed-dev  ## ruff, mypy, import-linter
+page: .venv/.installed-dev  ## the page, built anew where its sources changed
+	@$(BIN)/python hatch_build.py
+
+page-check: page  ## types of the page against the API's own description, and the tests of what it draws
+	@$(BIN)/python -m tools.page_types
+	@$(BIN)/python hatch_build.py run check
+	@$(BIN)/python hatch_build.py run test
+
+check: .venv/.installed-dev page-check  ## ruff, mypy, import-linter, tsc
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -68,4 +76,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu test-torch night mutants docs check format
+.PHONY: help demo up test test-gpu test-torch night mutants docs page page-check check format

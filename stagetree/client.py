@@ -226,6 +226,10 @@ class AsyncClient:
         """Whether the server is there."""
         return await self.http.get("/healthz", root="")
 
+    async def ready(self) -> None:
+        """Return if the service can work. Raises `ProblemError`, which says what it lacks; asks once."""
+        await self.http.once("GET", "/readyz")
+
 
 class Client(Blocking):
     """`AsyncClient` without `await`: each call returns when it is done."""
@@ -277,6 +281,7 @@ class Client(Blocking):
     slots = blocking(AsyncClient.slots)
     trainers = blocking(AsyncClient.trainers)
     health = blocking(AsyncClient.health)
+    ready = blocking(AsyncClient.ready)
 
 
 def path_of(study: str) -> str:

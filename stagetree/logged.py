@@ -24,6 +24,15 @@ class Logged:
         self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._counts[name] = self._counts.get(name, 0) + 1
 
+    def totals(self) -> dict[str, tuple[Any, int]]:
+        """Of each name, the sum of its values and how many they are."""
+        return {name: (total, self._counts[name]) for name, total in self._sums.items()}
+
+    def add_total(self, name: str, total: Any, count: int) -> None:
+        """So many more values, by their sum."""
+        self._sums[name] = self._sums[name] + total if name in self._sums else total
+        self._counts[name] = self._counts.get(name, 0) + count
+
     def means(self) -> dict[str, float | None]:
         """The mean of each name since the last time; None for one that is no finite number."""
         means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree.training.building import Recorded, changed, whole_number
-from stagetree.training.data import DataTrainer
+from stagetree.training.data import DataTrainer, noting_one_sample
 from stagetree.training.order import Span, parts
 from stagetree.training.rates import Rates
 from stagetree.training.reading import Loading, Samples
@@ -222,10 +222,11 @@ class TorchTrainer(DataTrainer):
             raise ValueError(f"{', '.join(self._shaping())} cannot change during a trial: the model has that shape")
         for _ in range(self._batches_in_step()):
             whole = self._next_batch()
-            if self._micro_batch_size is None:
-                self.train_batch(self._batch(whole))
-            else:
-                self._train_in_parts(whole)
+            with noting_one_sample(whole):
+                if self._micro_batch_size is None:
+                    self.train_batch(self._batch(whole))
+                else:
+                    self._train_in_parts(whole)
             self._pass(whole)
 
     def _train_in_parts(self, whole: Span) -> None:

@@ -6,6 +6,8 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +48,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the short check of the trainer.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
@@ -79,17 +82,32 @@ def run(
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             finish(service, _run(service, spec.to_json(), show), output)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
     slots = slots or default_slots()
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(slots, stacks.folder(dir, discard), files) as service:
+    store = stacks.folder(dir, discard)
+    with (
+        _check_first(not (no_check or quiet), spec, files, store) as found,
+        stacks.own_stack(slots, store, files) as service,
+    ):
+        if line := found():
+            print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
         code = print_study(service, result, output)
     if not quiet:
         say_what_is_kept(service)
     raise typer.Exit(code)
+
+
+def _check_first(
+    is_asked: bool, spec: StudySpec, files: Sequence[str], store: Path | None
+) -> AbstractContextManager[Callable[[], str]]:
+    """The trainer's short check goes on in the block, if it is asked for. What is given says what was found."""
+    from app.cli.short_check import short_check
+
+    return short_check(spec, files, store) if is_asked else nullcontext(str)
 
 
 def _print_advice(spec: StudySpec) -> None:
@@ -161,6 +179,8 @@ def up(
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
+        if service.url_for_others:
+            print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
         print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
             while True:

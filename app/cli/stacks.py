@@ -20,11 +20,11 @@ from app.cli.store import DEFAULT, Store
 from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, embedded
 from app.registry import describe
-from stagetree.client import Client
+from stagetree.client import Client, ProblemError
 from stagetree.sequences import did_you_mean
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
+HERE = Path()
 
 Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 
@@ -33,13 +33,15 @@ Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
-    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack.
+    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
+    `url_for_others` where other machines reach it, if they do.
     """
 
     client: Asked
     check: Callable[[], None]
     folder: Path | None = None
     place: str = ""
+    url_for_others: str | None = None
 
 
 @contextmanager
@@ -74,7 +76,7 @@ def own_stack(
     port: int = 0,
     await_slots: bool = False,
 ) -> Iterator[Service[Documents]]:
-    """An embedded stack. A temporary folder is removed when all went well, and named when not."""
+    """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
@@ -82,9 +84,9 @@ def own_stack(
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):
-                yield Service(Documents(client), stack.check, stack.folder)
-    except BaseException:
-        if began:
+                yield Service(Documents(client), stack.check, stack.folder, url_for_others=stack.url_for_others)
+    except BaseException as error:
+        if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT else f" with --dir {where}"
             print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
         elif folder is None:
@@ -109,14 +111,13 @@ def ended_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def trainer_files(given: Sequence[str], beside: Path | None = None) -> list[str]:
-    """The files to register: those given, `trainer.py` beside the study file, and the examples of this checkout.
+def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
+    """The files to register: those given, the `trainer.py` of a folder, and the examples of this checkout.
 
     A file that nobody named is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
     files, names = list(given), set(describe(given))
-    implied = [beside.parent / "trainer.py"] if beside else []
-    for path in [*implied, *sorted(EXAMPLES.glob("*/trainer.py"))]:
+    for path in [folder / "trainer.py", *sorted(EXAMPLES.glob("*/trainer.py"))]:
         if path.exists() and not names & (found := describe([str(path)])).keys():
             files.append(str(path))
             names |= found.keys()

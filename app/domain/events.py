@@ -40,7 +40,8 @@ class Stage:
 class PlanOpened:
     """First event of every stream: what all studies on this plan have in common.
 
-    determinism: as in `StudySpec`; plans of before it could be chosen are `strict`.
+    determinism: as in `StudySpec`; plans of before it could be chosen are `strict`. packing: how many lanes the packs
+    have in which all its stages are trained; 0 where each is trained alone.
     """
 
     trainer: str
@@ -48,6 +49,7 @@ class PlanOpened:
     trainer_args: Json
     seed: int
     determinism: str = "strict"
+    packing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

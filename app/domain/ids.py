@@ -30,10 +30,16 @@ def digest(*parts: Any) -> str:
 
 
 def plan_id(
-    trainer: str, version: str, trainer_args: Mapping[str, Any], seed: int, determinism: str = "strict"
+    trainer: str,
+    version: str,
+    trainer_args: Mapping[str, Any],
+    seed: int,
+    determinism: str = "strict",
+    packing: int = 0,
 ) -> PlanId:
-    """The plan that studies with these share. `strict` is no part of it, so that plans keep their names."""
+    """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names."""
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
+    parts += [{"packing": packing}] if packing else []
     return PlanId("plan-" + digest(*parts))
 
 

@@ -14,10 +14,10 @@ from app.domain.search_plan import SearchPlan
 from app.scheduling.chains import lead_trial
 from app.scheduling.frontier import Frontier, Span
 
-FORMAT = 4
-READABLE = (2, 3, FORMAT)
+FORMAT = 5
+READABLE = (2, 3, 4, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages."""
+none inside stages, 4 no packs."""
 
 
 class UnknownFormat(Exception):
@@ -41,6 +41,7 @@ class ChainAssignment:
     study, trial: on whose behalf it runs; its log is kept under them. intermediate_bytes: how much the chain may keep
     in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
+    packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     """
 
     plan: str
@@ -58,6 +59,8 @@ class ChainAssignment:
     determinism: str = "strict"
     branch_points: tuple[int, ...] = ()
     branches_inside: tuple[tuple[int, ...], ...] = ()
+    packing: int = 0
+    pack: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -73,6 +76,7 @@ class ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
         fields["branch_points"] = tuple(fields.get("branch_points", ()))
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
+        fields["pack"] = tuple(fields.get("pack", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         return cls(**fields)
 
@@ -95,6 +99,7 @@ def assign(
         trainer_args=plan.opened.trainer_args,
         seed=plan.opened.seed,
         determinism=plan.opened.determinism,
+        packing=plan.opened.packing,
         study=study,
         trial=trial,
         hp=plan.trial((study, trial)).hp,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from stagetree.spec import KINDS, Problem, SpecError
+from stagetree.spec import Problem, SpecError
+from stagetree.spec.tuners import KINDS
 
 
 def changed(spec: Any, changes: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,18 @@ class TrainedTo:
 
     step: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTogether:
+    """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
+
+    refusal: why they were trained one after the other; empty if they were not.
+    """
+
+    steps: int
+    failed: Mapping[int, TrainerFailed]
+    refusal: str
 
 
 class TrainerProcess(TrainerConnection):
@@ -72,10 +84,11 @@ class TrainerProcess(TrainerConnection):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def log(self, path: Path, rows: Path | None = None) -> None:
+    def log(self, path: Path, rows: Path | None = None, **lane: int) -> None:
         """From here on, what the trainer prints goes to the end of that file. Raises OSError.
 
-        rows: the file for what it says with `Trainer.log`, a row about once a second; None keeps nothing of it.
+        rows: the file for what it, or that of a `lane`, says with `Trainer.log`, a row about once a second; None keeps
+        nothing of it.
         """
         fds = list[int]()
         try:
@@ -83,7 +96,7 @@ class TrainerProcess(TrainerConnection):
                 if each is not None:
                     each.parent.mkdir(parents=True, exist_ok=True)
                     fds.append(os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
-            self._send("log", *fds)
+            self._send("log", *fds, **lane)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -152,21 +165,57 @@ class TrainerProcess(TrainerConnection):
             if self.step >= end:  # else it had arrived before it heard that it should go on
                 return TrainedTo(self.step, time.monotonic() - begun_at)
 
-    def evaluate(self, *, deadline: Deadline) -> dict[str, float | None]:
-        """The metrics of the model as it stands."""
-        answer, _ = self._ask("evaluate", deadline)
+    def evaluate(self, *, deadline: Deadline, **lane: int) -> dict[str, float | None]:
+        """The metrics of the model as it stands, or of that of a `lane`."""
+        answer, _ = self._ask("evaluate", deadline, **lane)
         self.not_exact = tuple(answer["not_exact"])
         metrics: dict[str, float | None] = answer["metrics"]
         return metrics
 
-    def save(self, *, deadline: Deadline) -> State:
-        """The model's whole state; the model may train on at once."""
+    def save(self, *, deadline: Deadline, **lane: int) -> State:
+        """The whole state of the model, or of that of a `lane`; the model may train on at once."""
         closed = [self._given_back.popleft() for _ in range(len(self._given_back))]
         given_back = [number for number, is_lent in closed if not is_lent]
         dropped = [number for number, is_lent in closed if is_lent]
-        answer, fds = self._ask("save", deadline, given_back=given_back, dropped=dropped)
+        answer, fds = self._ask("save", deadline, given_back=given_back, dropped=dropped, **lane)
         number: int = answer["buffer"]
         return State(fds[0], answer["size"], lambda is_lent: self._given_back.append((number, is_lent)))
+
+    def join(self, lane: int, width: int, *, deadline: Deadline) -> None:
+        """The model that was built last is a lane of a pack from here on, which has room for `width` of them."""
+        self._ask("join", deadline, lane=lane, width=width)
+
+    def train_together(
+        self,
+        hps: Mapping[int, Mapping[str, Any]],
+        steps: int,
+        *,
+        deadline: Deadline,
+        on_progress: Callable[[int], int],
+    ) -> TrainedTogether:
+        """Train these lanes for so many steps each, or until one fails. hps: of each, the JSON of its sequences.
+
+        `on_progress` is called as that of `train`, with the number of steps that they have taken, and returns how many
+        they are to take in all.
+        """
+
+        def look() -> None:
+            if (wanted := on_progress(self.step)) < steps:
+                self._send("until", until=wanted)
+
+        self.step = 0
+        number = self._send("train_together", hps={str(lane): dict(hp) for lane, hp in hps.items()}, until=steps)
+        answer, _ = self._answer(number, "train", deadline, look)
+        self.not_exact = tuple(answer["not_exact"])
+        failed = {
+            int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
+            for lane, each in answer["lanes"].items()
+        }
+        return TrainedTogether(self.step, failed, answer["refusal"])
+
+    def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
+        """Free the memory of these lanes' models."""
+        self._ask("leave", deadline, lanes=list(lanes))
 
     def resident_bytes(self) -> int:
         """What the process has in memory by now; 0 where that is not known."""

@@ -23,6 +23,7 @@ from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.journal import Journal
+from stagetree.runtime.lanes import Lanes
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
@@ -54,6 +55,7 @@ class Child:
         self._machine: dict[str, Any] = {}
         self._waiting: tuple[Message, list[int]] | None = None
         self._model: Model | None = None
+        self._lanes = Lanes()
         self._modules, self._beyond = 0, list[str]()  # how many there were when it was looked last, and what was found
         self._hp: dict[str, Any] | None = None
         self._timeline, self._buffers, self._journal = Timeline({}), Buffers("cpu"), Journal()
@@ -64,6 +66,9 @@ class Child:
             "train": self._train,
             "evaluate": self._evaluate,
             "save": self._save,
+            "join": self._join,
+            "train_together": self._train_together,
+            "leave": self._leave,
         }
 
     def serve(self) -> None:
@@ -73,7 +78,7 @@ class Child:
             if message["do"] == "exit":
                 return
             if message["do"] == "log":
-                self._log_to(fds)
+                self._log_to(message, fds)
             elif message["do"] in self._commands:  # else it is about a training that has ended meanwhile
                 self._answer(message, fds)
 
@@ -89,8 +94,8 @@ class Child:
             kind = "device" if kind_of(error) == "device" else "internal"
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
         passed = [answer.pop("fd")] if "fd" in answer else []
-        step = self._model.step if self._model else 0
-        self._wire.send({"number": message["number"], "step": step, **answer}, *passed)
+        model = self._lanes.get(message["lane"]) if "lane" in message else self._model
+        self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
         for fd in passed:
             os.close(fd)
 
@@ -148,17 +153,50 @@ class Child:
         return {"seconds": time.monotonic() - begun_at, "not_exact": inexact.seen()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
-        metrics = self._built.evaluate()
+        metrics = self._model_of(message).evaluate()
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
         """What was given back with the command is used again, and what others may use for ever is let go."""
         self._buffers.give_back(message["given_back"])
         self._buffers.drop(message["dropped"])
-        buffer, size = self._built.save_in(self._buffers, self._machine)
+        buffer, size = self._model_of(message).save_in(self._buffers, self._machine)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
+    # ------------------------------------------------------------------------------------------------ packs
+
+    def _join(self, message: Message, fds: list[int]) -> Message:
+        """The model that was built last is a lane of a pack from here on."""
+        self._lanes.put(message["lane"], self._built, message["width"])
+        self._model = None
+        return {"step": self._lanes[message["lane"]].step}
+
+    def _train_together(self, message: Message, fds: list[int]) -> Message:
+        """So many steps of each; all of them stop where one fails. Its `step` is how many they took."""
+        timelines = {int(lane): Timeline(hp) for lane, hp in message["hps"].items()}
+        until, steps, reported_at = message["until"], 0, time.monotonic()
+        failed: dict[int, TrainerFailed] = {}
+        while steps < until and not failed:
+            failed, steps = self._lanes.advance(timelines), steps + 1
+            if (now := time.monotonic()) - reported_at >= PROGRESS_SECONDS:
+                self._wire.send({"number": message["number"], "step": steps})
+                reported_at = now
+            until = self._new_end(until)
+        self._lanes.write_journals()
+        told = {
+            lane: {"kind": each.kind, "error": each.error, "signature": each.signature} for lane, each in failed.items()
+        }
+        return {"step": steps, "lanes": told, "refusal": self._lanes.refusal, "not_exact": inexact.seen()}
+
+    def _leave(self, message: Message, fds: list[int]) -> Message:
+        """These lanes are no more."""
+        self._lanes.drop(message["lanes"])
+        return {}
+
     # ------------------------------------------------------------------------------------------------ their parts
+
+    def _model_of(self, message: Message) -> Model:
+        return self._lanes[message["lane"]] if "lane" in message else self._built
 
     @property
     def _built(self) -> Model:
@@ -176,7 +214,7 @@ class Child:
         while (arrived := self._wire.receive()) is not None:
             message, fds = arrived
             if message["do"] == "log":
-                self._log_to(fds)
+                self._log_to(message, fds)
             elif message["do"] == "until":
                 until = message["until"]
             else:  # whoever wants something else has given this training up
@@ -184,10 +222,11 @@ class Child:
                 return 0
         return until
 
-    def _log_to(self, fds: list[int]) -> None:
+    def _log_to(self, message: Message, fds: list[int]) -> None:
         """From here on, what is printed goes to the first, and what is logged to the second, if there is one."""
         _print_to(fds[0])
-        self._journal.write_to(fds[1] if len(fds) > 1 else -1)
+        journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
+        journal.write_to(fds[1] if len(fds) > 1 else -1)
 
     def _drop(self) -> None:
         """Free the memory of the model; in a cycle of references it would wait for the collector."""

@@ -38,10 +38,12 @@ class TrainerFailed(Exception):
 
 
 @contextmanager
-def user_code() -> Iterator[None]:
-    """Whatever the user's code raises inside is a `TrainerFailed`."""
+def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterator[None]:
+    """Whatever the user's code raises inside is a `TrainerFailed`. but: what comes through as it is."""
     try:
         yield
+    except but:
+        raise
     except BaseException as error:
         raise TrainerFailed.of(error) from error
 

@@ -53,7 +53,25 @@ class Model:
             if changes:
                 self.trainer.setup(changes)
             self.trainer.train()
+        self.advanced(generators.state(self.device))
+
+    # What is done of a step where models take it together: see `stagetree.runtime.packed`
+
+    @property
+    def generators(self) -> dict[str, Any]:
+        """Where the global generators are to be at the next step."""
+        return self._generators
+
+    def set_up(self, values: Mapping[str, Any]) -> None:
+        """Bring values into force for the coming step, without taking it. Raises `TrainerFailed`."""
+        generators.restore(self._generators, self.device)
+        with user_code():
+            self.trainer.setup(dict(values))
         self._generators = generators.state(self.device)
+
+    def advanced(self, at: dict[str, Any]) -> None:
+        """A step was taken, and left the global generators there."""
+        self._generators = at
         self.step += 1
 
     def logged(self) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, C
 
 from stagetree.space import plain
 from stagetree.spec.errors import FieldError
-from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink
+from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink, as_width
 
 Json = Annotated[Any, AfterValidator(as_json)]
 Entries = Annotated[dict[str, Annotated[Any, AfterValidator(as_entry)]], BeforeValidator(as_named)]
@@ -23,6 +23,7 @@ Count = Annotated[int, Field(ge=1)]
 Restarts = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Width = Annotated[int, BeforeValidator(as_width), Field(ge=0, le=64)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Factor = Annotated[int, Field(ge=2)]
 Rate = Annotated[int, Field(ge=0, le=64)]

@@ -13,7 +13,7 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
-from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Sinks, Text
+from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Sinks, Text, Width
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
@@ -40,6 +40,9 @@ class StudySpec(Model):
         default="strict",
         description="strict, where an operation without a deterministic form is an error; warn, where it makes the "
         "results not exact; or off, the fastest",
+    )
+    packing: Width = Field(
+        default=0, description="true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone"
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
@@ -78,7 +81,8 @@ class StudySpec(Model):
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     stop_hopeless: StopHopeless | None = Field(
         default=None,
-        description="an object with any of boundary, delta and bounds: trials end that will hardly come to the best",
+        description="an object with any of boundary, delta, bounds and max_steps: trials end that will hardly come "
+        "to the best",
     )
     sinks: Sinks = Field(
         default=[],
@@ -169,7 +173,8 @@ class StudySpec(Model):
             "runtime_args": {},
             "determinism": "strict",
             "sinks": [],
-        }  # left out, as ever
+            "packing": 0,
+        }  # left out, as in studies of before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
 
     @cached_property

@@ -11,6 +11,9 @@ from stagetree.space import plain, read_entry
 from stagetree.spec.errors import shown
 from stagetree.where import WhereError
 
+LANES = 8
+"""What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
+
 
 def as_json(value: Any) -> Any:
     """The JSON of a value, with whole numbers and strings left as they are."""
@@ -55,6 +58,11 @@ def as_named(value: Any) -> Any:
     if (isinstance(value, Mapping) and not all(value)) or value == {}:
         raise SequenceError("", f"must name at least one hyper-parameter, by strings that are not empty, got {value!r}")
     return value
+
+
+def as_width(value: Any) -> Any:
+    """How many lanes a pack has: true for as many as are usual, false for none."""
+    return (LANES if value else 0) if isinstance(value, bool) else value
 
 
 def as_where(value: Any) -> Any:

@@ -68,13 +68,13 @@ def reader(data: TensorDataset | Samples, fetch: Callable[[Span], Any], device: 
 
 
 class InMemory:
-    """Tensors that lie on the device as a whole."""
+    """Tensors that lie on the device as a whole. Nothing here waits for it: it computes while it is given more."""
 
     def __init__(self, data: TensorDataset, device: str) -> None:
         self._tensors, self._device = [tensor.to(device) for tensor in data.tensors], device
 
     def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
-        indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device)
+        indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device, non_blocking=True)
         return [tensor.index_select(0, indices) for tensor in self._tensors]
 
     def restart(self) -> None:
@@ -90,7 +90,7 @@ class AsWanted:
     def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
         with _generators_kept():
             batch = self._fetch(span)
-        return map_tensors(batch, lambda tensor: tensor.to(self._device))
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
     def restart(self) -> None:
         pass

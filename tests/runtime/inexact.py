@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from typing import Any
 
@@ -102,3 +104,17 @@ class Broken(Exact):
 
     def train(self) -> None:
         raise ValueError("no luck")
+
+
+class Leaving(Exact):
+    name = "leaving"
+
+    def train(self) -> None:
+        os._exit(3)
+
+
+class Endless(Exact):
+    name = "endless"
+
+    def train(self) -> None:
+        threading.Event().wait()

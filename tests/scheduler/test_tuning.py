@@ -13,6 +13,7 @@ from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.transact import Write, transact
 from app.scheduling.tuners.driver import make_driver
+from app.workers.scheduler.tuning import Tuning
 
 STUDY = StudyId("study")
 FOUR = {"kind": "random", "num_trials": 4, "max_steps": 4}
@@ -127,3 +128,23 @@ def test_a_study_that_moves_all_the_time_is_tuned_all_the_same() -> None:
     scene.scheduler.tick()
     scene.records.before_write = lambda append: None
     assert any(trial.hp["lr"]["value"] < 1.0 for trial in scene.study().trials)
+
+
+def test_a_study_whose_time_is_over_ends_though_nothing_has_happened() -> None:
+    scene = Scene()
+    scene.submit({"kind": "external"}, max_time=100.0)
+    scene.at = 0.0
+    for at, state in ((99.0, "running"), (101.0, "completed")):
+        scene.at = at
+        assert scene.scheduler.tick()
+        assert scene.study().state == state
+
+
+def test_tuners_are_asked_again_for_more_room_and_not_for_less() -> None:
+    scene = Scene(slots=0)
+    scene.submit(FOUR)
+    tuning = Tuning(scene.ports())
+    tuning.tune("plan", 2)
+    version = scene.plan().version
+    assert [tuning.was_asked("plan", version, room) for room in (1, 2, 3)] == [True, True, False]
+    assert not tuning.was_asked("plan", version + 1, 2)

@@ -85,7 +85,7 @@ class Cluster:
         self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
         self.processes: Counter[str] = Counter()
         self.sources = {"toy": TrainerSource(TOY, "1")}
-        self.faults = dict[str, Faults]()
+        self.faults = {"scheduler": Faults(self.clock)}
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
         self.retention: Retention | None = None
@@ -93,9 +93,10 @@ class Cluster:
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
     def make_ticker(self) -> Scheduler:
+        records = FaultyRecords(self.records, self.faults["scheduler"])
         ports = Ports(
-            records=self.records,
-            plans=Plans(self.log),
+            records=records,  # type: ignore[arg-type]
+            plans=Plans(records.log),  # type: ignore[arg-type]
             policy=POLICIES["critical_path"],
             publish=self.publish,
             new_id=lambda: uuid4().hex,
@@ -150,15 +151,16 @@ class Cluster:
     def submit(self, spec: Json) -> StudyId:
         checked = StudySpec.from_dict(spec)
         args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
-        version, determinism = self.sources[checked.trainer].version, checked.determinism
+        version = self.sources[checked.trainer].version
+        how: Json = {"determinism": checked.determinism, "packing": checked.packing}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,
             trainer_args=args,
             seed=checked.seed,
-            determinism=determinism,
+            **how,
         )
-        self.stream = plan_id(checked.trainer, version, args, checked.seed, determinism)
+        self.stream = plan_id(checked.trainer, version, args, checked.seed, **how)
         command = c.SubmitStudy(plan=opened, study=study, spec=checked.to_json(), at=0.0)
         transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
         return study

@@ -21,7 +21,8 @@ def test_a_slot_sees_its_gpu_alone_and_calls_it_the_first(slot: str) -> None:
 
 
 def test_a_slot_of_the_cpu_sees_no_gpu() -> None:
-    assert device_of("cpu0", ["0"], allow_cpu=False) == CPU
+    for slot in ("cpu0", "host-cpu3", "laptop"):
+        assert device_of(slot, ["0"], allow_cpu=False) == CPU
     assert CPU.visible == ""
 
 

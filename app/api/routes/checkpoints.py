@@ -9,14 +9,11 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from app.api import deleting
-from app.api.kept import kept_state, parts
+from app.api.checkpoints import kept_state, parts
 from app.api.openapi import refusals
 from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
 from app.api.writing import WriterDep
-from app.domain import commands as c
-from app.domain.decide import decide
-from app.domain.ids import StudyId
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 
@@ -69,6 +66,4 @@ def get_checkpoint(
 )
 def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
-    write(row.stream, lambda plan: decide(plan, command, use.limits))
-    deleting.delete_logs(use.logs, row.id)
+    deleting.delete_study(use, row, write)

@@ -64,7 +64,8 @@ def _submit(use: Services, write: Write, spec: StudySpec) -> list[StoredEvent]:
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
     version = trainer_of(spec, use.trainers).version
     args, at = dict(spec.trainer_args), use.clock()
-    same: Json = {"trainer_args": args, "seed": spec.seed, "determinism": spec.determinism}
+    how: Json = {"determinism": spec.determinism, "packing": spec.packing}
+    same: Json = {"trainer_args": args, "seed": spec.seed, **how}
     opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, **same)
     stream, study = plan_id(spec.trainer, version, **same), _new_id(use, spec.name)
     command = c.SubmitStudy(plan=opened, study=study, spec=with_version(spec.to_json()), at=at)
@@ -103,9 +104,16 @@ def list_studies(
     responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
 )
 @heavy
-def get_study(request: Request, response: Response, row: StudyRowDep, use: Use, trials: WithTrials = True) -> Any:
+def get_study(
+    request: Request,
+    response: Response,
+    row: StudyRowDep,
+    use: Use,
+    trials: WithTrials = True,
+    at: paging.At = None,
+) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
-    shown, version = reading.study(use, row, with_trials=trials)
+    shown, version = reading.study(use, row, with_trials=trials, at=at)
     response.headers["ETag"] = f'W/"{version}"'
     if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=response.headers)

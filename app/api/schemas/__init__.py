@@ -24,6 +24,7 @@ from app.api.schemas.examples import (
     StudyState,
     TrialState,
 )
+from app.api.schemas.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
 from app.api.schemas.plans import (
     Difference,
     Event,
@@ -101,6 +102,8 @@ __all__ = [
     "Failure",
     "FieldError",
     "Health",
+    "History",
+    "Importance",
     "Listed",
     "Logged",
     "LoggedPoint",
@@ -120,7 +123,9 @@ __all__ = [
     "Result",
     "RungResult",
     "RungStanding",
+    "Rungs",
     "Running",
+    "Schedules",
     "Share",
     "Slot",
     "SlotPage",
@@ -132,8 +137,10 @@ __all__ = [
     "Study",
     "StudyPage",
     "StudyState",
+    "Timeline",
     "TrainerListed",
     "TrainerPage",
+    "Tree",
     "Trial",
     "TrialBatch",
     "TrialDetail",

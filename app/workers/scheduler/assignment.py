@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.errors import Refused
-from app.domain.events import Stage
 from app.domain.ids import ChainId, PlanId
 from app.domain.slots import Slot
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import SlotTaken
+from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment, assign, resume_point
 from app.scheduling.balance import EVEN, Balance
 from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.packs import companions, to_the_branch
 from app.scheduling.placement import Candidates, place, without_trainer
-from app.workers.scheduler.dispatch import Dispatch
+from app.scheduling.policy import Choice
+from app.workers.scheduler.dispatch import Dispatch, messages
 from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.ports import Ports
 
@@ -33,11 +35,12 @@ MOST_PASSED_OVER = 100
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Spans that a slot is to run in a row."""
+    """Spans that a slot is to run in a row; of a pack, several such rows at once."""
 
     frontier: Frontier
-    spans: Sequence[Span]
+    paths: Sequence[Sequence[Span]]
     slot: Slot
+    is_pack: bool
 
 
 class Assignment:
@@ -69,9 +72,18 @@ class Assignment:
             frontier, spans = choice
             slot = place(frontier.plan, frontier.id, spans, resume_point(frontier.plan, spans[0]), slots)
             if slot is not None:
-                return Placed(frontier, spans, slot)
+                return self._packed(choice, passed_over.get(frontier.id, ()), slot, len(slots.free))
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
         return None
+
+    def _packed(self, choice: Choice, passed_over: Container[Place], slot: Slot, free: int) -> Placed:
+        """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
+        frontier, spans = choice
+        assert frontier.plan.opened is not None  # or no slot would have taken it
+        if not (self._ports.packs and frontier.plan.opened.packing):
+            return Placed(frontier, [spans], slot, is_pack=False)
+        others = companions(frontier, spans, passed_over, free)
+        return Placed(frontier, [to_the_branch(frontier, spans), *others], slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""
@@ -90,30 +102,49 @@ class Assignment:
         return False
 
     def _give(self, placed: Placed, sharers: int) -> bool:
-        """Record that a slot has a chain, and send it. False when another tick was faster: the next one will see it."""
-        chain, plan = self._ports.new_id(), placed.frontier.plan
-        stages = stages_of(plan, placed.spans)
-        budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // sharers
-        assignment = assign(placed.frontier, placed.spans, stages, budget)
+        """Record that a slot has a chain, or a pack of them, and send it.
+
+        False when another tick was faster: the next one will see it.
+        """
+        work = self._assignments(placed, sharers)
         try:
-            self._record(chain, placed, assignment, stages)
+            self._record(placed, work)
         except SlotTaken:
             return True
         except (Refused, VersionConflict, PlanUnusable) as reason:
             logger.info("not assigned: %s", reason)
             return False
-        self._dispatch.send(chain, len(stages), placed.slot.name)
+        first, assignment = next(iter(work.items()))
+        self._dispatch.send(first, messages(assignment.to_json()), placed.slot.name)
         return True
 
-    def _record(self, chain: str, placed: Placed, assignment: ChainAssignment, stages: tuple[Stage, ...]) -> None:
-        slot, progress = placed.slot.name, dict(placed.frontier.progress)
-        command = c.AssignChain(
-            chain=ChainId(chain), slot=slot, stages=stages, at=self._ports.clock(), progress=progress
-        )
-        stream, work, ttl = assignment.plan, assignment.to_json(), self._ports.lease_seconds
+    def _assignments(self, placed: Placed, sharers: int) -> dict[str, ChainAssignment]:
+        """By chain."""
+        frontier, plan = placed.frontier, placed.frontier.plan
+        chains = [self._ports.new_id() for _ in placed.paths]
+        budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // (sharers * len(chains))
+        pack = tuple(chains) if placed.is_pack else ()
+        given = zip(chains, placed.paths, strict=True)
+        return {
+            chain: replace(assign(frontier, path, stages_of(plan, path), budget), pack=pack) for chain, path in given
+        }
+
+    def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
+        slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()
+        commands = [
+            c.AssignChain(chain=ChainId(chain), slot=slot, stages=assignment.stages, at=at, progress=progress)
+            for chain, assignment in work.items()
+        ]
+        stream, ttl, first = placed.frontier.id, self._ports.lease_seconds, next(iter(work))
+
+        def give(rows: RowsPort) -> None:
+            for chain, assignment in work.items():
+                beside = None if chain == first else first
+                rows.chains.assign(chain, stream, slot, assignment.to_json(), ttl, beside)
+
         self._ports.transact(
             stream,
-            lambda plan: decide(plan, command),
-            alongside=lambda rows: rows.chains.assign(chain, stream, slot, work, ttl),
+            lambda plan: [event for command in commands for event in decide(plan, command)],
+            alongside=give,
             is_known=True,
         )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.events.rows.ports import ChainRecord
 from app.workers.scheduler.ports import Ports
 
 logger = logging.getLogger(__name__)
+
+
+def messages(assignment: Mapping[str, Any]) -> int:
+    """How many a chain is begun and continued by: one for each stage, but a pack is begun once."""
+    return 1 if assignment.get("pack") else len(assignment["stages"])
 
 
 class Dispatch:
@@ -34,7 +40,7 @@ class Dispatch:
         for chain, (stages, slot) in list(self._unsent.items()):
             if not self.send(chain, stages, slot):
                 return
-        sent = [row for row in undelivered if self.send(row.chain, len(row.assignment["stages"]), row.slot)]
+        sent = [row for row in undelivered if self.send(row.chain, messages(row.assignment), row.slot)]
         if sent:
             with self._ports.records.write() as rows:
                 for row in sent:

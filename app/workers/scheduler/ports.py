@@ -31,7 +31,8 @@ class Ports:
     does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
     studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
     waits after a lost race. show: puts on record, when that is due, that this scheduler has looked. chains_that_fit:
-    how many more chains may be given before checkpoints are deleted, as `Retention` says.
+    how many more chains may be given before checkpoints are deleted, as `Retention` says. packs: whether slots can
+    train packs.
     """
 
     records: Records
@@ -43,6 +44,7 @@ class Ports:
     intermediate_bytes: int
     limits: Limits = LIMITS
     turn_seconds: float | None = None
+    packs: bool = True
     clock: Callable[[], float] = time.time
     elapsed: Callable[[], float] = time.monotonic
     pause: Callable[[int], None] = back_off

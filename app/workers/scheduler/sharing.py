@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from app.domain.ids import ChainId
 from app.events.records import change
+from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import resume_point
 from app.scheduling.balance import EVEN, Balance, Balancing
 from app.scheduling.frontier import Frontier
@@ -64,8 +65,15 @@ class Sharing:
     def _preempt(self, takeover: Takeover) -> None:
         chain = takeover.chain
         logger.info("chain %s on %s makes room for study %s", chain.id, chain.slot, takeover.study)
-        change(self._ports.records, lambda rows: rows.chains.ask_preempt(chain.id))
+        change(self._ports.records, lambda rows: _ask_all(rows, chain.slot))
         self._ports.notify(chain.id, chain.slot)
+
+
+def _ask_all(rows: RowsPort, slot: str) -> None:
+    """A slot is free when all that it trains together has ended."""
+    for row in rows.chains.live():
+        if row.slot == slot:
+            rows.chains.ask_preempt(row.chain)
 
 
 def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
@@ -73,8 +81,9 @@ def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
     frontier = takeover.frontier
     head = frontier.longest(study=takeover.study)
     slot = next((slot for slot in slots.well if slot.name == takeover.chain.slot), None)
-    if head is None or slot is None:
+    if slot is None:
         return False
+    assert head is not None  # or it would not wait for a slot
     spans = frontier.path(head, takeover.study)
     resume = resume_point(frontier.plan, spans[0])
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import count
 
 from app.domain import commands as c
+from app.domain.asking import until_answered
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.events import Event
@@ -45,7 +46,7 @@ class Tuning:
         self._deadlines: dict[str, float] = {}  # by plan: when it is asked again though nothing has happened
 
     def tune(self, stream: str, room: int) -> bool:
-        """Ask the tuners of a plan, if anything has changed for them; whether anything may have followed.
+        """Ask the tuners of a plan; whether anything may have followed.
 
         Raises `DatabaseUnavailable`.
         """
@@ -67,8 +68,6 @@ class Tuning:
     def _tune_plan(self, stream: str, room: int) -> bool:
         with self._ports.plans.holding(stream, fresh=False) as plan:
             version = plan.version
-            if self.was_asked(stream, version, room):
-                return False
             failing = [check for study in _running(plan) if (check := self._failing(plan, study)) is not None]
             drivers = self._observing(stream, plan)
         for check in failing:
@@ -163,7 +162,8 @@ class Tuning:
                 return ()
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
-            return decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            asked = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            return tuple(until_answered(plan, asked)) if driver.ends_by_results else asked
 
         return decided
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from app.domain import events as e
 from app.domain.ids import NodeId
 from app.domain.states import FailureKind
 from app.events.log import Alongside
 from app.events.rows import ChainFlags, Lease
-from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot import quarantine
 from app.workers.slot.checkpoint_store import CheckpointUnreadable, Stored
 from app.workers.slot.claim import Claim
+from app.workers.slot.driving import Stage, answered
 from app.workers.slot.execution import ChainExecution, Complete, Evaluate, ExecutionState, Outside, Save, Stop, Train
 from app.workers.slot.heartbeat import Pulse
 from app.workers.slot.intermediates import IntermediateCheckpoints, kept
-from app.workers.slot.owner import describe
-from app.workers.slot.parts import Parts
+from app.workers.slot.parts import SAVE_SECONDS, Parts
 from app.workers.slot.patience import Closing
+from app.workers.slot.proofs import Proofs
 from app.workers.slot.trainer_host import NoTrainerProcess, OtherVersion
+from app.workers.slot.unwanted import Lost, PackBroken, Stopped
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime.failures import TrainerFailed
@@ -29,23 +31,13 @@ from stagetree.runtime.inexact import used
 
 logger = logging.getLogger(__name__)
 
-SAVE_SECONDS = 0.05
-"""What keeping a state is taken to cost before one of its plan was kept."""
-
-
-class Lost(Exception):
-    """The chain is over, or another worker's."""
-
-
-class Stopped(Exception):
-    """The chain is not wanted any more before its model is where it begins."""
-
 
 class ChainRun:
     """All of it runs on the thread that trains, except for what the saver and the outbox call back."""
 
     def __init__(self, lease: Lease, claim: Claim, work: ChainAssignment, parts: Parts) -> None:
         self.claim, self._lease, self._work, self._parts = claim, lease, work, parts
+        self._proofs = Proofs(claim, parts)
         self.execution = ChainExecution(lease.chain, work, parts.overhead)
         self._intermediates = IntermediateCheckpoints(
             claim, work.intermediate_bytes, parts.records, parts.outbox, parts.saver
@@ -53,6 +45,10 @@ class ChainRun:
         self._facts: list[e.Event] = []
         self._end_state: State | None = None
         self._waits_since: float | None = None
+
+    @property
+    def work(self) -> ChainAssignment:
+        return self._work
 
     @property
     def pulse(self) -> Pulse:
@@ -68,14 +64,28 @@ class ChainRun:
     def flags(self) -> ChainFlags:
         """What the scheduler wanted when the chain was claimed, and wants by now."""
         now, first = self._parts.flags(self.claim.chain), self._lease.flags
-        steps = (*first.extra_eval_steps, *now.extra_eval_steps)
-        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt)
+        steps, branches = first.extra_eval_steps + now.extra_eval_steps, first.branch_steps + now.branch_steps
+        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt, branches)
 
     def run_stage(self) -> bool:
         """Train the next stage; whether it was completed. If not, the chain is over."""
+        stage = self.stage()
+        try:
+            wanted = next(stage)
+            while True:
+                train = partial(self._parts.host.train, self._work, wanted, self.on_progress)
+                wanted = answered(stage, train)
+        except StopIteration as end:
+            return bool(end.value)
+
+    def stage(self) -> Stage:
+        """As `run_stage`, but whoever drives it trains: it yields until which step, and is sent which was reached.
+
+        What goes wrong meanwhile is thrown into it.
+        """
         self._waits_since = None
         try:
-            return self._train()
+            return (yield from self._train())
         except (Lost, Closing) as end:
             self._abandon(end)
         except (Stopped, TrainerKilled):
@@ -84,6 +94,8 @@ class ChainRun:
             self._fail(failed)
         except CheckpointUnreadable as problem:
             self._strike(problem)
+        except PackBroken:
+            self._end([self.execution.interrupted(self._parts.clock())])
         except (OtherVersion, NoTrainerProcess) as problem:
             self._interrupt(str(problem), is_hopeless=isinstance(problem, NoTrainerProcess))
         except Exception as error:
@@ -98,7 +110,7 @@ class ChainRun:
 
     # ------------------------------------------------------------------------------------------------ a stage
 
-    def _train(self) -> bool:
+    def _train(self) -> Stage:
         """Whether the stage was completed. Raises everything that can go wrong."""
         execution, parts = self.execution, self._parts
         execution.begin(parts.clock())
@@ -110,7 +122,7 @@ class ChainRun:
             match execution.next(self._outside()):
                 case Train(until):
                     self._state_facts()
-                    trained_to = parts.host.train(self._work, until, self._on_progress)
+                    trained_to = yield until
                     self._facts += execution.not_exact(map(used, parts.host.operations))
                     execution.reached(trained_to)
                 case Evaluate():
@@ -128,7 +140,8 @@ class ChainRun:
     def _read(self, resume: ResumePoint) -> State:
         return self._parts.reader.read(resume, self._check_wanted)
 
-    def _on_progress(self, step: int) -> int:
+    def on_progress(self, step: int) -> int:
+        """Where the training under way, which has come to `step`, is to end by now."""
         if self.claim.over.is_set():
             return 0
         return self.execution.end_of_training(step, self._outside())
@@ -167,23 +180,12 @@ class ChainRun:
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
         awaits_more = is_last and parts.saver.is_quick(self._end_state)
-        self._state_facts(done, proof=self._moved_on(place, is_last), is_news=news, awaits_more=awaits_more)
+        self._state_facts(
+            done, proof=self._proofs.moved_on(place, execution.index, is_last), is_news=news, awaits_more=awaits_more
+        )
         self._save_end(stage, [execution.finished()] if is_last else [])
-        if not is_last:
+        if not (is_last or self._work.pack):
             self._waits_since = parts.clock()
-
-    def _moved_on(self, place: tuple[str, str, int], is_last: bool) -> Alongside:
-        """The change of the rows that belongs to a stage which the execution has completed."""
-        chain, fence, coming = self.claim.chain, self.claim.fence, self.execution.index
-        plan, node, step = place
-
-        def advance(rows: RowsPort) -> None:
-            if is_last:
-                rows.chains.release(chain, fence, {"plan": plan, "node": node, "step": step})
-            else:
-                rows.chains.advance(chain, fence, coming)
-
-        return advance
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -205,7 +207,7 @@ class ChainRun:
         if state is not None:
             self._upload(stage, stage.end, state, 0.0, False, last_words)
         elif last_words:
-            self._end(last_words, self._finish)
+            self._end(last_words, self._proofs.finish)
 
     def _upload(
         self,
@@ -216,7 +218,7 @@ class ChainRun:
         is_intermediate: bool,
         last_words: Sequence[e.Event] = (),
     ) -> None:
-        branches = self.execution.branches_inside
+        branches = self.execution.branches_inside(self.flags)
 
         def then(stored: Stored, upload_seconds: float) -> None:
             self._parts.save_seconds[self._work.plan] = seconds + upload_seconds
@@ -224,7 +226,7 @@ class ChainRun:
             if is_intermediate:
                 self._intermediates.keep(fact, stage.start, branches)
             else:
-                proof, is_last = (self._finish, True) if last_words else (None, False)
+                proof, is_last = (self._proofs.finish, True) if last_words else (None, False)
                 self._parts.outbox.put(self.claim, [fact, *last_words], proof, is_last=is_last, is_news=True)
 
         place = f"{self._work.plan}/{stage.node}/{step}"
@@ -251,7 +253,7 @@ class ChainRun:
         fact = execution.failed(kind, failed.error, failed.signature, failed.step, self._parts.clock())
         health.failed(stage.node, self.claim.stream, self._parts.outbox.version(self.claim.stream))
         sentence = quarantine.after_failure(self._parts, self.claim)
-        self._end([fact], None if sentence is None else sentence.added_to(self._over))
+        self._end([fact], None if sentence is None else sentence.added_to(self._proofs.over))
         quarantine.serve(self._parts, sentence)
 
     def _strike(self, problem: CheckpointUnreadable) -> None:
@@ -267,29 +269,13 @@ class ChainRun:
         logger.warning("chain %s is given back: %s", self.claim.chain, reason)
         self._parts.health.had_accident()
         sentence = quarantine.after_accident(self._parts, reason, is_hopeless=is_hopeless)
-        self._end([self.execution.interrupted(self._parts.clock())], self._given_back(sentence))
-
-    def _given_back(self, sentence: quarantine.Sentence | None) -> Alongside:
-        """The scheduler learns in the same transaction what this slot has, and does not give it the same again."""
-        me, versions, note = self._parts.me, self._parts.host.versions, self._parts.notes.text
-
-        def over(rows: RowsPort) -> None:
-            self._over(rows)
-            describe(rows, me, versions, note)
-
-        return over if sentence is None else sentence.added_to(over)
-
-    def _finish(self, rows: RowsPort) -> None:
-        rows.chains.finish(self.claim.chain, self.claim.fence)
-
-    def _over(self, rows: RowsPort) -> None:
-        rows.chains.end(self.claim.chain, self.claim.fence)
+        self._end([self.execution.interrupted(self._parts.clock())], self._proofs.given_back(sentence))
 
     def _end(self, facts: Sequence[e.Event], proof: Alongside | None = None) -> None:
         """Last words about the chain, after all its checkpoints."""
         said = [*self._facts, *facts]
         self._facts = []
-        proof = proof or self._over
+        proof = proof or self._proofs.over
         self._parts.saver.submit(self.claim, lambda: self._parts.outbox.put(self.claim, said, proof, is_last=True))
 
     def _abandon(self, end: Exception) -> None:

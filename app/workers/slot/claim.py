@@ -13,6 +13,7 @@ from app.events.database import DatabaseUnavailable
 from app.events.records import Records
 from app.events.rows import ChainNotClaimable, Lease, flags_of
 from app.events.rows.ports import ChainRecord, RowsPort
+from app.scheduling.assignment import ChainAssignment
 from app.workers.slot.patience import Patience
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,15 @@ class Claim:
     stream: str
     fence: int
     over: Flag = field(default_factory=Flag)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A chain that is ours, and what it is to do."""
+
+    lease: Lease
+    claim: Claim
+    work: ChainAssignment
 
 
 class Claiming:

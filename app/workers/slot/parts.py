@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from app.events.records import Records
 from app.events.rows import ChainFlags
 from app.workers.slot.health import Health
+from app.workers.slot.lane_host import LaneHost
 from app.workers.slot.notes import Notes
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.owner import Owner
@@ -16,6 +17,9 @@ from app.workers.slot.resuming import CheckpointReader
 from app.workers.slot.saver import Saver
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
+
+SAVE_SECONDS = 0.05
+"""What keeping a state is taken to cost before one of its plan was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Parts:
     outbox: FactOutbox
     saver: Saver
     reader: CheckpointReader
-    host: TrainerHost
+    host: TrainerHost | LaneHost
     logs: TrialLogs
     health: Health
     clock: Callable[[], float]

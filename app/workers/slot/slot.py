@@ -24,12 +24,13 @@ from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.slot import quarantine
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.checkpoint_store import CheckpointStore
-from app.workers.slot.claim import Claim, Claiming
+from app.workers.slot.claim import Claim, Claimed, Claiming
 from app.workers.slot.health import Health
 from app.workers.slot.heartbeat import Description, Heartbeat, Pulse
 from app.workers.slot.notes import Notes
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.owner import Owner
+from app.workers.slot.packs import Packs
 from app.workers.slot.parts import Parts
 from app.workers.slot.patience import Closing, Patience
 from app.workers.slot.resuming import CheckpointReader
@@ -90,11 +91,13 @@ class Slot:
         self._me, self._device, self._around, self._limits = me, device, around, limits
         self._patience, self._notes = Patience(around.wait), Notes()
         self._claiming = Claiming(around.records, me.owner, limits.lease, self._patience)
-        self._run: ChainRun | None = None
+        self._runs: tuple[ChainRun, ...] = ()  # in training, or between two stages: one, or those of a pack
         self._live: tuple[ChainRun, ...] = ()
         self._is_closing = False
+        self._host = TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes)
         self._parts = self._make_parts()
-        self._watch = StopWatch(self._parts.host.kill, self._patience.close, limits.grace)
+        self._packs = Packs(self._host)
+        self._watch = StopWatch(self._host.kill, self._patience.close, limits.grace)
 
     def start(self) -> None:
         """Put the slot on record, free for work, and keep it alive."""
@@ -106,13 +109,14 @@ class Slot:
 
         On False the next message of the chain must not be sent.
         """
-        run = self._claim(chain) if index == 0 else self._run
+        runs = self._claim(chain) if index == 0 else self._runs
+        run = runs[0] if runs else None
         if run is None or run.claim.chain != chain or run.claim.over.is_set() or not run.execution.can_begin(index):
             logger.info("stage %s of chain %s is not ours to run", index, chain)
             return False
-        is_complete = run.run_stage()
+        is_complete = self._packs.run(runs) if run.work.pack else run.run_stage()
         if not run.is_between_stages:
-            self._run = None
+            self._runs = ()
         self._prune()
         return is_complete
 
@@ -129,15 +133,16 @@ class Slot:
     def close(self) -> None:
         """Give back what is not begun, and end within the grace; what is not on record by then is done again."""
         self._is_closing, ends_at = True, time.monotonic() + self._limits.grace
-        if self._run is not None and not self._run.claim.over.is_set():
-            self._run.give_back()
+        for run in self._runs:
+            if not run.claim.over.is_set():
+                run.give_back()
         if not self.drain(self._limits.grace):
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
         self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
         self._patience.close()
         for part in (self._parts.saver, self._parts.outbox):
             part.close()
-        self._parts.host.end_process()
+        self._host.end_process()
 
     # ------------------------------------------------------------------------------------------------ its parts
 
@@ -152,7 +157,7 @@ class Slot:
             outbox=FactOutbox(around.records, self._patience, clock=around.wall_clock, notify=around.notify),
             saver=Saver(store, self._patience, self._notes, around.clock),
             reader=CheckpointReader(store, self._patience, self._notes, around.clock, limits.strike),
-            host=TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes),
+            host=self._host,
             logs=TrialLogs(around.logs, self._me.slot),
             health=Health(),
             clock=around.clock,
@@ -178,9 +183,19 @@ class Slot:
 
     # ------------------------------------------------------------------------------------------------ chains
 
-    def _claim(self, chain: str) -> ChainRun | None:
+    def _claim(self, chain: str) -> tuple[ChainRun, ...]:
+        """The chain, and those that are packed with it; none of them if it is not to be had."""
         if self.heartbeat.is_taken or self._is_retiring():
-            return None
+            return ()
+        first = self._claimed(chain)
+        works = [] if first is None else [first, *(self._claimed(other) for other in first.work.pack if other != chain)]
+        claimed = [each for each in works if each is not None]
+        self._runs = tuple(self._packs.made(claimed, self._parts) if claimed and claimed[0].work.pack else ())
+        self._runs = self._runs or tuple(ChainRun(each.lease, each.claim, each.work, self._parts) for each in claimed)
+        self._live = (*self._live, *self._runs)
+        return self._runs
+
+    def _claimed(self, chain: str) -> Claimed | None:
         try:
             lease = self._claiming.claim(chain, self._is_retiring)
         except (ChainNotClaimable, Closing) as refused:
@@ -188,13 +203,10 @@ class Slot:
             return None
         claim = Claim(lease.chain, lease.stream, lease.fence)
         try:
-            work = ChainAssignment.from_json(lease.assignment)
+            return Claimed(lease, claim, ChainAssignment.from_json(lease.assignment))
         except (UnknownFormat, TypeError, KeyError) as unknown:
             self._hand_back(lease, claim, str(unknown))
             return None
-        self._run = ChainRun(lease, claim, work, self._parts)
-        self._live = (*self._live, self._run)
-        return self._run
 
     def _hand_back(self, lease: Lease, claim: Claim, reason: str) -> None:
         """What this version cannot read is for others."""
@@ -223,17 +235,17 @@ class Slot:
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        return Description(self._parts.host.versions, self._notes.text)
+        return Description(self._host.versions, self._notes.text)
 
     def _is_retiring(self) -> bool:
         return self._is_closing or self._around.is_retiring()
 
     def _look(self) -> None:
         """A trainer that should stop and does not is ended."""
-        run = self._run
+        runs = self._runs
         self._watch.look(
             self._around.clock(),
             is_retiring=self._is_retiring(),
-            is_unwanted=run is not None and run.flags.stop,
-            busy_since=self._parts.host.busy_since,
+            is_unwanted=bool(runs) and all(run.flags.stop for run in runs),
+            busy_since=self._host.busy_since,
         )

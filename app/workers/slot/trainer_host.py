@@ -7,18 +7,17 @@ if the one before has kept more and more memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.deadline import Deadline
 from app.workers.memory import MemoryWatch
+from app.workers.slot.executor import Executor as Executor
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
-from app.workers.trainer_process import TrainedTo
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 
@@ -42,47 +41,6 @@ class NoTrainerProcess(Exception):
 
 class ModelMisplaced(Exception):
     """The model in memory is not where the stage begins, which can only be our own fault."""
-
-
-class Executor(Protocol):
-    """What a trainer's process does: see `app.workers.trainer_process.TrainerProcess`."""
-
-    @property
-    def not_exact(self) -> tuple[str, ...]: ...
-
-    def log(self, path: Path, rows: Path | None = ...) -> None: ...
-
-    def build(
-        self,
-        file: str,
-        name: str,
-        args: Mapping[str, Any],
-        seed: int,
-        *,
-        deadline: Deadline,
-        determinism: str = ...,
-    ) -> None: ...
-
-    def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]: ...
-
-    def train(
-        self,
-        hp: Mapping[str, Any],
-        until: int,
-        *,
-        deadline: Deadline,
-        on_progress: Callable[[int], int | None] = ...,
-    ) -> TrainedTo: ...
-
-    def evaluate(self, *, deadline: Deadline) -> dict[str, float | None]: ...
-
-    def save(self, *, deadline: Deadline) -> State: ...
-
-    def resident_bytes(self) -> int: ...
-
-    def kill(self) -> None: ...
-
-    def close(self, patience: float = ...) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +107,8 @@ class TrainerHost:
         built = _Built.of(self._source_of(work), work)
         place, self._place = self._place, None
         self.changes = ()
-        if index == 0 and self._memory.has_grown:
-            grown = self._memory.growth / 2**20
-            logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
-            self.end_process()
+        if index == 0:
+            self._replace_if_grown()
         if self._process is not None and self._source != built.source:
             self.end_process()
         fits = self._built == built
@@ -163,18 +119,32 @@ class TrainerHost:
         else:
             self._renew(work, built, fits, read, log)
 
+    def build_lane(self, work: ChainAssignment) -> None:
+        """Have a new model in the process, before its first step, to join a pack there.
+
+        Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
+        """
+        built = _Built.of(self._source_of(work), work)
+        self._place = None
+        if self._process is not None and self._source != built.source:
+            self.end_process()
+        if self._process is None:
+            self._fresh_process()
+        self._build(work, built)
+        self._built = None  # it will be the pack's
+
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
-        deadline = self._deadline("train")
-        return self._call(lambda p: p.train(work.hp, until, deadline=deadline, on_progress=on_progress)).step
+        deadline = self.deadline("train")
+        return self.call(lambda p: p.train(work.hp, until, deadline=deadline, on_progress=on_progress)).step
 
     def evaluate(self) -> dict[str, float | None]:
         """The metrics of the model where it is. Raises `TrainerFailed`."""
-        return self._call(lambda process: process.evaluate(deadline=self._deadline("evaluate")))
+        return self.call(lambda process: process.evaluate(deadline=self.deadline("evaluate")))
 
     def save(self) -> State:
         """The state of the model where it is. Raises `TrainerFailed`."""
-        return self._call(lambda process: process.save(deadline=self._deadline("save")))
+        return self.call(lambda process: process.save(deadline=self.deadline("save")))
 
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
@@ -191,6 +161,12 @@ class TrainerHost:
         """End the process in the middle of whatever it does. From any thread."""
         if (process := self._process) is not None:
             process.kill()
+
+    def _replace_if_grown(self) -> None:
+        if self._memory.has_grown:
+            grown = self._memory.growth / 2**20
+            logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
+            self.end_process()
 
     def end_process(self) -> None:
         """Its memory, of the GPU as well, is free after that."""
@@ -228,8 +204,8 @@ class TrainerHost:
                 self._build(work, built)
             if state is not None and work.resume is not None:
                 step = work.resume.step
-                load = self._deadline("load")
-                self.changes = self._call(lambda process: process.load(state, work.hp, step, deadline=load))
+                load = self.deadline("load")
+                self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=load))
         finally:
             if state is not None:
                 state.close()
@@ -237,9 +213,9 @@ class TrainerHost:
     def _build(self, work: ChainAssignment, built: _Built) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
-        path, args, deadline = built.source.path, _arguments(work), self._deadline("build")
+        path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism}
-        self._call(lambda process: process.build(path, work.trainer, args, work.seed, **how))
+        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how))
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
@@ -263,21 +239,26 @@ class TrainerHost:
 
     # ------------------------------------------------------------------------------------------------ calls
 
-    def _call(self, do: Callable[[Executor], Result]) -> Result:
-        """Whatever goes wrong in a call, that process is used no more."""
+    @property
+    def has_process(self) -> bool:
+        return self._process is not None
+
+    def call(self, do: Callable[[Executor], Result], spares: Container[str] = ()) -> Result:
+        """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm."""
         process = self._process
         if process is None:
             raise ModelMisplaced("there is no process with a model")
         self.busy_since = self._clock()
         try:
             return do(process)
-        except BaseException:
-            self.end_process()
+        except BaseException as error:
+            if not (isinstance(error, TrainerFailed) and error.kind in spares):
+                self.end_process()
             raise
         finally:
             self.busy_since = None
 
-    def _deadline(self, kind: str) -> Deadline:
+    def deadline(self, kind: str) -> Deadline:
         """What is learnt of one kind of call is kept as long as the process."""
         return self._deadlines.setdefault(kind, Deadline(self._silence_seconds))
 

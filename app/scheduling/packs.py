@@ -1,0 +1,49 @@
+"""Which paths are trained together with the most urgent one, on one slot: those most like it (Liu et al. 2020, §5.3).
+
+Siblings come first: they begin with the same state, on the same samples, and differ in their hyper-parameters. Then
+those at the same step of the plan whose stages end nearest to where its first one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from app.domain.stage_tree import Place
+from app.scheduling.assignment import branch_points, resume_point
+from app.scheduling.frontier import Frontier, Span
+
+BATCH_SIZES = ("bs", "batch_size")
+"""Hyper-parameters by which trials read other batches; such trials are not packed together."""
+
+
+def to_the_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
+    """A path up to where others can begin besides what follows in it: from there on they are trained together."""
+    return spans[: next(iter(branch_points(frontier, spans)), len(spans)) + 1]
+
+
+def companions(
+    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int
+) -> list[Sequence[Span]]:
+    """The paths that join a pack with `lead`. free: slots that have nothing to do, among which the work is divided."""
+    assert frontier.plan.opened is not None
+    width = frontier.plan.opened.packing
+    if width < 2:
+        return []
+    like = [head for head in frontier.heads() if head not in passed_over and _is_like(frontier, lead[0], head)]
+    share = -(-(len(like) + 1) // max(1, free))
+    like.sort(key=lambda head: _distance(frontier, lead, frontier.path(head)))
+    return [to_the_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+
+
+def _is_like(frontier: Frontier, first: Span, head: Place) -> bool:
+    """Whether a path from another head reads the batches that one from `first` does, as far as can be told here."""
+    name, start = head
+    if start != first.start or name == first.node:
+        return False
+    mine, its = (frontier.plan.nodes[node].segment.values(start) for node in (first.node, name))
+    return all(mine.get(each) == its.get(each) for each in BATCH_SIZES)
+
+
+def _distance(frontier: Frontier, lead: Sequence[Span], other: Sequence[Span]) -> tuple[bool, int, str]:
+    mine, its = (resume_point(frontier.plan, spans[0]) for spans in (lead, other))
+    return mine != its, abs(other[0].end - lead[0].end), other[0].node

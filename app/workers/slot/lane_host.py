@@ -1,0 +1,105 @@
+"""The models of a pack in the trainer's process, and each of them as the chain that trains it sees it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from app.scheduling.assignment import ChainAssignment, ResumePoint
+from app.workers.slot.executor import Executor
+from app.workers.slot.trainer_host import Place, TrainerHost
+from app.workers.slot.trial_log import StageFiles
+from app.workers.state import State
+from app.workers.trainer_process import TrainedTogether
+
+logger = logging.getLogger(__name__)
+
+ITS_OWN = ("exception", "out_of_memory")
+"""What the user's code raises where only one lane is concerned: the process goes on with the others."""
+
+
+class LaneHost:
+    """As `TrainerHost`, for one lane of a pack. number: of the lane.
+
+    Whatever the others do, it is at its place until it leaves: see `TrainerHost` for what the methods raise.
+    """
+
+    def __init__(self, host: TrainerHost, number: int) -> None:
+        self._host, self.number = host, number
+        self.changes: tuple[str, ...] = ()
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return self._host.operations
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return self._host.versions
+
+    def begin(
+        self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
+    ) -> None:
+        """Have the model of the lane where stage `index` begins."""
+        if index == 0:
+            self._join(work, read)
+        self.changes = self.changes if index == 0 else ()
+        if log is not None:
+            files = log
+            self._host.call(lambda process: process.log(files.printed, files.rows, lane=self.number))
+
+    def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
+        raise NotImplementedError("a lane is trained with its pack")
+
+    def evaluate(self) -> dict[str, float | None]:
+        deadline = self._host.deadline("evaluate")
+        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), spares=ITS_OWN)
+
+    def save(self) -> State:
+        deadline = self._host.deadline("save")
+        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), spares=ITS_OWN)
+
+    def leave(self) -> None:
+        """The memory of the model is free after that. It may be gone already, with its process."""
+        if self._host.has_process:
+            deadline = self._host.deadline("leave")
+            self._host.call(lambda process: process.leave([self.number], deadline=deadline))
+
+    def mark_at(self, place: Place) -> None:
+        """A lane stays in memory no longer than its pack."""
+
+    def check(self) -> None:
+        self._host.check()
+
+    def end_process(self) -> None:
+        self._host.end_process()
+
+    def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
+        state = None if work.resume is None else read(work.resume)
+        try:
+            self._host.build_lane(work)
+            if state is not None and work.resume is not None:
+                step, load = work.resume.step, self._host.deadline("load")
+                self.changes = self._host.call(lambda process: process.load(state, work.hp, step, deadline=load))
+            deadline = self._host.deadline("join")
+            self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
+        finally:
+            if state is not None:
+                state.close()
+
+
+def train_together(
+    host: TrainerHost, works: Mapping[int, ChainAssignment], steps: int, on_progress: Callable[[int], int]
+) -> TrainedTogether:
+    """Train these lanes for so many steps each; fewer if `on_progress` says so, or if one fails.
+
+    Raises `TrainerFailed` for what concerns all, and `ModelMisplaced` where the process has ended meanwhile.
+
+    on_progress: called with how many they have taken, it returns how many they are to take in all.
+    """
+    hps = {number: work.hp for number, work in works.items()}
+    deadline = host.deadline("train")
+
+    def train(process: Executor) -> TrainedTogether:
+        return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress)
+
+    return host.call(train)

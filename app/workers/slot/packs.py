@@ -1,0 +1,59 @@
+"""How a slot trains the chains of a pack: together, or one after the other where that failed before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from app.workers.slot.chain_run import ChainRun
+from app.workers.slot.claim import Claimed
+from app.workers.slot.lane_host import LaneHost
+from app.workers.slot.pack_run import PackRun
+from app.workers.slot.parts import Parts
+from app.workers.slot.shared_time import SharedTime
+from app.workers.slot.trainer_host import TrainerHost
+
+
+class Packs:
+    """Those of one slot. What broke as a whole is trained without them from then on: so it shows whose fault it is."""
+
+    def __init__(self, host: TrainerHost) -> None:
+        self._host = host
+        self._broken: set[str] = set()
+        self._pack: PackRun | None = None
+
+    def made(self, claimed: Sequence[Claimed], parts: Parts) -> list[ChainRun]:
+        """The runs of a pack's chains, which `run` takes."""
+        if claimed[0].work.plan in self._broken:
+            self._pack = None
+            return [ChainRun(each.lease, each.claim, each.work, parts) for each in claimed]
+        time = SharedTime(parts.clock, range(len(claimed)))
+        lanes = {number: LaneHost(self._host, number) for number in range(len(claimed))}
+        runs = {
+            number: ChainRun(
+                each.lease, each.claim, each.work, replace(parts, host=lanes[number], clock=_of(time, number))
+            )
+            for number, each in enumerate(claimed)
+        }
+        self._pack = PackRun(runs, lanes, self._host, time)
+        return list(runs.values())
+
+    def run(self, runs: Sequence[ChainRun]) -> bool:
+        """Train all the stages of the chains that were made last; whether all of them were completed."""
+        if self._pack is None:
+            for run in runs:
+                _run_alone(run)
+        else:
+            self._pack.run()
+            if self._pack.is_broken:
+                self._broken.add(runs[0].work.plan)
+        return all(run.execution.is_over and run.execution.index == len(run.work.stages) for run in runs)
+
+
+def _of(time: SharedTime, number: int) -> Callable[[], float]:
+    return lambda: time.of(number)
+
+
+def _run_alone(run: ChainRun) -> None:
+    while run.run_stage() and run.is_between_stages:
+        pass

@@ -1,0 +1,150 @@
+"""How many times faster k models train in one pack than one after the other, for k = 1 to 64, in one run.
+
+    python benchmarks/packing.py [--models mlp,digits,charlm] [--widths 1,2,4,8,16,32,64] [--seconds S] [--device cpu]
+
+The models are the trainers of the examples, and a small MLP on the images of digits: each trained by its own `train`
+step, and then in packs by `stagetree.packing`, with the same data, the same hyper-parameters but for the learning rate,
+and the same number of batches. On the CPU one thread is used. The figure is the time of k models alone over the time of
+the pack. Beside it stands what Liu et al. 2020 say of their Figure 4(a), measured on a Quadro P5000, as (Ts(Seq) -
+Ts(Pack)) / Ts(Seq).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from stagetree import TorchTrainer
+from stagetree.packing import Lane, NotPackable, Pack
+from stagetree.training import generators
+
+ROOT = Path(__file__).parent.parent
+PAPER = {
+    "Figure 4(a), MLP-3": "80 % less time with 4 models: 5 x",
+    "two models, any": "from 10 % slower to 40 % faster",
+}
+BATCHES = 5
+"""In a step, so that the work between two steps is what it is in a study."""
+
+
+def example(name: str) -> Any:
+    """The module of an example's trainer."""
+    spec = importlib.util.spec_from_file_location(f"{name}_example", ROOT / "examples" / name / "trainer.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Mlp(TorchTrainer):
+    """64 pixels, two hidden layers of 64, ten scores: about 9,000 parameters."""
+
+    name = "mlp"
+
+    def __init__(self, *, seed: int, device: str) -> None:
+        train, valid = example("digits").digits(seed)
+        layers = (nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        model = nn.Sequential(*layers)
+        how: dict[str, Any] = {"train_data": train, "valid_data": valid, "batches_per_step": BATCHES}
+        super().__init__(seed=seed, device=device, model=model, **how)
+
+    def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=hp["lr"])
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return cross_entropy(self.model(batch[0]), batch[1])
+
+
+def built(kind: str, device: str) -> TorchTrainer:
+    generators.seed(0)
+    if kind == "mlp":
+        return Mlp(seed=0, device=device)
+    if kind == "charlm":
+        how = {"batches_per_step": BATCHES, "precision": "bf16" if device != "cpu" else "fp32"}
+        return example("charlm").CharLM(seed=0, device=device, **how)
+    trainer: TorchTrainer = example("digits").Digits(seed=0, device=device)
+    return trainer
+
+
+def hyperparameters(kind: str, lane: int) -> dict[str, Any]:
+    common = {"lr": 0.01 * (1 + lane / 64), "bs": 32, "weight_decay": 5e-4}
+    return common if kind == "charlm" else {**common, "momentum": 0.9}
+
+
+def seconds_alone(kind: str, device: str, seconds: float) -> float:
+    """Of one batch."""
+    trainer = built(kind, device)
+    trainer.setup(hyperparameters(kind, 0))
+    return _seconds_a_step(trainer.train, device, seconds) / batches(trainer)
+
+
+def seconds_packed(kind: str, device: str, width: int, seconds: float) -> float:
+    """Of one batch of one of the models."""
+    pack, lanes = Pack(width), list[Lane]()
+    for lane in range(width):
+        trainer = built(kind, device)
+        trainer.setup(hyperparameters(kind, lane))
+        lanes.append(pack.join(trainer, device, generators.state(device)))
+    return _seconds_a_step(lambda: pack.train(lanes), device, seconds) / width / batches(lanes[0].trainer)
+
+
+def batches(trainer: TorchTrainer) -> int:
+    """In a step: the digits of the example take whole epochs."""
+    return -(-1437 // 32) if trainer.name == "digits" else BATCHES
+
+
+def _seconds_a_step(step: Any, device: str, seconds: float) -> float:
+    """After a first step, which also looks whether the trainer can be packed."""
+    step()
+    steps, begun_at = 0, _now(device)
+    while _now(device) - begun_at < seconds or steps < 2:
+        step()
+        steps += 1
+    return (_now(device) - begun_at) / steps
+
+
+def _now(device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure(kind: str, device: str, widths: list[int], seconds: float) -> dict[str, Any]:
+    alone = seconds_alone(kind, device, seconds)
+    print(f"{kind}: alone {alone * 1e3:.3f} ms a batch", file=sys.stderr)
+    ratios: dict[int, float] = {}
+    for width in widths:
+        try:
+            packed = seconds_packed(kind, device, width, seconds)
+        except (NotPackable, torch.OutOfMemoryError) as reason:
+            print(f"{kind}: k = {width}: {reason}", file=sys.stderr)
+            break
+        ratios[width] = round(alone / packed, 2)
+        print(f"{kind}: k = {width:2}: {packed * 1e3:.3f} ms a batch and model: {ratios[width]:.2f} x", file=sys.stderr)
+    return {"model": kind, "alone_ms": round(alone * 1e3, 3), "ratio": ratios, "best": max(ratios.values(), default=0)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="mlp,digits,charlm")
+    parser.add_argument("--widths", default="1,2,4,8,16,32,64")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    widths = [int(width) for width in given.widths.split(",")]
+    results = [measure(kind, given.device, widths, given.seconds) for kind in given.models.split(",")]
+    print(json.dumps({"device": given.device, "models": results, "paper": PAPER}))
+
+
+if __name__ == "__main__":
+    main()

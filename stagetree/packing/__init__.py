@@ -1,0 +1,10 @@
+"""Several models trained as one: lanes of a stack, so that a device with room to spare trains them in one step's time.
+
+"Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning" (Liu et al. 2020) concatenates
+models into one graph. Here `torch.func.vmap` runs the user's own `loss` once over all of them.
+"""
+
+from stagetree.packing.lane import Lane as Lane
+from stagetree.packing.pack import Pack as Pack
+from stagetree.packing.refusals import NotPackable as NotPackable
+from stagetree.packing.widths import Widths as Widths

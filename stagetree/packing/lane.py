@@ -1,0 +1,163 @@
+"""One trainer of a pack, its random generators, and what its loss may depend on besides its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from stagetree.logged import Logged
+from stagetree.packing.refusals import NotPackable, refuse
+from stagetree.torch_trainer import TorchTrainer
+from stagetree.trainer import Trainer
+from stagetree.training import generators
+from stagetree.training.building import Recorded
+from stagetree.training.order import Span, parts
+from stagetree.training.tensors import map_tensors
+
+Generators = dict[str, Any]
+Traits = tuple[Any, ...]
+
+PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed"})
+"""Attributes of a trainer that are compared by themselves, or are equal within a plan."""
+
+
+class Lane:
+    """A trainer that has been set up; `Pack.join` makes it.
+
+    device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
+    stack.
+    """
+
+    def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
+        self.trainer: TorchTrainer = refuse(trainer)
+        self.device, self.generators, self.number = device, generators, number
+        self._read = frozenset[str]()
+        self._traits: Traits | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        return self.trainer.model
+
+    # ------------------------------------------------------------------------------------------------ its way
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        """Bring values into force, as the trainer's own `setup` does."""
+        self._traits = None
+        self.by_itself(lambda: self.trainer.setup(dict(hp)))
+
+    def by_itself(self, do: Callable[[], None]) -> None:
+        """Do something with the generators of this lane."""
+        generators.restore(self.generators, self.device)
+        do()
+        self.generators = generators.state(self.device)
+
+    def batches(self) -> int:
+        """How many there are in the coming step."""
+        return self.trainer._batches_in_step()
+
+    def next_batch(self) -> Span:
+        return self.trainer._next_batch()
+
+    def pass_by(self, span: Span) -> None:
+        """It has been learned from."""
+        self.trainer._pass(span)
+
+    def follow(self, lead: Lane) -> None:
+        """Be where another lane is in the data."""
+        self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
+
+    def read(self, span: Span) -> Iterator[tuple[Any, float]]:
+        """The parts of a batch, each with its share of the samples."""
+        for part in parts(span, self.trainer._micro_batch_size):
+            yield self.trainer._batch(part), len(part.indices) / len(span.indices)
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether it does something of its own between two batches, which may draw random numbers."""
+        kind = type(self.trainer)
+        return kind.update is not TorchTrainer.update or kind.after_step is not TorchTrainer.after_step
+
+    @property
+    def updates_itself(self) -> bool:
+        return type(self.trainer).update is not TorchTrainer.update
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it computes in less than single precision."""
+        return self.trainer._dtype is not None
+
+    def finish(self, is_stepped: bool) -> None:
+        """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""
+        act = self._after_optimizer if is_stepped else self.trainer.update
+        if self.has_hooks:
+            self.by_itself(act)
+        else:
+            act()
+
+    def _after_optimizer(self) -> None:
+        if self.trainer._average:
+            self.trainer._average.update()
+        self.trainer.after_step()
+
+    def log(self, name: str, total: Tensor, count: int) -> None:
+        """It has logged so much, in so many times."""
+        vars(self.trainer).setdefault("_logged", Logged()).add_total(name, total, count)
+
+    # ------------------------------------------------------------------------------------------------ what it is
+
+    def is_like(self, other: Lane) -> bool:
+        """Whether both learn from the same batch with the same random numbers, and differ in tensors only."""
+        one, two = self.trainer, other.trainer
+        return (
+            (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
+            and self.traits == other.traits
+            and are_equal(self.generators, other.generators)
+        )
+
+    @property
+    def traits(self) -> Traits:
+        """What the loss and the batches may depend on besides tensors and place.
+
+        These are the hyper-parameters that are not the optimizer's or are read all the same, and the plain values that
+        trainer and modules have.
+        """
+        if self._traits is None:
+            owned = {key for group in self.trainer.optimizer.param_groups for key in group}
+            owned = (owned | {"bs", "batch_size", "optimizer", "momentum"}) - self._read
+            hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
+            modules = [_plain(vars(module)) for module in self.trainer.model.modules()]
+            self._traits = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
+        return self._traits
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note what is read of the hyper-parameters meanwhile. Raises `NotPackable` if the trainer changes itself."""
+        before, hp = _plain(vars(self.trainer)), self.trainer.hp
+        self.trainer.hp = recorded = Recorded(hp)
+        try:
+            yield
+        finally:
+            self.trainer.hp = hp
+        self._read |= recorded.read
+        self._traits = None
+        if _plain(vars(self.trainer)) != before:
+            raise NotPackable("its loss or its way to a batch changes the trainer itself: see `log`, and `after_step`")
+
+
+def _plain(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    kinds = bool | int | float | str | None
+    return tuple(
+        (name, repr(value)) for name, value in values.items() if name not in PLACE and isinstance(value, kinds)
+    )
+
+
+def are_equal(one: Generators, other: Generators) -> bool:
+    """Whether generators are at the same place."""
+    return one is other or _numbers(one) == _numbers(other)
+
+
+def _numbers(state: Generators) -> Any:
+    return map_tensors(state, lambda tensor: tensor.numpy().tobytes())  # type: ignore[arg-type,return-value]

@@ -1,0 +1,96 @@
+"""Trainers that make their steps together: a lane of the pack each, none of which notices the others.
+
+What a lane computes is to the bit what it computes in a pass over as many lanes as the pack has room for, whoever else
+is there: so wide every pass is, unless it was seen that a narrower one gives the same bits. Lanes that are at the same
+batch with the same random numbers share a pass, for which the batch is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.passes import Failures, Passes
+from stagetree.packing.widths import Widths
+from stagetree.trainer import Trainer
+from stagetree.training import generators
+
+
+class Pack:
+    """width: for how many lanes there is room. lanes: those that are there. widths: what the process saw of them."""
+
+    def __init__(self, width: int, widths: Widths | None = None) -> None:
+        self.width, self._widths = width, widths or Widths()
+        self.lanes: list[Lane] = []
+        self._passes: Passes | None = None
+
+    def join(self, trainer: Trainer, device: str, at: Generators) -> Lane:
+        """A trainer that has been set up, and loaded, trains with the others from its next step on.
+
+        at: where the global generators are to be then. Raises `NotPackable`; the trainer is as it was.
+        """
+        taken = {lane.number for lane in self.lanes}
+        number = next((number for number in range(self.width) if number not in taken), None)
+        if number is None:
+            raise ValueError(f"all {self.width} lanes of the pack are taken")
+        lane = Lane(trainer, device, at, number)
+        self._passes = self._passes or Passes(lane, self.width, self._widths)
+        self._passes.adopt(lane)
+        self.lanes.append(lane)
+        return lane
+
+    def leave(self, lane: Lane) -> None:
+        """Its trainer goes on alone, or is no more."""
+        self.lanes.remove(lane)
+        assert self._passes is not None  # or it would not be here
+        self._passes.release(lane)
+
+    def train(self, lanes: Sequence[Lane]) -> Failures:
+        """One step of each of these lanes; those whose own code failed, which are somewhere within that step.
+
+        Raises `NotPackable`, before anything has changed, and whatever the loss raises, which concerns all of them.
+        """
+        assert self._passes is not None
+        for bucket in alike(lanes):
+            self._passes.check(bucket)
+        failures: Failures = {}
+        left = {lane: lane.batches() for lane in lanes}
+        while left:
+            for bucket in alike(left):
+                done = 1 if any(lane.has_hooks for lane in bucket) else left[bucket[0]]
+                failures |= self._run(bucket, done)
+                left.update({lane: left[lane] - done for lane in bucket})
+            left = {lane: batches for lane, batches in left.items() if batches and lane not in failures}
+        return failures
+
+    def _run(self, bucket: list[Lane], batches: int) -> Failures:
+        """So many batches, for lanes that are alike, and stay so at least between them."""
+        assert self._passes is not None
+        failures: Failures = {}
+        generators.restore(bucket[0].generators, bucket[0].device)
+        for left in reversed(range(batches)):
+            self._passes.learn(bucket)
+            if not left:
+                _stand_at(generators.state(bucket[0].device), bucket)
+            failures |= self._passes.update(bucket)
+            bucket = [lane for lane in bucket if lane not in failures]
+            if not bucket:
+                break
+        return failures
+
+
+def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
+    for lane in lanes:
+        lane.generators = at
+
+
+def alike(lanes: Iterable[Lane]) -> list[list[Lane]]:
+    """The lanes in buckets, each of lanes that can share a pass."""
+    buckets: list[list[Lane]] = []
+    for lane in lanes:
+        bucket = next((bucket for bucket in buckets if bucket[0].is_like(lane)), None)
+        if bucket is None:
+            buckets.append([lane])
+        else:
+            bucket.append(lane)
+    return buckets

@@ -1,0 +1,56 @@
+"""What cannot be packed, each in one sentence for the trainer's author."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from stagetree.torch_trainer import TorchTrainer
+from stagetree.trainer import Trainer
+
+OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
+"""Methods of `TorchTrainer` in whose place a pack does its own."""
+
+SIGNS = (
+    (".item()", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
+    ("data-dependent shapes", "in its loss the shape of a tensor depends on values"),
+    ("dynamic shape", "in its loss the shape of a tensor depends on values"),
+    ("inplace", "its loss writes into a tensor that all trials share"),
+    ("in-place", "its loss writes into a tensor that all trials share"),
+    ("random", "its loss draws random numbers in a way that cannot be shared"),
+    ("autograd.Function", "its loss uses an autograd function of its own that has no `vmap`"),
+)
+"""What torch says of what it cannot do for several models at once, and what it means."""
+
+
+class NotPackable(Exception):
+    """The trainer is trained alone; the message is a clause that says why."""
+
+
+def refuse(trainer: Trainer) -> TorchTrainer:
+    """The trainer, if its class and its settings do not stand against packing. Raises `NotPackable`."""
+    if not isinstance(trainer, TorchTrainer):
+        raise NotPackable("it is no TorchTrainer")
+    for name in OURS:
+        if getattr(type(trainer), name) is not getattr(TorchTrainer, name):
+            raise NotPackable(f"it overrides `{name}`: see `clip_grad_norm`, `micro_batch_size` and `after_step`")
+    if trainer._scaler.is_enabled():
+        raise NotPackable("precision fp16 scales its losses by what one model needs: bf16 can be packed")
+    if trainer._compile:
+        raise NotPackable("it is compiled")
+    if not any(each.requires_grad for each in trainer.model.parameters()):
+        raise NotPackable("nothing in its model learns")
+    model = {id(each) for each in trainer.model.parameters()}
+    if any(id(each) not in model for group in trainer.optimizer.param_groups for each in group["params"]):
+        raise NotPackable("its optimizer has parameters that are not the model's")
+    if any(isinstance(module, nn.RNNBase) for module in trainer.model.modules()):
+        raise NotPackable("torch's recurrent layers train one model at a time")
+    return trainer
+
+
+def meaning(error: Exception) -> NotPackable:
+    """What an error out of a packed loss says of the trainer."""
+    text = str(error)
+    for sign, sentence in SIGNS:
+        if sign in text:
+            return NotPackable(sentence)
+    return NotPackable(f"its loss does not work for several models at once: {type(error).__name__}: {text[:200]}")

@@ -1,0 +1,64 @@
+"""The pack of a trainer's process, by the numbers that the slot gives its lanes, and where each one logs."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+
+from stagetree.packing import Widths
+from stagetree.runtime.journal import Journal
+from stagetree.runtime.model import Model
+from stagetree.runtime.packed import Failed, PackedModels
+from stagetree.runtime.timeline import Timeline
+
+
+class Lanes:
+    """At most one pack at a time; the next one begins where nobody is left of the one before."""
+
+    def __init__(self) -> None:
+        self._models, self._widths = PackedModels(0), Widths()
+        self._journals: dict[int, Journal] = {}
+
+    def __getitem__(self, lane: int) -> Model:
+        """Raises KeyError."""
+        return self._models[lane]
+
+    def get(self, lane: int) -> Model | None:
+        return self._models[lane] if lane in self._models.numbers else None
+
+    @property
+    def refusal(self) -> str:
+        """Why they are trained one after the other, if they are."""
+        return self._models.refusal
+
+    def put(self, lane: int, model: Model, width: int) -> None:
+        if not self._models.numbers:
+            self._models = PackedModels(width, self._widths)
+        self._models.put(lane, model)
+
+    def journal(self, lane: int) -> Journal:
+        return self._journals.setdefault(lane, Journal())
+
+    def advance(self, timelines: Mapping[int, Timeline]) -> Failed:
+        """As `PackedModels.advance`; what is logged is written from time to time."""
+        failed = self._models.advance(timelines)
+        now = time.monotonic()
+        for lane in timelines.keys() - failed.keys():
+            self.journal(lane).look(self._models[lane], now)
+        return failed
+
+    def write_journals(self) -> None:
+        """Raises `TrainerFailed`."""
+        for lane in self._models.numbers:
+            self.journal(lane).write(self._models[lane], time.monotonic())
+
+    def drop(self, lanes: Iterable[int]) -> None:
+        """Free the memory of these models. One that failed has left by itself."""
+        for lane in set(lanes) & set(self._models.numbers):
+            try:
+                self._models.leave(lane).trainer.close()
+            except Exception:  # the others are not to blame
+                traceback.print_exc()
+            if (journal := self._journals.pop(lane, None)) is not None:
+                journal.write_to(-1)

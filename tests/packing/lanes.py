@@ -1,0 +1,149 @@
+"""Small trainers for packs, and ways to train them alone and packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.data import TensorDataset
+
+from stagetree import TorchTrainer
+from stagetree.runtime import state_format
+from stagetree.runtime.model import Model
+from stagetree.runtime.packed import Failed, PackedModels
+from stagetree.runtime.timeline import Timeline
+
+Hp = dict[str, Any]
+STEADY: Hp = {"lr": 0.05, "momentum": 0.9, "bs": 4}
+Weights = Mapping[str, Tensor]
+
+
+class Tiny(TorchTrainer):
+    """Twenty samples in double precision; dropout, batch norm and noise make every batch matter.
+
+    No bias before the batch norm: its gradient is nothing but rounding, of which Adam makes whole steps.
+    """
+
+    name = "tiny"
+
+    def __init__(
+        self, *, seed: int, device: str, batches_per_step: int = 2, dtype: str = "float64", **how: Any
+    ) -> None:
+        numbers = torch.linspace(-1, 1, 40, dtype=getattr(torch, dtype)).view(20, 2)
+        data = TensorDataset(numbers, numbers.prod(dim=1, keepdim=True))
+        layers = (nn.Linear(2, 5, bias=False), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 1))
+        how = {"batches_per_step": batches_per_step, **how}
+        model = nn.Sequential(*layers).to(getattr(torch, dtype))
+        super().__init__(seed=seed, device=device, model=model, train_data=data, valid_data=data, **how)
+
+    def make_optimizer(self, hp: Hp) -> Optimizer:
+        if hp.get("optimizer") == "adamw":  # whose eps of 1e-8 makes large steps of small gradients' rounding
+            return AdamW(self.model.parameters(), lr=hp["lr"], eps=1e-3)
+        return SGD(self.model.parameters(), lr=hp["lr"])
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = mse_loss(self.model(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+    def transform_batch(self, batch: list[Tensor], generator: torch.Generator) -> list[Tensor]:
+        noise = torch.randn(1, generator=generator, dtype=torch.float64).to(batch[1])
+        return [batch[0], batch[1] + noise / 100]
+
+
+def model(kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
+    return Model.build(kind, args, 0, "cpu")
+
+
+def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
+    """A trial trained by itself."""
+    trained, timeline = model(kind, **args), Timeline(hp)
+    for _ in range(steps):
+        trained.advance(timeline)
+    return trained
+
+
+def packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
+    """Train these models of a pack, which are there, for so many steps; those that failed."""
+    timelines, failed = {number: Timeline(hp) for number, hp in hps.items()}, Failed()
+    for _ in range(steps):
+        failed |= pack.advance({number: timelines[number] for number in timelines if number not in failed})
+    return failed
+
+
+def fresh(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, **args: Any) -> PackedModels:
+    """A pack with these models before their first step."""
+    pack = PackedModels(width)
+    for number in numbers:
+        pack.put(number, model(kind, **args))
+    return pack
+
+
+def through_a_checkpoint(trained: Model, hp: Hp, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
+    """The same model in another process, as it were."""
+    fd, _ = trained.save()
+    try:
+        saved = state_format.read(fd)
+    finally:
+        os.close(fd)
+    loaded = model(kind, **args)
+    loaded.load(saved, Timeline(hp), trained.step)
+    return loaded
+
+
+def weights(trained: Model) -> dict[str, Any]:
+    """All of a model's state that is a tensor, by its place in it."""
+    return dict(_leaves("", trained.state()))
+
+
+def _leaves(place: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        yield place, value.clone()
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves(f"{place}.{key}", each)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for index, each in enumerate(value):
+            yield from _leaves(f"{place}.{index}", each)
+    else:
+        yield place, torch.tensor(float(value)) if isinstance(value, int | float) else value
+
+
+def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """To the bit."""
+    assert one.keys() == other.keys()
+    for place, value in one.items():
+        same = value.equal(other[place]) if isinstance(value, Tensor) else value == other[place]
+        assert same, place
+
+
+def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """The longest between two numbers at the same place."""
+    assert one.keys() == other.keys()
+    pairs = ((value, other[place]) for place, value in one.items() if isinstance(value, Tensor) and value.numel())
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+
+
+class Moody(Tiny):
+    """Fails where its learning rate is bad, in code of its own."""
+
+    name = "moody"
+
+    def after_step(self) -> None:
+        if self.hp["lr"] == 666.0:
+            os._exit(7)
+        if self.hp["lr"] > 5:
+            raise ArithmeticError("too much")
+
+
+class Unpackable(Tiny):
+    name = "unpackable"
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss * (1 + 0 * loss.item())

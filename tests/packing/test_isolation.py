@@ -1,0 +1,138 @@
+"""A lane's result never depends on its neighbours: to the bit for one width, and nearly to it beside being alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
+
+from stagetree.runtime.packed import PackedModels
+from stagetree.runtime.timeline import Timeline
+
+WIDTH = 4
+
+RATES = st.sampled_from([0.0, 0.01, 0.3, 50.0, 1e30, 1e308])
+DECAY = {"family": "multistep", "init": 0.2, "milestones": [1, 3], "gamma": 0.1}
+
+
+@st.composite
+def hyperparameters(draw: Any) -> dict[str, Any]:
+    """Those of a neighbour, which may be bad for it."""
+    hp = {"lr": draw(RATES | st.just(DECAY)), "bs": draw(st.sampled_from([4, 4, 4, 7]))}
+    if draw(st.booleans()):
+        return {**hp, "optimizer": "adamw", "weight_decay": draw(st.sampled_from([0.0, 0.5]))}
+    return {**hp, "momentum": draw(st.sampled_from([0.0, 0.9]))}
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    mine=st.sampled_from([STEADY, {"lr": DECAY, "bs": 4, "optimizer": "adamw"}]),
+    neighbours=st.lists(hyperparameters(), max_size=WIDTH - 1),
+    lane=st.integers(0, WIDTH - 1),
+    leaves_at=st.integers(0, 4),
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
+    dtype: str, mine: dict[str, Any], neighbours: list[dict[str, Any]], lane: int, leaves_at: int
+) -> None:
+    by_itself = fresh(WIDTH, [0], dtype=dtype)
+    assert not packed(by_itself, {0: mine}, 4)
+    lane = min(lane, len(neighbours))
+    hps = dict(enumerate([*neighbours[:lane], mine, *neighbours[lane:]]))
+    among_others = fresh(WIDTH, hps, dtype=dtype)
+    failed = packed(among_others, hps, leaves_at)
+    assert lane not in failed
+    for number in hps.keys() - {lane} - failed.keys():
+        among_others.leave(number)
+    assert not packed(among_others, {lane: mine}, 4 - leaves_at)
+    assert_same(weights(among_others[lane]), weights(by_itself[0]))
+
+
+@settings(max_examples=10, deadline=None)
+@given(hps=st.lists(hyperparameters(), min_size=1, max_size=WIDTH))
+def test_in_double_precision_a_lane_is_what_the_trial_is_alone(hps: list[dict[str, Any]]) -> None:
+    hps = [hp | {"lr": 0.3} if isinstance(hp["lr"], float) and hp["lr"] > 1 else hp for hp in hps]
+    pack = fresh(WIDTH, range(len(hps)))
+    assert not packed(pack, dict(enumerate(hps)), 3)
+    for number, hp in enumerate(hps):
+        assert distance(weights(pack[number]), weights(alone(hp, 3))) < 1e-12
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3])
+def test_a_break_a_checkpoint_and_another_pack_change_nothing(broken: int) -> None:
+    hps = {0: {"lr": DECAY, "bs": 4, "momentum": 0.9}, 1: {"lr": 0.3, "bs": 4, "optimizer": "adamw"}}
+    whole = fresh(WIDTH, hps)
+    assert not packed(whole, hps, 4)
+    first = fresh(WIDTH, hps)
+    assert not packed(first, hps, broken)
+    second = PackedModels(WIDTH)
+    second.put(7, model())
+    assert not packed(second, {7: STEADY}, broken)  # lane 0 of the other pack has another neighbour
+    for number, hp in hps.items():
+        second.put(number, through_a_checkpoint(first[number], hp))
+    assert not packed(second, {7: STEADY, **hps}, 4 - broken)
+    for number in hps:
+        assert_same(weights(second[number]), weights(whole[number]))
+
+
+def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
+    pack = fresh(WIDTH, [0])
+    assert not packed(pack, {0: STEADY}, 2)
+    went_on = pack.leave(0)
+    pack.put(0, alone(STEADY, 2))
+    assert not packed(pack, {0: STEADY}, 2)
+    for _ in range(2):
+        went_on.advance(Timeline(STEADY))
+    wanted = weights(alone(STEADY, 4))
+    assert distance(weights(went_on), wanted) < 1e-12
+    assert distance(weights(pack[0]), wanted) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"clip_grad_norm": 0.01},
+        {"micro_batch_size": 2, "drop_last": True},
+        {"average_decay": 0.9},
+        {"batches_per_step": None},
+        {"batches_per_step": None, "steps_per_epoch": 2},
+    ],
+)
+def test_what_a_trainer_can_ask_for_is_the_same_packed(how: dict[str, Any]) -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 0.02, "bs": 6}}
+    pack = fresh(WIDTH, hps, **how)
+    assert not packed(pack, hps, 3)
+    for number, hp in hps.items():
+        assert distance(weights(pack[number]), weights(alone(hp, 3, **how))) < 1e-12
+
+
+def test_each_lane_logs_what_is_its_own() -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 1.0}}
+    pack = fresh(WIDTH, hps)
+    assert not packed(pack, hps, 2)
+    for number, hp in hps.items():
+        assert pack[number].logged() == pytest.approx(alone(hp, 2).logged())
+
+
+def test_metrics_are_those_of_the_lane() -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 1.0}}
+    pack = fresh(WIDTH, hps)
+    assert not packed(pack, hps, 2)
+    for number, hp in hps.items():
+        assert pack[number].evaluate() == pytest.approx(alone(hp, 2).evaluate())
+
+
+def test_a_lane_whose_own_code_fails_ends_alone() -> None:
+    class Moody(Tiny):
+        def after_step(self) -> None:
+            if self.hp["lr"] > 1:
+                raise ArithmeticError("too much")
+
+    hps = {0: STEADY, 1: {**STEADY, "lr": 2.0}}
+    pack = fresh(WIDTH, hps, Moody)
+    failed = packed(pack, hps, 3)
+    assert failed.keys() == {1} and "too much" in failed[1].error
+    assert distance(weights(pack[0]), weights(alone(STEADY, 3))) < 1e-12

@@ -1,0 +1,103 @@
+"""What cannot be packed is found before the first step, and said in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lanes import STEADY, Tiny, alone, assert_same, fresh, packed, weights
+from torch import Tensor, nn
+
+from stagetree import TorchTrainer
+
+
+class OwnBatch(Tiny):
+    def train_batch(self, batch: Any) -> None:
+        super().train_batch(batch)
+
+
+class Item(Tiny):
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss * (1 + 0 * loss.item())
+
+
+class Branch(Tiny):
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss if loss > 0 else -loss
+
+
+class Counts(Tiny):
+    calls = 0
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        self.calls += 1
+        return super().loss(batch)
+
+
+class Remembers(Tiny):
+    """What the loss adds was drawn by each trainer for itself, where no pack can see it."""
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.own = {"scale": 1.0}
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        super().setup(hp)
+        self.own["scale"] = hp.get("lr", 1.0) * 10
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return super().loss(batch) * self.own["scale"]
+
+
+class Unused(Tiny):
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.model.register_parameter("unused", nn.Parameter(torch.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "reason"),
+    [
+        (OwnBatch, {}, "overrides `train_batch`"),
+        (Item, {}, "asks a tensor for its value"),
+        (Branch, {}, "asks a tensor for its value"),
+        (Counts, {}, "changes the trainer itself"),
+        (Remembers, {}, "its loss is another"),
+        (Unused, {}, "parameter unused has no gradient"),
+        (Tiny, {"precision": "fp16"}, "fp16"),
+        (Tiny, {"compile": True}, "compiled"),
+    ],
+)
+def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[str, Any], reason: str) -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
+    pack = fresh(2, hps, kind, **how)
+    assert not packed(pack, hps, 1)
+    assert reason in pack.refusal
+
+
+@pytest.mark.parametrize("kind", [OwnBatch, Item, Counts, Remembers])
+def test_what_is_refused_is_trained_one_after_the_other_as_if_alone(kind: type[TorchTrainer]) -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
+    pack = fresh(2, hps, kind)
+    assert not packed(pack, hps, 2)
+    for number, hp in hps.items():
+        assert_same(weights(pack[number]), weights(alone(hp, 2, kind)))
+
+
+def test_models_of_another_shape_are_not_packed() -> None:
+    hps = {0: {"lr": 0.1, "width": 3}, 1: {"lr": 0.1, "width": 4}}
+    pack = fresh(2, hps, Shaped)
+    assert not packed(pack, hps, 1)
+    assert "another shape" in pack.refusal
+
+
+class Shaped(Tiny):
+    def __init__(self, *, seed: int, device: str) -> None:
+        super().__init__(seed=seed, device=device)
+        del self.model
+
+    def build(self, hp: dict[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, hp["width"]), nn.Linear(hp["width"], 1)).double()

@@ -1,0 +1,131 @@
+"""Chains that a slot trains together: facts, failures and accidents are each chain's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from toys import switch
+
+from app.domain import events as e
+from app.events.database import Database
+from app.registry import TrainerSource
+from app.scheduling.replay import replay
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    warm = Warm()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+    """One slot that trains in processes of its own."""
+    database = Database(sqlite_url)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=20.0)
+    made.sources["tiny"] = TrainerSource(str(LANES), "1")
+    made.sources["moody"] = TrainerSource(str(LANES), "1")
+    made.sources["unpackable"] = TrainerSource(str(LANES), "1")
+    yield made
+    made.close()
+    database.dispose()
+
+
+def spec(*trials: tuple[Json, int], packing: int = 4, **fields: Any) -> Json:
+    listed = [{"hp": {"lr": 0.1, "bs": 4, **hp}, "steps": steps} for hp, steps in trials]
+    named = {"name": "study", "trainer": "tiny", "metric": "val_loss", "mode": "min", "packing": packing}
+    return {**named, "tuner": {"kind": "trials", "trials": listed}, **fields}
+
+
+RATES = (0.2, 0.05, 0.01)
+SIBLINGS = [({"lr": switch(0.1, rate, 2)}, steps) for rate, steps in zip(RATES, (5, 5, 4), strict=True)]
+
+
+def slots_at_once(cluster: Cluster) -> int:
+    """The most chains that were under way together."""
+    most, live = 0, set[str]()
+    for stored in cluster.log.read(cluster.stream, limit=100_000):
+        match stored.event:
+            case e.ChainAssigned(chain=chain):
+                live.add(chain)
+            case e.ChainEnded(chain=chain) | e.StageFailed(chain=chain):
+                live.discard(chain)
+        most = max(most, len(live))
+    return most
+
+
+def values(cluster: Cluster, study: Any) -> list[float]:
+    return [cluster.plan.metrics(trial, trial.steps)["val_loss"] for trial in cluster.study(study).trials]
+
+
+def test_siblings_are_trained_together_to_the_results_that_they_have_alone(cluster: Cluster) -> None:
+    alone = cluster.run(cluster.submit(spec(*SIBLINGS, packing=0)))
+    assert slots_at_once(cluster) == 1
+    expected = values(cluster, alone.id)
+    packed = cluster.run(cluster.submit(spec(*SIBLINGS)))
+    assert slots_at_once(cluster) == 3
+    assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
+    assert packed.executed == packed.unique == alone.unique == 10
+    assert cluster.idle()
+
+
+def test_a_result_is_the_same_to_the_bit_whoever_is_in_the_pack(cluster: Cluster) -> None:
+    together = cluster.run(cluster.submit(spec(*SIBLINGS)))
+    expected = values(cluster, together.id)
+    cluster.sources["tiny"] = TrainerSource(str(LANES), "2")
+    for number, trial in enumerate(SIBLINGS):
+        single = cluster.run(cluster.submit(spec(trial, ({"lr": switch(0.1, 1e30, 2)}, 3), seed=0)))
+        assert values(cluster, single.id)[0] == expected[number]
+
+
+def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
+    sick = ({"lr": switch(0.1, 9.0, 2)}, 5)
+    done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=0)))
+    assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
+    (failure,) = cluster.events(e.StageFailed)
+    assert "too much" in failure.error
+    assert cluster.idle()
+
+
+def test_what_cannot_be_packed_is_trained_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    done = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable")))
+    assert [trial.state for trial in done.trials] == ["completed"] * 3
+    assert done.executed == done.unique
+    assert "trained one after the other: its loss asks a tensor for its value" in caplog.text
+    expected = values(cluster, done.id)
+    alone = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable", packing=0)))
+    assert values(cluster, alone.id) == expected
+
+
+def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(cluster: Cluster) -> None:
+    deadly = ({"lr": switch(0.1, 666.0, 2)}, 5)
+    done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], deadly, trainer="moody", max_restarts=0)))
+    assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
+    assert done.trials[2].error["kind"] == "crash"
+    assert cluster.idle()
+
+
+def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:
+    begun_at = cluster.clock.now()
+    done = cluster.run(cluster.submit(spec(*SIBLINGS)))
+    assert done.gpu_seconds <= cluster.clock.now() - begun_at
+
+
+def test_a_replay_decides_the_same(cluster: Cluster) -> None:
+    asha = {"kind": "asha", "num_trials": 6, "min_steps": 1, "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1}
+    space = {"lr": {"loguniform": [0.001, 0.3]}, "bs": 4}
+    named = {"name": "study", "trainer": "tiny", "metric": "val_loss", "mode": "min", "packing": 4}
+    done = cluster.run(cluster.submit({**named, "space": space, "tuner": asha}))
+    assert done.executed == done.unique
+    log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream, limit=100_000)]
+    assert replay(log, done.id).identical
