@@ -1,4 +1,4 @@
-"""The page of a large study, in Chromium: `python benchmarks/page.py [--trials 10000] [--pages 100] [--seconds 20]`.
+"""The page of a large study, in Chromium: `python benchmarks/page.py [--trials 10000] [--pages 100] [--folder DIR]`.
 
 A simulated study of ASHA with 20 hyper-parameters in a SQLite log, and the real API over it. Printed for each view:
 seconds from the request to what it shows; then the frames of a scroll through all trials, the memory of the page, and
@@ -20,6 +20,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -73,10 +74,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--pages", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--folder", type=Path, help="where the log is, or is made and left")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/log.db"
-        log = SqlLog(fill(url, arguments.trials))
+        path = (arguments.folder or Path(folder)) / "log.db"
+        url, is_there = f"sqlite:///{path}", path.is_file()
+        log = SqlLog(Database(url) if is_there else fill(url, arguments.trials))
         print(f"{arguments.trials} trials, {log.version(STREAM)} events", flush=True)
         with serving(url) as api:
             looked_at()

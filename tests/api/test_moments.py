@@ -73,6 +73,20 @@ def test_moments_are_looked_at_in_any_order(use: Services, tuned: str, workers: 
             assert plan.version == at
 
 
+def test_events_of_then_are_those_up_to_then(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.assign(tuned, 0)
+    every = http.get(f"/studies/{tuned}/events").json()["items"]
+    for limit in (1, 2, 100):
+        found, cursor = [], None
+        while True:
+            asked = {"at": 2, "limit": limit} | ({} if cursor is None else {"cursor": cursor})
+            page = http.get(f"/studies/{tuned}/events", params=asked).json()
+            found, cursor = [*found, *page["items"]], page["next_cursor"]
+            if cursor is None:
+                break
+        assert found == [event for event in every if event["position"] <= 2]
+
+
 def test_a_moment_that_has_not_come_is_refused(http: TestClient, tuned: str) -> None:
     for path in PATHS:
         answer = http.get(f"/studies/{tuned}{path}", params={"at": 10_000})
@@ -84,6 +98,24 @@ def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tune
     workers.tune(second)
     assert http.get(f"/studies/{second}", params={"at": 1}).json()["counts"]["waiting"] == 0
     assert http.get(f"/studies/{second}", params={"at": position(http, second)}).json()["counts"]["waiting"] == 2
+
+
+def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, workers: Workers) -> None:
+    for trial in (0, 1):
+        workers.finish(tuned, workers.assign(tuned, trial), {"accuracy": 0.5})
+    workers.close(tuned)
+    same = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 40}}).json()
+    assert (same["trials"], same["requested"], same["saved"]) == (2, 80, 0)
+    shorter = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
+    assert shorter["requested"] == 40 and shorter["saved"] > 0
+
+
+WRONG = ({}, {"changes": {}}, {"changes": {"space.lr": 1}}, {"changes": {"tuner.max_steps": "x"}}, {"more": 1})
+
+
+@pytest.mark.parametrize("body", WRONG, ids=str)
+def test_what_cannot_be_changed_is_refused(http: TestClient, tuned: str, body: Json) -> None:
+    assert http.post(f"/studies/{tuned}:what-if", json=body).status_code == 422
 
 
 def test_what_was_struck_since_is_no_part_of_an_earlier_moment(

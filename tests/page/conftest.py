@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from stacks import ROOT
 
 PAGE = ROOT / "app" / "page"
+expect.set_options(timeout=30_000)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
 """What a browser says by itself of a server that is away, where a test takes it away."""

@@ -143,6 +143,17 @@ def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page]
     expect(page.locator("header.study")).to_contain_text("completed")
 
 
+def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/rungs")
+    panel = page.get_by_role("region", name="What if")
+    panel.get_by_label("had been").fill("4")
+    panel.get_by_role("button").click()
+    expect(panel.get_by_role("status")).to_contain_text("It would have asked 12 trials")
+    panel.get_by_label("had been").fill("none")
+    panel.get_by_role("button").click()
+    expect(panel.get_by_role("alert")).to_contain_text("reduction_factor")
+
+
 def test_slots_give_a_trace(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/slots")
     with page.expect_download() as trace:

@@ -8,12 +8,14 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from app.api import reading, schemas
+from app.api.bodies import ChangesBody, changes_of
 from app.api.openapi import refusals
 from app.api.report import report
 from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
 from app.api.turns import heavy
 
+Json = dict[str, Any]
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
 
 At = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
@@ -33,6 +35,18 @@ LINE = (
 def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return reading.replay(use, row, at)
+
+
+@router.post(
+    ":what-if",
+    summary="What another tuner would have decided",
+    response_model=schemas.Imagined,
+    responses=refusals(400, 404, 413, 415),
+)
+@heavy
+def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None) -> Json:
+    """Over the results that exist: nothing is trained, and nothing is changed."""
+    return reading.imagined(use, row, changes_of(given), at)
 
 
 @router.get(

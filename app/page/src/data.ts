@@ -20,6 +20,8 @@ export class Trouble extends Error {
 interface Entry {
   state: Signal<Answer<unknown>>;
   users: number;
+  /** What is over will not change: it is asked for once. */
+  isOver: boolean;
   asking: boolean;
   again: boolean;
   failures: number;
@@ -105,14 +107,15 @@ export function tell<T>(method: string, path: string, body?: unknown): Promise<T
 }
 
 /** The answer to a path, kept up to date while it is shown. `null`: nothing is asked yet. */
-export function useAnswer<T>(path: string | null): Answer<T> {
+export function useAnswer<T>(path: string | null, isOver = false): Answer<T> {
   const entry = useMemo(() => (path === null ? null : entryOf(path)), [path]);
   useEffect(() => {
     if (path === null || entry === null) return;
     entry.users += 1;
+    entry.isOver = isOver;
     void refresh(path, entry);
     return () => leave(path, entry);
-  }, [path, entry]);
+  }, [path, entry, isOver]);
   return (entry?.state.value ?? { data: null, error: null }) as Answer<T>;
 }
 
@@ -120,7 +123,7 @@ function entryOf(path: string): Entry {
   let entry = entries.get(path);
   if (!entry) {
     const state = signal<Answer<unknown>>({ data: null, error: null });
-    entry = { state, users: 0, asking: false, again: false, failures: 0, askedAt: 0, took: 0, timer: undefined };
+    entry = { state, users: 0, isOver: false, asking: false, again: false, failures: 0, askedAt: 0, took: 0, timer: undefined };
     entries.set(path, entry);
   }
   return entry;
@@ -174,7 +177,7 @@ export function refreshAll(): void {
 /** The same when something happened; what takes the server long is asked for less often. */
 function refreshInTime(): void {
   for (const [path, entry] of entries) {
-    if (!entry.users || /[?&]at=/.test(path)) continue;
+    if (!entry.users || /[?&]at=/.test(path) || (entry.isOver && entry.state.value.data)) continue;
     const wait = entry.askedAt + entry.took * REST - performance.now();
     if (wait <= 0) void refresh(path, entry);
     else {

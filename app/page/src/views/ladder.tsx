@@ -10,6 +10,7 @@ import type { History, RankedRung, Rungs, Study } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
 import { lastDecisions } from "./rung_tree.tsx";
 import type { ViewProps } from "./study.tsx";
+import { WhatIf } from "./what_if.tsx";
 
 export function Ladder(props: ViewProps) {
   const { study, at } = props;
@@ -41,6 +42,7 @@ export function Ladder(props: ViewProps) {
       </Panel>
       <Told {...props} rungs={answer.data?.items ?? []} />
       <Chosen {...props} />
+      <WhatIf {...props} />
     </>
   );
 }
