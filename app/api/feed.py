@@ -73,7 +73,7 @@ class Feed:
         return bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
-        """Know what each chain trains: from its assignment or, where that was before, from its row or the chronicle."""
+        """Know what each chain trains: from its assignment or, if that was before, from its row or the chronicle."""
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:

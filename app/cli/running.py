@@ -112,9 +112,12 @@ def _check_first(
 
 def _print_advice(spec: StudySpec) -> None:
     """What would let its trials share more, before anything is trained."""
-    from app.simulation.preview import count_steps
     from stagetree.advice import advice
 
+    try:
+        from app.simulation.preview import count_steps
+    except ModuleNotFoundError:
+        return  # the package alone simulates nothing, and the server does not need this
     deadline = time.monotonic() + COUNTING_SECONDS
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
@@ -148,6 +151,8 @@ def preview(
     )
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    if "packed_steps" in found:
+        print(f"packing         {found['packed_steps']} steps at best, where a pack takes no longer than a trial")
     for each in found["advice"]:
         print(f"advice          {each}")
 

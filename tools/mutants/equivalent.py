@@ -25,5 +25,7 @@ EQUIVALENT = {
     ),
     "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
     "app/workers/scheduler/tuning.py _tune_study: without: driver.suggest(room)": "a transaction that changes nothing",
+    "app/workers/scheduler/tuning.py decided: never: if self._observe(plan, study, driver)"
+    " and next(attempts) <= OPTIMISTIC": "who waits for the plan waits for the tuner, too",
 }
 """By the mutant's name: its file and function, and what was changed."""

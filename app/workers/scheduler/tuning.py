@@ -158,7 +158,7 @@ class Tuning:
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
-            if not _is_tuned_by(study, driver):
+            if study.spec is not driver.spec:  # it was reopened with another one
                 return ()
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
@@ -172,7 +172,7 @@ class Tuning:
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
-            if not _is_tuned_by(study, driver):
+            if study.spec is not driver.spec:  # it was reopened with another one
                 return ()
             self._observe(plan, study, driver)
             end, at = driver.end(), self._ports.clock()
@@ -192,7 +192,3 @@ class Tuning:
 
 def _running(plan: SearchPlan) -> list[Study]:
     return [study for study in plan.studies.values() if study.is_running]
-
-
-def _is_tuned_by(study: Study, driver: TunerDriver) -> bool:
-    return study.is_running and study.spec is driver.spec
