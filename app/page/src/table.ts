@@ -10,6 +10,7 @@ export type Value = unknown;
 export class Table {
   readonly count: number;
   readonly columns: Record<string, Value[]>;
+  private found: string[] | undefined;
 
   constructor(given: Columns) {
     this.count = given.count;
@@ -27,6 +28,10 @@ export class Table {
 
   /** The columns that tell hyper-parameters apart, those that never vary left out. */
   get varied(): string[] {
+    return (this.found ??= this.findVaried());
+  }
+
+  private findVaried(): string[] {
     return Object.keys(this.columns)
       .filter((name) => name.startsWith("hp."))
       .filter((name) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1);
