@@ -222,11 +222,11 @@ async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float)
 
 
 async def watcher() -> None:
-    """Follows events as a page does, and asks for what it shows at most every 0.4 s."""
+    """Follows events as a page does, and asks for what it shows at most every two seconds."""
     tags: dict[str, str] = {}
     reader = await asked(f"/api/v1/studies/{OPEN}/events?after=1000000", "text/event-stream")
     while await reader.read(65536):
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(2.0)
         for path in PATHS:
             await look(path, tags)
 

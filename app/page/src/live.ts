@@ -10,7 +10,7 @@ export const lastHeard = signal<number>(Date.now());
 export const lastEvents = signal<LoggedEvent[]>([]);
 
 const SHOWN = 12;
-const GATHER_MILLISECONDS = 400;
+const GATHER_MILLISECONDS = 2000;
 const HIDDEN_MILLISECONDS = 10_000;
 const MOST_SECONDS = 30;
 const OVER_SECONDS = 15;
