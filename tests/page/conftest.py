@@ -71,6 +71,8 @@ def open_page(browser: Browser, errors: list[str]) -> Iterator[Callable[..., Pag
 
     yield make
     for context in contexts:
+        for page in context.pages:
+            page.unroute_all(behavior="wait")
         context.close()
     assert errors == []
 
