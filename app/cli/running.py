@@ -6,8 +6,6 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +59,7 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
+    from app.cli.short_check import check_first
     from app.embedded import default_slots
     from app.settings import settings
 
@@ -89,7 +88,7 @@ def run(
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
     with (
-        _check_first(not (no_check or quiet), spec, files, store) as found,
+        check_first(not (no_check or quiet), spec, files, store) as found,
         stacks.own_stack(slots, store, files) as service,
     ):
         if line := found():
@@ -99,15 +98,6 @@ def run(
     if not quiet:
         say_what_is_kept(service)
     raise typer.Exit(code)
-
-
-def _check_first(
-    is_asked: bool, spec: StudySpec, files: Sequence[str], store: Path | None
-) -> AbstractContextManager[Callable[[], str]]:
-    """The trainer's short check goes on in the block, if it is asked for. What is given says what was found."""
-    from app.cli.short_check import short_check
-
-    return short_check(spec, files, store) if is_asked else nullcontext(str)
 
 
 def _print_advice(spec: StudySpec) -> None:
