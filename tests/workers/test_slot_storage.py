@@ -8,7 +8,7 @@ from threading import Event as Flag
 from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import LEASE, Cluster
 from stacks import wait_for
 from studies import ALONE, BRANCHES, spec
 
@@ -218,3 +218,22 @@ def test_the_scheduler_hears_of_an_evaluation_before_its_state_is_stored(cluster
     assert not cluster.events(e.CheckpointKept)
     may_go_on.set()
     assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_a_trained_chain_waits_for_the_store_and_for_no_message(cluster: Cluster) -> None:
+    """For longer than a lease, which its heartbeat renews."""
+    may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
+
+    def hold_up(key: str) -> None:
+        may_go_on.wait(60)
+
+    cluster.store.before_write = hold_up
+    cluster.ticker.tick()
+    cluster.deliver()
+    for _ in range(3):
+        cluster.clock.wait(LEASE / 2)
+        cluster.slots["gpu0"].heartbeat.round()
+    may_go_on.set()
+    cluster.settle()
+    assert len(cluster.events(e.CheckpointKept)) == 1
+    assert cluster.run(study).executed == 2

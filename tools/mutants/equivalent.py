@@ -31,5 +31,8 @@ EQUIVALENT = {
     "app/workers/slot/chain_run.py _complete: without: parts.saver.is_quick(self._end_state)": (
         "a fact is held back for a moment, at most"
     ),
+    "app/workers/slot/chain_run.py _complete: without: or is_last": (
+        "the last stage of a chain ends with an evaluation that somebody waits for, which is news"
+    ),
 }
 """By the mutant's name: its file and function, and what was changed."""
