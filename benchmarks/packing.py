@@ -16,12 +16,11 @@ import importlib.util
 import json
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, NotPackable, Pack
@@ -36,42 +35,30 @@ BATCHES = 5
 """In a step, so that the work between two steps is what it is in a study."""
 
 
-def example(name: str) -> Any:
-    """The module of an example's trainer."""
-    spec = importlib.util.spec_from_file_location(f"{name}_example", ROOT / "examples" / name / "trainer.py")
+TRAINERS = {
+    "mlp": ("benchmarks/data/mlp.py", "Mlp"),
+    "digits": ("examples/digits/trainer.py", "Digits"),
+    "charlm": ("examples/charlm/trainer.py", "CharLM"),
+}
+
+
+@cache
+def trainer_of(kind: str) -> Any:
+    """The class of a trainer."""
+    path, name = TRAINERS[kind]
+    spec = importlib.util.spec_from_file_location(f"{kind}_trainer", ROOT / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-class Mlp(TorchTrainer):
-    """64 pixels, two hidden layers of 64, ten scores: about 9,000 parameters."""
-
-    name = "mlp"
-
-    def __init__(self, *, seed: int, device: str) -> None:
-        train, valid = example("digits").digits(seed)
-        layers = (nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        model = nn.Sequential(*layers)
-        how: dict[str, Any] = {"train_data": train, "valid_data": valid, "batches_per_step": BATCHES}
-        super().__init__(seed=seed, device=device, model=model, **how)
-
-    def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.model.parameters(), lr=hp["lr"])
-
-    def loss(self, batch: list[Tensor]) -> Tensor:
-        return cross_entropy(self.model(batch[0]), batch[1])
+    return getattr(module, name)
 
 
 def built(kind: str, device: str) -> TorchTrainer:
     generators.seed(0)
-    if kind == "mlp":
-        return Mlp(seed=0, device=device)
+    how: dict[str, Any] = {} if kind == "digits" else {"batches_per_step": BATCHES}
     if kind == "charlm":
-        how = {"batches_per_step": BATCHES, "precision": "bf16" if device != "cpu" else "fp32"}
-        return example("charlm").CharLM(seed=0, device=device, **how)
-    trainer: TorchTrainer = example("digits").Digits(seed=0, device=device)
+        how["precision"] = "fp32" if device == "cpu" else "bf16"
+    trainer: TorchTrainer = trainer_of(kind)(seed=0, device=device, **how)
     return trainer
 
 

@@ -145,6 +145,10 @@ class AsyncClient:
         """The whole log of the study's plan, one event a line."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
 
+    async def report(self, study: str) -> str:
+        """The study as one HTML file, to look at without a server."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/report")).text
+
     async def plan(self, study: str) -> models.Plan:
         """The search plan the study is part of."""
         return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))

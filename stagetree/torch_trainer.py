@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
+from stagetree.training import generators
 from stagetree.training.building import Recorded, changed, whole_number
 from stagetree.training.data import DataTrainer, noting_one_sample
 from stagetree.training.order import Span, parts
@@ -143,7 +144,10 @@ class TorchTrainer(DataTrainer):
         """The scalar to minimise: the mean over the samples of one batch."""
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
-        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change."""
+        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change.
+
+        The global generators begin at the seed here, so that it is the same whenever it is built.
+        """
         raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
     def measure(self, batch: Any) -> dict[str, Tensor]:
@@ -280,7 +284,9 @@ class TorchTrainer(DataTrainer):
             return True
         self._is_without_state = hasattr(self, "model")
         self._shape = Recorded(self.hp)
-        self._take(self.build(self._shape))
+        with generators.kept(self.device):
+            generators.seed(self.seed)
+            self._take(self.build(self._shape))
         return False
 
     def _shaping(self) -> list[str]:

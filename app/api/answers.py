@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fastapi import Request, Response
 
@@ -19,6 +19,7 @@ MOST_BYTES = 64 * 2**20
 LEVEL = 5
 
 Key = tuple[Any, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,28 @@ class Answer:
             headers["Content-Encoding"] = "gzip"
             return Response(self.packed, media_type="application/json", headers=headers)
         return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
+
+
+class Latest:
+    """The last value under each of up to `most` names, as long as its moment is the present one. Safe to share."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most, self._lock = most, Lock()
+        self._kept: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
+
+    def get(self, name: str, moment: Any, make: Callable[[], T]) -> T:
+        """What is known under the name, if it is of this moment; or else what is made now."""
+        with self._lock:
+            known, value = self._kept.get(name, (None, None))
+        if known == moment:
+            return cast(T, value)
+        made = make()
+        with self._lock:
+            self._kept[name] = (moment, made)
+            self._kept.move_to_end(name)
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return made
 
 
 class Answers:

@@ -105,6 +105,10 @@ class Chronicle:
     def decisions(self, study: StudyId) -> list[Decision]:
         return self._told(study).decisions
 
+    def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
+        """What a chain was assigned."""
+        return self._chains[chain][1]
+
     def results(self, study: StudyId) -> list[Measured]:
         return self._told(study).results
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
+from app.scheduling.tuners.samplers.optuna_sampler import load_optuna
+
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
@@ -36,7 +38,7 @@ def importance(columns: Mapping[str, Sequence[Any]], values: Sequence[float | No
         return _answer([], len(rows), TOO_FEW if len(rows) < FEWEST else "No hyper-parameter varies.")
     try:
         shares = _shares(varied, [float(values[row] or 0.0) for row in rows], mode)
-    except ImportError:
+    except RuntimeError:
         return _answer([], len(rows), MISSING)
     found = [{"name": name, "importance": round(share, 6)} for name, share in shares.items()]
     return _answer(sorted(found, key=lambda each: -each["importance"]), len(rows), None)
@@ -66,9 +68,8 @@ def _by_quarters(column: Sequence[float | None]) -> list[str]:
 
 
 def _shares(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> dict[str, float]:
-    """Raises ImportError where Optuna is not installed."""
-    import optuna
-
+    """Raises RuntimeError where Optuna is not installed."""
+    optuna = load_optuna()
     spaces = {name: _distribution(column) for name, column in varied.items()}
     study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
     study.add_trials(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import Query
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="the most items on the page")]
+MOST = 1000
+Limit = Annotated[int, Query(ge=1, le=MOST, description="the most items on the page")]
 POSITION = 2**63 - 1
 At = Annotated[
     int | None,

@@ -58,8 +58,14 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, found):
-        shown = views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials)
-        return shown | {"slots": views.share(row, live)}, plan.version
+        now, moment = use.clock(), (plan.version, *sorted(reached.items()))
+
+        def make() -> Json:
+            return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
+
+        shown = make() if with_trials else use.overviews.get(row.id, moment, make)
+        passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
+        return shown | passing, plan.version
 
 
 def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:
@@ -91,10 +97,10 @@ def trials(
     return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
 
 
-def columns(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
     with use.open_study(row, at) as (plan, found):
-        return ordering.columns(views.trials(plan, found))
+        return ordering.columns(views.trials(plan, found), digits)
 
 
 def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:
@@ -105,12 +111,19 @@ def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> J
         return views.trial(plan, found.trials[number])
 
 
-def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None) -> Json:
-    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last."""
+def events(
+    use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
+) -> Json:
+    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
+
+    Those behind position `at` are left out.
+    """
     feed = Feed(use, row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
-    more = str(feed.version - feed.before) if feed.version - before == limit else None
-    return {"items": [views.event(recorded, feed.before) for recorded in items], "next_cursor": more}
+    is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
+    shown = [views.event(recorded, feed.before) for recorded in items]
+    kept = [event for event in shown if at is None or event["position"] <= at]
+    return {"items": kept, "next_cursor": None if is_last else str(feed.version - feed.before)}
 
 
 def plan(use: Services, row: StudyRow, at: int | None = None) -> Json:
@@ -191,6 +204,16 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
     found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
     return writable(found.to_json())
+
+
+def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Json:
+    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
+    from app.simulation.what_if import what_if
+
+    with use.open_study(row, at) as (plan, _):
+        version = plan.version
+    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
+    return writable(what_if(events, StudyId(row.id), changes))
 
 
 def log(use: Services, row: StudyRow) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
-from app.api.answers import Answers
+from app.api.answers import Answers, Latest
 from app.api.chronicle import Chronicle, Chronicles
 from app.api.errors import Invalid
 from app.api.health import Checks
@@ -87,6 +87,11 @@ class Services:
     def chronicles(self) -> Chronicles:
         """What happened when."""
         return Chronicles(self.log)
+
+    @cached_property
+    def overviews(self) -> Latest:
+        """Studies without their trials."""
+        return Latest()
 
     @cached_property
     def answers(self) -> Answers:

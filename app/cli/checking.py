@@ -28,11 +28,18 @@ WAYS = {
     "watched": "evaluated after each step",
 }
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="How many steps to train, in each way.")]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0; by default as slots do."),
+]
 
 
 def check(
-    study: StudyFile, trainers: Trainers = None, steps: Steps = 4, device: Device = "cpu", output: Output = Format.table
+    study: StudyFile,
+    trainers: Trainers = None,
+    steps: Steps = 4,
+    device: Device = None,
+    output: Output = Format.table,
 ) -> None:
     """Is the trainer exact? Train it whole, with a break, with evaluations and in a used object, and compare.
 
@@ -40,6 +47,7 @@ def check(
     Example:  stagetree check study.yaml --steps 6
     """
     from app.cli import stacks
+    from app.embedded.machine import default_device
     from app.registry import Catalogue
     from app.settings import settings
     from stagetree.spec import StudySpec
@@ -47,7 +55,7 @@ def check(
     spec = StudySpec.from_file(study, settings().limits)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
-    job = job_of(spec, Catalogue(files).describe()[spec.trainer].path, device)
+    job = job_of(spec, Catalogue(files).describe()[spec.trainer].path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     report = _report({**job, "steps": steps, "broken": steps // 2})

@@ -79,6 +79,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         history.events,
         history.replay,
         history.export,
+        history.report,
         exporting.weights,
     ),
     "Change studies": (

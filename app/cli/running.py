@@ -112,9 +112,12 @@ def _check_first(
 
 def _print_advice(spec: StudySpec) -> None:
     """What would let its trials share more, before anything is trained."""
-    from app.simulation.preview import count_steps
     from stagetree.advice import advice
 
+    try:
+        from app.simulation.preview import count_steps
+    except ModuleNotFoundError:
+        return  # the package alone simulates nothing, and the server does not need this
     deadline = time.monotonic() + COUNTING_SECONDS
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
@@ -148,6 +151,8 @@ def preview(
     )
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    if "packed_steps" in found:
+        print(f"packing         {found['packed_steps']} steps at best, where a pack takes no longer than a trial")
     for each in found["advice"]:
         print(f"advice          {each}")
 
@@ -178,7 +183,8 @@ def up(
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
         if service.url_for_others:
             print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
-        print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
+        print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
+        print("Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
             while True:
                 service.check()
@@ -269,7 +275,17 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    return until_end(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
+    from app.cli.progress import Show
+
+    study = _unfinished(service, spec) or service.client.submit(spec)["study"]
+    if show is not Show.quiet:
+        print(f"In a browser: {without_secrets(page(service.client.url, study))}", file=sys.stderr)
+    return until_end(service, study, show)
+
+
+def page(url: str, study: str) -> str:
+    """Where the page shows a study."""
+    return f"{url.rstrip('/')}/#/studies/{study}"
 
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:

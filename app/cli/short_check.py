@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.checking import check_command, check_environment, job_of, seconds_of
 from app.embedded.children import end_with_parent
-from app.embedded.machine import count_gpus
+from app.embedded.machine import default_device
 from app.registry import Catalogue
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def short_check(
 def _job(spec: StudySpec, file: str, seconds: int) -> Json | None:
     if spec.determinism == "off":
         return None
-    job = job_of(spec, file, "cuda:0" if count_gpus() else "cpu")
+    job = job_of(spec, file, default_device())
     return job and {**job, "steps": 2, "broken": 1, "is_short": True, "seconds": seconds}
 
 
@@ -67,7 +67,7 @@ def _digest(version: str, job: Json) -> str:
 
 @contextmanager
 def _checking(job: Json, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process that checks; it and those it starts are over after the block. What it leaves lies in the folder."""
+    """The process that checks, which is over after the block at the latest. What it leaves lies in the folder."""
     (folder / "job").write_text(json.dumps(job))
     with (folder / "job").open() as given:
         process = subprocess.Popen(
@@ -82,13 +82,25 @@ def _checking(job: Json, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):  # loader workers of one that was ended
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process.returncode is None:
+            _kill(process)
+            process.wait()
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    """How it ended. What it started, such as loader workers, is over too."""
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # nobody else can have its number yet
+    _kill(process)
+    return process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _found(process: subprocess.Popen[bytes], result: Path, mark: Path | None, seconds: int) -> str:
-    code = process.wait()
+    code = _exit_code(process)
     if code == -signal.SIGALRM:
         return f"Check: given up after {seconds} s. `stagetree check` takes its time."
     if code or not result.exists():

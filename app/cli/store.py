@@ -116,6 +116,11 @@ class Store:
 
         return "".join(reading.log(self._use, self._use.find(study)))
 
+    def report(self, study: str) -> str:
+        from app.api.report import report
+
+        return report(self._use, self._use.find(study))
+
     def slots(self) -> list[Json]:
         from app.api import reading
 

@@ -89,9 +89,16 @@ class StudySinks(threading.Thread):
             self._open = {study.study for study in listed if study.state in OPEN}
 
     def _sinks_of(self, client: Client, study: str) -> tuple[str, ...]:
+        """Those that a study names; none as long as it cannot be looked at: it is struck, say, or was just deleted."""
+        from stagetree.client import ProblemError
+
         if study not in self._named:
-            submitted = next(iter(client.events(study, limit=1)))
-            self._named[study] = tuple(dict.fromkeys(submitted.data["spec"].get("sinks", ())))
+            try:
+                submitted = next(iter(client.events(study, limit=1)), None)
+            except ProblemError:
+                return ()
+            spec = {} if submitted is None else submitted.data["spec"]
+            self._named[study] = tuple(dict.fromkeys(spec.get("sinks", ())))
         return self._named[study]
 
     def _follow(self, study: str, address: str, *, is_open: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from app.domain.search_plan import Node
 from app.domain.stage_tree import Place
 from app.scheduling.assignment import branch_points, resume_point
 from app.scheduling.frontier import Frontier, Span
@@ -40,8 +41,14 @@ def _is_like(frontier: Frontier, first: Span, head: Place) -> bool:
     name, start = head
     if start != first.start or name == first.node:
         return False
-    mine, its = (frontier.plan.nodes[node].segment.values(start) for node in (first.node, name))
-    return all(mine.get(each) == its.get(each) for each in BATCH_SIZES)
+    nodes = frontier.plan.nodes
+    return batch_sizes(nodes[name], start) == batch_sizes(nodes[first.node], start)
+
+
+def batch_sizes(node: Node, step: int) -> tuple[object, ...]:
+    """What decides, in all trainers of this kind, which samples are in the batches from a step on."""
+    values = node.segment.values(step)
+    return tuple(values.get(each) for each in BATCH_SIZES)
 
 
 def _distance(frontier: Frontier, lead: Sequence[Span], other: Sequence[Span]) -> tuple[bool, int, str]:

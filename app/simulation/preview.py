@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from app.domain import commands as c
@@ -10,6 +10,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study
 from app.scheduling.tuners.samplers import NEEDED
+from app.simulation.packing import packed_steps
 from app.simulation.simulator import Simulator
 from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
@@ -28,13 +29,16 @@ def preview(
 ) -> dict[str, Any]:
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
+    Where the study packs, `packed_steps` is what is left if a pack takes no longer than one trial; the time is without.
+
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
 
     def count(other: StudySpec) -> int | None:
         return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
 
-    previewed, makespan = _run(spec, slots, limits, is_over)
+    previewed, makespan, nodes = _run(spec, slots, limits, is_over)
+    packed = {"packed_steps": packed_steps(nodes, spec.packing)} if spec.packing else {}
     return {
         "trials": len(previewed.trials),
         "requested": previewed.requested,
@@ -43,12 +47,15 @@ def preview(
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,
+        **packed,
         "advice": advice(spec, count),
     }
 
 
-def _run(spec: StudySpec, slots: int, limits: Limits, is_over: Callable[[], bool]) -> tuple[Study, float]:
-    """The study after its run, and how long that took. Raises `PreviewTooLong`."""
+def _run(
+    spec: StudySpec, slots: int, limits: Limits, is_over: Callable[[], bool]
+) -> tuple[Study, float, Collection[Node]]:
+    """The study after its run, how long that took, and what was trained. Raises `PreviewTooLong`."""
     study = StudyId("preview")
     simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
     opened = e.PlanOpened(
@@ -59,7 +66,7 @@ def _run(spec: StudySpec, slots: int, limits: Limits, is_over: Callable[[], bool
     previewed = simulator.plan.studies[study]
     if previewed.error is not None:
         raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
-    return previewed, makespan
+    return previewed, makespan, simulator.plan.nodes.values()
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:

@@ -96,7 +96,7 @@ class Simulator:
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
         self._is_tick_due, self._is_look_due = False, False
-        self._overheads, self._given, self._seen = overheads, 0, 0  # seen: so many events were news already
+        self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
         self._ports = Ports(
@@ -117,7 +117,14 @@ class Simulator:
             packs=False,
         )
         self.scheduler = Scheduler(self._ports)
-        world = World(
+        world = self._world(keep_every)
+        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
+        for slot in self._slots.values():
+            slot.register({})
+
+    def _world(self, keep_every: int | None) -> World:
+        """What the slots see of it."""
+        return World(
             records=self._records,
             stream=PLAN,
             clock=lambda: self.now,
@@ -125,11 +132,8 @@ class Simulator:
             pace=self._pace,
             measure=self._measured,
             keep_every=keep_every,
-            overheads=overheads,
+            overheads=self._overheads,
         )
-        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
-        for slot in self._slots.values():
-            slot.register({})
 
     @property
     def plan(self) -> SearchPlan:

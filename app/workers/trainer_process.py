@@ -110,13 +110,16 @@ class TrainerProcess(TrainerConnection):
         *,
         deadline: Deadline,
         determinism: str = "strict",
+        **lane: Any,
     ) -> None:
         """A new model before its first step; that before it is freed first. A process serves one file only.
 
-        determinism: see `stagetree.runtime.machine.set_determinism`.
+        lane: of one that is to join a pack, the `names` of its hyper-parameters, and `is_resumed`: whether it is to be
+        loaded, so that one which has left may take its place. determinism: see
+        `stagetree.runtime.machine.set_determinism`.
         """
         what = {"file": str(Path(file).resolve()), "name": name, "args": dict(args), "seed": seed}
-        self._ask("build", deadline, **what, determinism=determinism)
+        self._ask("build", deadline, **what, determinism=determinism, **lane)
         self.not_exact = ()
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ class Job:
 @dataclass
 class Report:
     """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
-    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`.
+    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`; or
+    a metric that differs where no leaf does.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
     first_step_seconds: with what happens once, such as compiling. write_seconds: for `checkpoint_bytes`.
@@ -99,6 +100,7 @@ def _compare(ways: _Ways, report: Report) -> None:
     others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
+    _compare_metrics(report, {way: found["metrics"] for way, found in others.items() if way not in wrong})
     if wrong and _forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
@@ -113,6 +115,15 @@ def _compare_short(ways: _Ways, report: Report) -> None:
     report.load_seconds = seen["load_seconds"]
     if text := ways.difference("used"):
         report.differences["used"] = f"{text}. {suspects.cause('used', False, whole['first'], seen)}"
+    else:
+        _compare_metrics(report, {"used": seen["metrics"]})
+
+
+def _compare_metrics(report: Report, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Equal weights must be measured alike."""
+    for way, found in metrics.items():
+        if text := suspects.other_metrics(report.metrics, found):
+            report.differences[way] = text
 
 
 def _take(whole: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -170,12 +181,13 @@ class _Ways:
         return self._gone_on(self._built(), "split")
 
     def watched(self) -> dict[str, Any]:
-        model, modes = self._built(), dict[str, str]()
+        model, modes, metrics = self._built(), dict[str, str](), dict[str, float | None]()
         for step in range(1, self._job.steps + 1):
             self._train(model, step)
-            modes |= _evaluated(model)["modes"]
+            found = _evaluated(model)
+            modes, metrics = modes | found["modes"], found["metrics"]
             self._keep(model, "watched")
-        return {"modes": modes, "loaders": suspects.loaders()}
+        return {"modes": modes, "metrics": metrics, "loaders": suspects.loaders()}
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
@@ -207,7 +219,7 @@ class _Ways:
         found = {"load_seconds": time.monotonic() - begun_at, "attributes": suspects.attributes(model.trainer)}
         self._train(model, self._job.steps)
         self._keep(model, way)
-        return found | {"loaders": suspects.loaders()}
+        return found | {"metrics": model.evaluate(), "loaders": suspects.loaders()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took."""

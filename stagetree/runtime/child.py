@@ -119,9 +119,12 @@ class Child:
         self._drop()
         machine.set_determinism(message["determinism"])
         inexact.forget()
-        with user_code():
-            kind = load_trainer(self._file, message["name"])
-        self._model = Model.build(kind, message["args"], message["seed"], self._device)
+        kind = (message["name"], repr(message["args"]), message["seed"], *message.get("names", ()))
+        self._model = self._lanes.begin(kind, message["is_resumed"]) if "names" in message else None
+        if self._model is None:
+            with user_code():
+                trainer = load_trainer(self._file, message["name"])
+            self._model = Model.build(trainer, message["args"], message["seed"], self._device)
         code = imports_of(Path(self._file).resolve())
         if len(sys.modules) != self._modules:  # there are thousands, and few models import another one
             self._modules, self._beyond = len(sys.modules), code.beyond()

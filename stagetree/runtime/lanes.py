@@ -12,12 +12,17 @@ from stagetree.runtime.model import Model
 from stagetree.runtime.packed import Failed, PackedModels
 from stagetree.runtime.timeline import Timeline
 
+Kind = tuple[object, ...]
+"""What a model was built from, and the names of the hyper-parameters that it was set up with."""
+
 
 class Lanes:
     """At most one pack at a time; the next one begins where nobody is left of the one before."""
 
     def __init__(self) -> None:
         self._models, self._widths = PackedModels(0), Widths()
+        self._kind: Kind = ()
+        self._idle: list[Model] = []
         self._journals: dict[int, Journal] = {}
 
     def __getitem__(self, lane: int) -> Model:
@@ -31,6 +36,13 @@ class Lanes:
     def refusal(self) -> str:
         """Why they are trained one after the other, if they are."""
         return self._models.refusal
+
+    def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
+        """A lane of a kind is to be built: one that has left, if it is to be loaded and there is one."""
+        if kind != self._kind:
+            _close(self._idle)
+            self._kind, self._idle = kind, []
+        return self._idle.pop() if is_resumed and self._idle else None
 
     def put(self, lane: int, model: Model, width: int) -> None:
         if not self._models.numbers:
@@ -54,11 +66,16 @@ class Lanes:
             self.journal(lane).write(self._models[lane], time.monotonic())
 
     def drop(self, lanes: Iterable[int]) -> None:
-        """Free the memory of these models. One that failed has left by itself."""
+        """These leave, and wait for being loaded anew. One that failed has left by itself."""
         for lane in set(lanes) & set(self._models.numbers):
-            try:
-                self._models.leave(lane).trainer.close()
-            except Exception:  # the others are not to blame
-                traceback.print_exc()
+            self._idle.append(self._models.leave(lane))
             if (journal := self._journals.pop(lane, None)) is not None:
                 journal.write_to(-1)
+
+
+def _close(models: Iterable[Model]) -> None:
+    for model in models:
+        try:
+            model.trainer.close()
+        except Exception:  # the next model, which may be another trial's, is not to blame
+            traceback.print_exc()

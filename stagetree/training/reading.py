@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,7 +87,7 @@ class AsWanted:
         self._fetch, self._device = fetch, device
 
     def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
-        with _generators_kept():
+        with generators.kept("cpu"):
             batch = self._fetch(span)
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
@@ -176,15 +175,6 @@ def seed_sample(seed: int, purpose: str, epoch: int, index: int) -> int:
     np.random.seed(number)
     torch.default_generator.manual_seed(number)
     return number
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    kept = generators.state("cpu")
-    try:
-        yield
-    finally:
-        generators.restore(kept, "cpu")
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:

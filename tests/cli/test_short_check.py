@@ -6,7 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from stacks import wait_for
 
 from app.cli.checking import job_of
 from app.cli.short_check import short_check
@@ -57,6 +59,18 @@ def test_long_steps_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert said(study("endless"), seconds=1) == "Check: given up after 1 s. `stagetree check` takes its time."
     assert list(tmp_path.iterdir()) == []
+
+
+def is_over(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_workers_that_were_left_behind_end_with_the_check(tmp_path: Path) -> None:
+    journal = tmp_path / "worker"
+    spec = study("orphaning", trainer_args={"journal": str(journal)})
+    with short_check(spec, [str(INEXACT)], None, PATIENCE) as found:
+        assert "exit code 3" in found()
+        wait_for("the end of what it left behind", lambda: is_over(int(journal.read_text())))
 
 
 @pytest.mark.parametrize("more", [{"determinism": "off"}, {"space": None, "tuner": {"kind": "external"}}])

@@ -18,7 +18,7 @@ from stacks import TOYS, Service, wait_for
 from toys import grid, trials
 
 from app.cli.study_sinks import StudySinks
-from stagetree.client import Client
+from stagetree.client import Client, Conflict
 from stagetree.sinks import follow, open_sink
 from stagetree.sinks.ledger import completed_at, path_in
 from stagetree.sinks.tensorboard import FILE
@@ -118,6 +118,29 @@ def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, her
     os.unlink(here / "runs")
     wait_for("the sink", lambda: is_complete(here / "runs", study))
     assert written(here / "runs", study) == written(here / "others", study)
+
+
+class StruckFor(Client):
+    """A client for whom one study cannot be looked at."""
+
+    def __init__(self, url: str, struck: str) -> None:
+        super().__init__(url)
+        self._struck = struck
+
+    def events(self, study: str, after: int = 0, *, limit: int = 1000) -> Any:
+        if study == self._struck:
+            raise Conflict(409, "it is struck")
+        return super().events(study, after, limit=limit)
+
+
+def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here: Path, sinks: Any) -> None:
+    found, _ = sinks
+    other = stack.run(trials("sinks-beside", ({}, 3), sinks=[RUNS]))["study"]
+    struck = stack.run(trials("sinks-struck", ({}, 3), sinks=[RUNS]))["study"]  # the newer one is listed first
+    with StruckFor(stack.url, struck) as client:
+        found.look(client)
+    wait_for("the other", lambda: is_complete(here / "runs", other))
+    assert not path_in(here / "runs", struck).exists()
 
 
 def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:

@@ -168,7 +168,7 @@ def interpreter_of(process: TrainerProcess) -> psutil.Process:
 def test_the_warm_interpreter_has_one_thread_and_nothing_of_the_service(warm: Warm, start: Start) -> None:
     interpreter = interpreter_of(start())
     assert interpreter.num_threads() == 1
-    assert not any("libcuda" in region.path for region in interpreter.memory_maps())
+    assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())
 
 
 def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(start: Start, own: Warm) -> None:

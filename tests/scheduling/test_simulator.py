@@ -152,3 +152,14 @@ def test_the_critical_path_of_a_preview_goes_to_the_top_rung() -> None:
     study = {"name": "s", "trainer": "t", "metric": "m", "mode": "max", "space": {"lr": {"uniform": [0, 1]}}}
     found = preview(StudySpec.from_dict({**study, "tuner": tuner}), slots=9)
     assert found["critical_path_steps"] == 9 <= found["makespan_steps"]
+
+
+def test_a_preview_says_what_packing_would_save_at_best() -> None:
+    """Four trials part after step 2 of 10; one has other batches from then on. With two lanes: 2 + 2 * 8 + 8."""
+    rates = [{"lr": {"family": "values", "values": [0.1, rate], "milestones": [2]}} for rate in (0.2, 0.3, 0.4)]
+    other = {"lr": 0.1, "bs": {"family": "values", "values": [8, 16], "milestones": [2]}}
+    trials = [*(({**hp, "bs": 8}, 10) for hp in rates), (other, 10)]
+    spec = StudySpec.from_dict({**study_of(trials).to_json(), "packing": 2})
+    found = preview(spec, slots=1)
+    assert (found["unique"], found["packed_steps"]) == (34, 26)
+    assert "packed_steps" not in preview(study_of(trials), slots=1)

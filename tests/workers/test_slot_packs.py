@@ -129,3 +129,45 @@ def test_a_replay_decides_the_same(cluster: Cluster) -> None:
     assert done.executed == done.unique
     log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream, limit=100_000)]
     assert replay(log, done.id).identical
+
+
+class Killed(BaseException):
+    """As `kill -9` of the slot's process: nothing that it would do afterwards is done."""
+
+
+class Doomed:
+    """A process that trains, whose slot is killed when it begins the second training of a pack of so many lanes."""
+
+    def __init__(self, process: TrainerProcess, lanes: int) -> None:
+        self._process, self._lanes = process, lanes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    def train_together(self, hps: Any, steps: int, **how: Any) -> Any:
+        if len(hps) == self._lanes:
+            raise Killed
+        return self._process.train_together(hps, steps, **how)
+
+
+def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(cluster: Cluster, warm: Warm) -> None:
+    rates = [0.2 / (1 + number) for number in range(8)]
+    eight = [({"lr": switch(0.1, rate, 2)}, 3 if number < 3 else 6) for number, rate in enumerate(rates)]
+    undisturbed = cluster.run(cluster.submit(spec(*eight, packing=8)))
+    expected = values(cluster, undisturbed.id)
+    cluster.sources["tiny"] = TrainerSource(str(LANES), "2")
+    healthy, cluster.start = cluster.start, lambda: Doomed(TrainerProcess.start(warm), 5)  # type: ignore[assignment]
+    cluster.slots["gpu0"].close()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    study = cluster.submit(spec(*eight, packing=8))
+    with pytest.raises(Killed):
+        cluster.run(study)
+    cluster.settle()
+    assert len(cluster.live()) == 5
+    cluster.start = healthy
+    cluster.messages.clear()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    done = cluster.run(study)
+    assert values(cluster, study) == expected
+    assert done.executed == done.unique == 2 + 3 * 1 + 5 * 4
+    assert [event.outcome for event in cluster.events(e.ChainEnded)].count("lost") == 5

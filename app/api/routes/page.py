@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-import app
+from app.api import built
 from app.api.errors import Problem
 
 router = APIRouter(include_in_schema=False)
 
-BUILT = Path(app.__file__).parent / "page" / "dist"
-PROBLEM = BUILT / "problem.txt"
-NEVER_BUILT = "It was never built: `make page` does it."
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -37,23 +33,21 @@ Asset = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)
 @router.get("/")
 def page() -> Response:
     """The page, for whatever it shows: that is behind the # of its address."""
-    index = BUILT / "index.html"
-    return FileResponse(index, headers=HEADERS) if index.is_file() else _missing()
+    index = built.index()
+    return _missing() if index is None else FileResponse(index, headers=HEADERS)
 
 
 @router.get("/assets/{name}")
 def asset(name: Asset) -> Response:
     """A script or a style sheet of the page."""
-    path = BUILT / "assets" / name
-    if not path.is_file():
+    path = built.asset(name)
+    if path is None:
         raise Problem(404, f"The page has no file {name}: it may be of another version, so load it again.")
     return FileResponse(path, headers=HEADERS | {"Cache-Control": FOR_EVER})
 
 
 def _missing() -> Response:
-    why = PROBLEM.read_text(encoding="utf-8") if PROBLEM.is_file() else NEVER_BUILT
-    text = (
-        f"<h1>stagetree</h1><p>The page is missing here. {escape(why)}</p><p>The API is there: <a href='docs'>docs</a>"
-    )
+    why = escape(built.why_missing())
+    text = f"<h1>stagetree</h1><p>The page is missing here. {why}</p><p>The API is there: <a href='docs'>docs</a></p>"
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>stagetree</title>'
     return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{text}</body></html>', 503, HEADERS)

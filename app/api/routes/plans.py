@@ -55,6 +55,7 @@ def list_events(
     limit: paging.Limit = 100,
     cursor: paging.Cursor = None,
     last: LastEventId = None,
+    at: paging.At = None,
 ) -> Any:
     """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
 
@@ -65,7 +66,7 @@ def list_events(
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(use, row, after if last is None else last)
-    return reading.events(use, row, limit, after, cursor)
+    return reading.events(use, row, limit, after, cursor, at)
 
 
 def _stream(use: Services, row: StudyRow, after: int) -> Response:

@@ -40,6 +40,9 @@ Sort = Annotated[
         description="a field to sort by, results with the best first; -FIELD turns the order around",
     ),
 ]
+Digits = Annotated[
+    int | None, Query(ge=2, le=17, description="round numbers to so many digits, which makes the answer smaller")
+]
 
 
 @router.get(
@@ -74,9 +77,9 @@ def list_trials(
     responses={304: UNCHANGED, **refusals(404)},
 )
 @heavy
-def get_columns(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return reading.kept(use, row, ("columns",), at, lambda: reading.columns(use, row, at)).to(request)
+    return reading.kept(use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits)).to(request)
 
 
 @router.get(

@@ -26,9 +26,11 @@ from app.api.schemas.examples import (
 )
 from app.api.schemas.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
 from app.api.schemas.plans import (
+    Changes,
     Difference,
     Event,
     EventPage,
+    Imagined,
     Node,
     Place,
     Plan,
@@ -92,6 +94,7 @@ __all__ = [
     "TRIAL_DETAIL",
     "UNDER_WAY",
     "Best",
+    "Changes",
     "Columns",
     "Cost",
     "Decision",
@@ -103,6 +106,7 @@ __all__ = [
     "FieldError",
     "Health",
     "History",
+    "Imagined",
     "Importance",
     "Listed",
     "Logged",

@@ -1,7 +1,7 @@
 /** The page: what is always there, and the view that its address names. */
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { isReport } from "./data.ts";
+import { isReport, savedStudy } from "./data.ts";
 import { AwayNote } from "./parts/badge.tsx";
 import { Guarded } from "./parts/panel.tsx";
 import { formatRoute, route } from "./route.ts";
@@ -33,6 +33,7 @@ function skip(event: Event): void {
 }
 
 function view([room, study, ...rest]: string[]): ComponentChildren {
+  if (isReport && !study) return <StudyPage study={savedStudy()} view={[]} />;
   if (room === "studies" && study) return <StudyPage key={study} study={study} view={rest} />;
   if (room === "slots") return <AllSlots />;
   if (room === "submit") return <Submit />;

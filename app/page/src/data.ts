@@ -20,13 +20,20 @@ export class Trouble extends Error {
 interface Entry {
   state: Signal<Answer<unknown>>;
   users: number;
+  /** What is over will not change: it is asked for once. */
+  isOver: boolean;
   asking: boolean;
   again: boolean;
   failures: number;
+  /** When it was asked for last, and how long the answer took, in milliseconds. */
+  askedAt: number;
+  took: number;
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
 const MOST_SECONDS = 30;
+/** An answer that took so long is asked for again after so many times as long. */
+const REST = 5;
 const entries = new Map<string, Entry>();
 
 /** The moment since which the server did not answer; null while it does. */
@@ -39,6 +46,12 @@ export const happened = signal(0);
 const saved: Record<string, unknown> | null = readSaved();
 export const isReport = saved !== null;
 
+/** The study that a saved report is about. */
+export function savedStudy(): string {
+  const path = Object.keys(saved ?? {}).find((each) => each.startsWith("studies/")) ?? "";
+  return decodeURIComponent(path.slice("studies/".length).split("?")[0]!);
+}
+
 function readSaved(): Record<string, unknown> | null {
   const text = globalThis.document?.getElementById("answers")?.textContent;
   return text ? (JSON.parse(text) as Record<string, unknown>) : null;
@@ -48,10 +61,21 @@ export function address(path: string): string {
   return new URL(`api/v1/${path}`, document.baseURI.split("#")[0]).toString();
 }
 
+/** The events behind a position, of those that are in the file. */
+function savedEvents(saved: Record<string, unknown>, path: string): unknown {
+  const [, after] = /\/events\?after=(\d+)/.exec(path) ?? [];
+  if (after === undefined) return null;
+  const { items } = saved["events"] as { items: { position: number }[] };
+  const limit = Number(/limit=(\d+)/.exec(path)?.[1] ?? items.length);
+  return { items: items.filter((event) => event.position > Number(after) && event.position <= Number(after) + limit), next_cursor: null };
+}
+
 /** Ask once. Throws `Trouble`. */
 export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
   if (saved) {
     if (path in saved) return saved[path] as T;
+    const part = savedEvents(saved, path);
+    if (part) return part as T;
     throw new Trouble(404, "This is not part of the saved report.");
   }
   let answer: Response;
@@ -83,14 +107,15 @@ export function tell<T>(method: string, path: string, body?: unknown): Promise<T
 }
 
 /** The answer to a path, kept up to date while it is shown. `null`: nothing is asked yet. */
-export function useAnswer<T>(path: string | null): Answer<T> {
+export function useAnswer<T>(path: string | null, isOver = false): Answer<T> {
   const entry = useMemo(() => (path === null ? null : entryOf(path)), [path]);
   useEffect(() => {
     if (path === null || entry === null) return;
     entry.users += 1;
+    entry.isOver = isOver;
     void refresh(path, entry);
     return () => leave(path, entry);
-  }, [path, entry]);
+  }, [path, entry, isOver]);
   return (entry?.state.value ?? { data: null, error: null }) as Answer<T>;
 }
 
@@ -98,7 +123,7 @@ function entryOf(path: string): Entry {
   let entry = entries.get(path);
   if (!entry) {
     const state = signal<Answer<unknown>>({ data: null, error: null });
-    entry = { state, users: 0, asking: false, again: false, failures: 0, timer: undefined };
+    entry = { state, users: 0, isOver: false, asking: false, again: false, failures: 0, askedAt: 0, took: 0, timer: undefined };
     entries.set(path, entry);
   }
   return entry;
@@ -121,8 +146,10 @@ async function refresh(path: string, entry: Entry): Promise<void> {
   }
   entry.asking = true;
   clearTimeout(entry.timer);
+  entry.askedAt = performance.now();
   try {
     const data = await ask<unknown>(path);
+    entry.took = performance.now() - entry.askedAt;
     entry.failures = 0;
     entry.state.value = { data, error: null };
   } catch (error) {
@@ -147,9 +174,22 @@ export function refreshAll(): void {
   }
 }
 
+/** The same when something happened; what takes the server long is asked for less often. */
+function refreshInTime(): void {
+  for (const [path, entry] of entries) {
+    if (!entry.users || /[?&]at=/.test(path) || (entry.isOver && entry.state.value.data)) continue;
+    const wait = entry.askedAt + entry.took * REST - performance.now();
+    if (wait <= 0) void refresh(path, entry);
+    else {
+      clearTimeout(entry.timer);
+      entry.timer = setTimeout(() => void refresh(path, entry), wait);
+    }
+  }
+}
+
 if (!isReport) {
   effect(() => {
-    if (happened.value) refreshAll();
+    if (happened.value) refreshInTime();
   });
 }
 

@@ -2,6 +2,9 @@
 import { about, useAnswer, type Answer } from "./data.ts";
 import type { Columns } from "./types.ts";
 
+/** More of them are not told apart in a table or a drawing. */
+const DIGITS = "6";
+
 export type Value = unknown;
 
 export class Table {
@@ -33,7 +36,7 @@ export class Table {
 const tables = new WeakMap<Columns, Table>();
 
 export function useTable(study: string, at: number | null): Answer<Table> {
-  const { data, error } = useAnswer<Columns>(about(study, "/trials:columns", at));
+  const { data, error } = useAnswer<Columns>(about(study, "/trials:columns", at, { digits: DIGITS }));
   if (data === null) return { data, error };
   let table = tables.get(data);
   if (!table) tables.set(data, (table = new Table(data)));

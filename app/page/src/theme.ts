@@ -49,7 +49,7 @@ const LIGHT: Palette = {
   accent: "#1f63d0",
   good: "#00795a",
   bad: "#c23a00",
-  warm: "#b77400",
+  warm: "#8f5a00",
 };
 
 const DARK: Palette = {

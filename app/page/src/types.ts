@@ -22,4 +22,5 @@ export type SlotPage = Schemas["SlotPage"];
 export type Slot = Schemas["Slot"];
 export type Preview = Schemas["Preview"];
 export type Problem = Schemas["Problem"];
+export type Imagined = Schemas["Imagined"];
 export type Importance = Schemas["Importance"];

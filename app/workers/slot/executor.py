@@ -28,6 +28,7 @@ class Executor(Protocol):
         *,
         deadline: Deadline,
         determinism: str = ...,
+        **lane: Any,
     ) -> None: ...
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]: ...

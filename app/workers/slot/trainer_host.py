@@ -130,7 +130,7 @@ class TrainerHost:
             self.end_process()
         if self._process is None:
             self._fresh_process()
-        self._build(work, built)
+        self._build(work, built, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
@@ -210,11 +210,11 @@ class TrainerHost:
             if state is not None:
                 state.close()
 
-    def _build(self, work: ChainAssignment, built: _Built) -> None:
+    def _build(self, work: ChainAssignment, built: _Built, **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
-        how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism}
+        how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism, **lane}
         self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how))
         if self._sources().get(work.trainer) != built.source:
             self.end_process()

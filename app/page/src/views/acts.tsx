@@ -1,6 +1,6 @@
 /** What can be done about a study: each asks what it must, and says what it did. */
 import { useState } from "preact/hooks";
-import { tell } from "../data.ts";
+import { address, tell } from "../data.ts";
 import { plural } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { formatRoute } from "../route.ts";
@@ -34,6 +34,9 @@ export function Acts({ study }: { study: Study }) {
           {NAMES[each]}
         </button>
       ))}
+      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report`)} download title="One HTML file that works without a server">
+        Save as file
+      </a>
       {act && <Question study={study} act={act} close={() => setAct(null)} />}
     </div>
   );

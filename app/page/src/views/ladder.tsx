@@ -10,6 +10,7 @@ import type { History, RankedRung, Rungs, Study } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
 import { lastDecisions } from "./rung_tree.tsx";
 import type { ViewProps } from "./study.tsx";
+import { WhatIf } from "./what_if.tsx";
 
 export function Ladder(props: ViewProps) {
   const { study, at } = props;
@@ -41,6 +42,7 @@ export function Ladder(props: ViewProps) {
       </Panel>
       <Told {...props} rungs={answer.data?.items ?? []} />
       <Chosen {...props} />
+      <WhatIf {...props} />
     </>
   );
 }
@@ -94,21 +96,25 @@ function Cell({ row, x, y, table }: { row: Row; x: number; y: number; table: Tab
     );
   }
   const isChosen = chosen.value.includes(row.trial);
-  const text = `rank ${row.rank}: trial ${row.trial}, ${row.value === null ? "failed" : number(row.value)}, ${row.isPromoted ? "went on" : "did not go on"}`;
   return (
     <button
       class={`ladder-row ${row.isPromoted ? "on" : ""} ${isChosen ? "chosen" : ""}`}
       style={style}
       aria-pressed={isChosen}
-      aria-label={text}
-      title={String(table?.get(row.trial, "standing") ?? text)}
+      title={String(table?.get(row.trial, "standing") ?? "")}
       onClick={() => toggleChosen(row.trial)}
     >
-      <span class="quiet">{row.rank}</span>
+      <span class="quiet">
+        <span class="hidden">rank </span>
+        {row.rank}
+      </span>
       <span>
         {row.isPromoted ? "▸" : row.value === null ? "▲" : MARKS[String(table?.get(row.trial, "state"))]} {row.trial}
       </span>
-      <span class="n">{row.value === null ? "failed" : number(row.value)}</span>
+      <span class="n">
+        {row.value === null ? "failed" : number(row.value)}
+        <span class="hidden">{row.isPromoted ? " went on" : " did not go on"}</span>
+      </span>
     </button>
   );
 }

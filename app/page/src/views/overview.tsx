@@ -23,7 +23,7 @@ export function Overview({ study, at }: ViewProps) {
       </Panel>
       <RungTreeCard study={study} at={at} />
       <BestOverTime study={study} at={at} />
-      <Now study={study} />
+      <Now study={study} at={at} />
     </div>
   );
 }
@@ -149,9 +149,9 @@ function BestPlot({ study, history, by }: { study: Study; history: History; by: 
   );
 }
 
-function Now({ study }: { study: Study }) {
+function Now({ study, at }: ViewProps) {
   const running = study.progress.running;
-  const recent: LoggedEvent[] = lastEvents.value;
+  const recent: LoggedEvent[] = at === null ? lastEvents.value : [];
   return (
     <Panel title={study.finished_at ? "How it ended" : "Now"} aside={<span>{percentDone(study)}</span>}>
       {running.length === 0 && <p class="quiet">{idle(study)}</p>}

@@ -74,7 +74,8 @@ function Search() {
 }
 
 function Row({ item }: { item: Listed }) {
-  const { data } = useAnswer<Study>(about(item.study, "", null, { trials: "false" }));
+  const isOver = !["running", "paused"].includes(item.state);
+  const { data } = useAnswer<Study>(about(item.study, "", null, { trials: "false" }), isOver);
   return (
     <tr>
       <th scope="row">
