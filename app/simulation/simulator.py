@@ -90,13 +90,12 @@ class Simulator:
         make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
-        self.now = 0.0
+        self.now = self._look_begins = self._busy_until = 0.0
         self._records = MemoryRecords(lambda: EPOCH + self.now)
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
-        self._is_tick_due, self._is_look_due = False, False
-        self._look_begins = self._busy_until = 0.0
+        self._is_tick_due = self._is_look_due = False
         self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers: dict[StudyId, TunerDriver] = {}
