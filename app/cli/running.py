@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.advising import print_advice
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import Changes, Output, Plain, Quiet, Server, Sinks, Slots, Store, StudyFile, StudyId, Trainers
@@ -32,8 +31,6 @@ Keep = Annotated[
     Path | None,
     typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there; by default .stagetree here."),
 ]
-COUNTING_SECONDS = 1.0
-"""How long a run may take to count what advice would save: `preview` takes longer."""
 
 Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in a temporary folder.")]
 
@@ -76,7 +73,7 @@ def run(
     url, show = None if own else server_url(server), how(plain, quiet)
     spec = specs.load(study, changes or (), None if url else settings().limits)
     if not quiet:
-        _print_advice(spec)
+        print_advice(spec)
     if url:
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
@@ -108,21 +105,6 @@ def _check_first(
     from app.cli.short_check import short_check
 
     return short_check(spec, files, store) if is_asked else nullcontext(str)
-
-
-def _print_advice(spec: StudySpec) -> None:
-    """What would let its trials share more, before anything is trained."""
-    from stagetree.advice import advice
-
-    try:
-        from app.simulation.preview import count_steps
-    except ModuleNotFoundError:
-        return  # the package alone simulates nothing, and the server does not need this
-    deadline = time.monotonic() + COUNTING_SECONDS
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
-        text = f"Advice: {sentence}."
-        print(textwrap.fill(text, width) if width else text, file=sys.stderr)
 
 
 def preview(
