@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.advising import print_advice
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import Changes, Output, Plain, Quiet, Server, Sinks, Slots, Store, StudyFile, StudyId, Trainers
@@ -30,8 +29,6 @@ Keep = Annotated[
     Path | None,
     typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there; by default .stagetree here."),
 ]
-COUNTING_SECONDS = 1.0
-"""How long a run may take to count what advice would save: `preview` takes longer."""
 
 Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in a temporary folder.")]
 
@@ -75,7 +72,7 @@ def run(
     url, show = None if own else server_url(server), how(plain, quiet)
     spec = specs.load(study, changes or (), None if url else settings().limits)
     if not quiet:
-        _print_advice(spec)
+        print_advice(spec)
     if url:
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
@@ -98,21 +95,6 @@ def run(
     if not quiet:
         say_what_is_kept(service)
     raise typer.Exit(code)
-
-
-def _print_advice(spec: StudySpec) -> None:
-    """What would let its trials share more, before anything is trained."""
-    from stagetree.advice import advice
-
-    try:
-        from app.simulation.preview import count_steps
-    except ModuleNotFoundError:
-        return  # the package alone simulates nothing, and the server does not need this
-    deadline = time.monotonic() + COUNTING_SECONDS
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
-        text = f"Advice: {sentence}."
-        print(textwrap.fill(text, width) if width else text, file=sys.stderr)
 
 
 def preview(
