@@ -94,14 +94,14 @@ class Simulator:
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
-        self._is_tick_due, self._is_look_due = False, False
-        self._overheads, self._given = overheads, 0
-        self._seen = 0  # how many events were there when it was last asked whether that is news
+        self._overheads, self._is_tick_due, self._is_look_due = overheads, False, False
+        self._given = self._seen = 0  # seen: how many events there were when it was last asked whether that is news
         self._stages, self._order, chains = count(), count(), count()
-        self._drivers: dict[StudyId, TunerDriver] = {}
+        self._drivers = dict[StudyId, TunerDriver]()
         self._ports = Ports(
             records=self._records,
             plans=self._plans,
+            packs=False,
             policy=policy,
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
@@ -114,7 +114,6 @@ class Simulator:
             notify=self._look,
             limits=limits,
             turn_seconds=turn_seconds,
-            packs=False,
         )
         self.scheduler = Scheduler(self._ports)
         world = World(

@@ -10,6 +10,7 @@ import pytest
 from cluster import Cluster
 from toys import switch
 
+from app.api import views
 from app.domain import events as e
 from app.events.database import Database
 from app.registry import TrainerSource
@@ -113,6 +114,24 @@ def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(cluster: Clust
     assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
     assert done.trials[2].error["kind"] == "crash"
     assert cluster.idle()
+
+
+def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
+    study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "2", "4"} and 4 in profile.exact
+    assert views.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
+    cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
+    assert len(cluster.events(e.PackingProfiled)) == 1
+
+
+def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None:
+    study = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable"))).id
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert "asks a tensor for its value" in profile.refusal
+    assert slots_at_once(cluster) == 1
+    (device,) = views.study(cluster.plan, study, now=0.0)["packing"]["devices"]
+    assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
 
 
 def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:

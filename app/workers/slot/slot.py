@@ -96,7 +96,7 @@ class Slot:
         self._is_closing = False
         self._host = TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes)
         self._parts = self._make_parts()
-        self._packs = Packs(self._host)
+        self._packs = Packs(self._host, self._device)
         self._watch = StopWatch(self._host.kill, self._patience.close, limits.grace)
 
     def start(self) -> None:
