@@ -190,8 +190,12 @@ class Slot:
         first = self._claimed(chain)
         works = [] if first is None else [first, *(self._claimed(other) for other in first.work.pack if other != chain)]
         claimed = [each for each in works if each is not None]
-        self._runs = tuple(self._packs.made(claimed, self._parts) if claimed and claimed[0].work.pack else ())
-        self._runs = self._runs or tuple(ChainRun(each.lease, each.claim, each.work, self._parts) for each in claimed)
+        if not claimed:
+            return ()
+        if claimed[0].work.pack:
+            self._runs = tuple(self._packs.made(claimed, self._parts))
+        else:
+            self._runs = tuple(ChainRun(each.lease, each.claim, each.work, self._parts) for each in claimed)
         self._live = (*self._live, *self._runs)
         return self._runs
 
