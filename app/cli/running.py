@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from app.cli.following import AnyService
     from app.cli.progress import Show
     from app.cli.stacks import Service
-    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 Keep = Annotated[
@@ -84,10 +83,8 @@ def run(
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
-    with (
-        check_first(not (no_check or quiet), spec, files, store) as found,
-        stacks.own_stack(slots, store, files) as service,
-    ):
+    checking = check_first(not (no_check or quiet), spec, files, store)
+    with checking as found, stacks.own_stack(slots, store, files) as service:
         if line := found():
             print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)

@@ -98,10 +98,11 @@ class Simulator:
         self._is_tick_due = self._is_look_due = False
         self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
-        self._drivers: dict[StudyId, TunerDriver] = {}
+        self._drivers = dict[StudyId, TunerDriver]()
         self._ports = Ports(
             records=self._records,
             plans=self._plans,
+            packs=False,
             policy=policy,
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
@@ -114,7 +115,6 @@ class Simulator:
             notify=self._look,
             limits=limits,
             turn_seconds=turn_seconds,
-            packs=False,
         )
         self.scheduler = Scheduler(self._ports)
         world = self._world(keep_every)

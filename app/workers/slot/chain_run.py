@@ -104,6 +104,10 @@ class ChainRun:
             self._interrupt(f"{type(error).__name__}: {error}")
         return False
 
+    def note(self, fact: e.Event) -> None:
+        """It goes on record with what is found next."""
+        self._facts.append(fact)
+
     def give_back(self) -> None:
         """The message that begins the next stage will not come any more."""
         self._end([self.execution.stopped(self._parts.clock())])
