@@ -7,6 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import torch
 from moods import Start
 
 from app.workers.deadline import Deadline
