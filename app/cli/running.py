@@ -248,13 +248,8 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
 
     study = _unfinished(service, spec) or service.client.submit(spec)["study"]
     if show is not Show.quiet:
-        print(f"In a browser: {without_secrets(page(service.client.url, study))}", file=sys.stderr)
+        print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
     return until_end(service, study, show)
-
-
-def page(url: str, study: str) -> str:
-    """Where the page shows a study."""
-    return f"{url.rstrip('/')}/#/studies/{study}"
 
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:
