@@ -13,7 +13,7 @@ help:  ## this list
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,examples,integrations]' --group dev
 	@touch $@
 
 demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
@@ -29,11 +29,24 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 	@$(BIN)/stagetree up
 
 test: .venv/.installed-dev  ## all tests: first those of processes and clusters, which mostly wait, then the others
-	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/runtime tests/workers tests/processes
-	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/runtime --ignore tests/workers --ignore tests/processes
+	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/page tests/runtime tests/workers tests/processes
+	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/page --ignore tests/runtime --ignore tests/workers --ignore tests/processes
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
+
+TORCH ?= 2.6.*
+TRAINS := tests/runtime tests/stagetree tests/examples tests/gpu tests/workers/test_slot_exactness.py \
+	tests/e2e/test_laws.py tests/e2e/test_taking_weights.py
+OTHER := .venv-torch
+
+test-torch: .venv/.installed-dev  ## what trains, on another torch: make test-torch TORCH='2.6.*', in .venv-torch
+	@test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	@$(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|triton|nvidia|cuda|sympy)' > $(OTHER)/held.txt
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' torchvision
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(OTHER)/held.txt -e .
+	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
 night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling
@@ -45,7 +58,18 @@ docs: .venv/.installed-dev  ## the guide as web pages, in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
 
-check: .venv/.installed-dev  ## ruff, mypy, import-linter
+page: .venv/.installed-dev  ## the page, built anew where its sources changed
+	@$(BIN)/python hatch_build.py
+
+pictures: page  ## every view of the page, in pictures/; the README's two in docs/pictures
+	@$(BIN)/python -m tools.pictures
+
+page-check: page  ## types of the page against the API's own description, and the tests of what it draws
+	@$(BIN)/python -m tools.page_types
+	@$(BIN)/python hatch_build.py run check
+	@$(BIN)/python hatch_build.py run test
+
+check: .venv/.installed-dev page-check  ## ruff, mypy, import-linter, tsc
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -55,4 +79,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu night mutants docs check format
+.PHONY: help demo up test test-gpu test-torch night mutants docs page pictures page-check check format

@@ -34,11 +34,6 @@ class LostRace(Exception):
     """The transaction lost against another one, and did nothing: try again."""
 
 
-def is_away(error: BaseException) -> bool:
-    """Whether the error says that a database, a broker or a store is away, and nothing about what was asked of it."""
-    return isinstance(error, Away) or database_is_away(error) or broker_is_away(error) or store_is_away(error)
-
-
 def database_is_away(error: BaseException) -> bool:
     """Whether a database's client says so, or SQLAlchemy on its behalf. A lost race is none of that."""
     if _library(error) == "sqlalchemy":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from time import time
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from fastapi import FastAPI
 from kombu.connection import Connection
 
 from app.api.application import make_app
-from app.api.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_writable
+from app.api.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.api.services import Services
 from app.away import store_is_away
 from app.events.database import Database
@@ -69,13 +70,20 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], None]]:
     database = Database(settings.database_url, patience=CHECK_PATIENCE_SECONDS)
     records, late = SqlRecords(database), LATE_TICKS * (settings.tick_seconds + 1)
     return {
-        "database": partial(check_writable, records),
+        "database": partial(_look_at_database, database, records),
         "schema": partial(check_schema, database),
         "broker": partial(_ping_broker, settings.broker_url),
         "store": partial(_look_at_store, settings.checkpoints),
         "scheduler": partial(check_scheduler, records, late),
         "slots": partial(check_slots, records, settings.lease_seconds),
     }
+
+
+def _look_at_database(database: Database, records: SqlRecords) -> None:
+    """Whether it can be written and, where it is a file, can grow."""
+    check_writable(records)
+    if database.url.get_backend_name() == "sqlite" and database.url.database:
+        check_space(Path(database.url.database))
 
 
 def _ping_broker(url: str) -> None:
@@ -88,7 +96,7 @@ def _ping_broker(url: str) -> None:
 
 
 def _look_at_store(root: str) -> None:
-    """Whether it answers; that nothing is there yet is an answer."""
+    """Whether it answers, and a folder has room; that nothing is there yet is an answer."""
     from fsspec.core import url_to_fs  # slow to import
 
     try:
@@ -97,3 +105,5 @@ def _look_at_store(root: str) -> None:
     except Exception as error:
         if not isinstance(error, FileNotFoundError) or store_is_away(error):
             raise NotReady(str(error) or type(error).__name__) from error
+    if "://" not in root:
+        check_space(Path(root))

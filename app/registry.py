@@ -10,10 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
-from stagetree.trainer_source import Arguments, arguments, classes
+from stagetree.trainer_source import ENTRIES, Arguments, arguments, classes
 from stagetree.versions import SourceError, candidates, module_files, version_of
 
 SETTLED_SECONDS = 2.0
@@ -102,9 +103,14 @@ class Catalogue:
 
 
 def files_in(paths: Iterable[str]) -> Iterator[str]:
-    """The files among the paths, and of each folder what is there now: `FOLDER/NAME/trainer.py`."""
+    """The files among the paths, and of each folder what is there now: `FOLDER/NAME/trainer.py`, or another entry."""
     for path in paths:
-        yield from map(str, sorted(Path(path).glob("*/trainer.py"))) if Path(path).is_dir() else [path]
+        if not Path(path).is_dir():
+            yield path
+            continue
+        for folder in sorted(Path(path).iterdir()):
+            there = (folder / name for name in ENTRIES)
+            yield from (str(file) for file in islice(filter(Path.is_file, there), 1))
 
 
 def describe(files: Iterable[str]) -> dict[str, str]:

@@ -7,16 +7,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from stagetree.limits import LIMITS, Limits
+
+PREFIX = "STAGETREE_"
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used; the message says which, and what would be right."""
 
 
 class Settings(BaseSettings):
     """Where things are, and how patient we are. The defaults serve one machine with a Redis beside it."""
 
-    model_config = SettingsConfigDict(env_prefix="STAGETREE_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     database_url: str = Field(
         default="sqlite:///stagetree.db", description="the event log: sqlite:///FILE or postgresql://..."
@@ -95,6 +102,14 @@ class Settings(BaseSettings):
     max_bytes: int = Field(default=LIMITS.bytes, ge=1024, description="the most bytes of a study file or a body")
     max_depth: int = Field(default=LIMITS.depth, ge=4, description="how deep a study file or a body may be nested")
 
+    @field_validator("database_url")
+    @classmethod
+    def _is_of_a_known_kind(cls, url: str) -> str:
+        kind, separator, _ = url.partition("://")
+        if not separator or kind.partition("+")[0] not in ("sqlite", "postgres", "postgresql"):
+            raise ValueError("it is to be sqlite:///FILE or postgresql://USER@HOST/NAME")
+        return url
+
     @property
     def host_names(self) -> list[str]:
         return [name.strip() for name in self.hosts.split(",") if name.strip()]
@@ -142,5 +157,13 @@ def _files(names: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process, read once."""
-    return Settings()
+    """The settings of this process, read once. Raises `SettingsError`."""
+    try:
+        return Settings()
+    except ValidationError as wrong:
+        raise SettingsError("\n".join(_sentence(each) for each in wrong.errors())) from None
+
+
+def _sentence(wrong: ErrorDetails) -> str:
+    problem = wrong["msg"].removeprefix("Value error, ")
+    return f"{PREFIX}{'_'.join(map(str, wrong['loc'])).upper()}={wrong['input']}: {problem}"

@@ -54,7 +54,9 @@ def main() -> None:
     parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
     parser.add_argument("--policies", nargs="*", default=list(COMPARED), help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--only", default="", help="workloads with this in their name")
-    parser.add_argument("--save", type=Path, help="append the seconds of each order to this file, for plot_pop.py")
+    parser.add_argument(
+        "--save", type=Path, help="append the seconds of each order to this file, for docs/box_plots.py"
+    )
     arguments = parser.parse_args()
     for workload in workloads(arguments.data):
         if arguments.only not in workload.name:

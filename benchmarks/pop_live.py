@@ -3,11 +3,12 @@
     python benchmarks/pop_live.py [--trials 24] [--steps 20] [--slots 4]
 
 (HyperDrive, §7.1 and Figure 12a: at most 13 % there.) First all configurations of `digits` are trained to the end, for
-what they come to. Then POP looks for a target that three in a hundred of them reach (one at least), on real workers,
-from the first stage that a slot was given until that stage ended that reached it. Then the simulator plays the
-recording with the seconds that each step took in that very run, and with what lay in the mean between two stages of a
-slot. Slots are cores: on a machine where they are busy, a step takes another time in each run, but the comparison is
-of one run with itself.
+what they come to. Then POP looks for a target that three in a hundred of them reach (one at least), on real workers.
+Then the simulator plays the recording with the seconds that each stage took in that very run, from the moment it was
+given to a slot, and with what the scheduler took from a result to the next chain, in the mean. A stage that was not
+run takes as long as that trial, or all, in the mean of a step. Both times count from the first chain to the
+end of the study. Slots are cores: on a machine where they are busy, a step takes another time in each run, but the
+comparison is of one run with itself.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: a slot is a core
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from real_runs import Real, completed, overheads, spans
 
 from app.domain import events as e
 from app.domain.evolve import fold
-from app.domain.ids import StudyId, canonical_json
+from app.domain.ids import NodeId, canonical_json
 from app.domain.search_plan import SearchPlan, Study
-from app.events.export import parse
-from app.simulation.trace_player import Player
-from app.simulation.traces import Trace, Workload, read
+from app.events.log import StoredEvent
+from app.simulation.trace_player import STUDY as PLAYED
+from app.simulation.trace_player import Part, Player
+from app.simulation.traces import Trace, Workload, read, record
 
-ROOT = Path(__file__).parent.parent
-TRAINER = ROOT / "examples" / "digits" / "trainer.py"
+TRAINER = Path(__file__).parent.parent / "examples" / "digits" / "trainer.py"
 STUDY: dict[str, Any] = {
     "trainer": "digits",
     "trainer_args": {"width": 8},
@@ -61,31 +62,28 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=4)
     arguments = parser.parse_args()
     drawn = {"num_trials": arguments.trials, "max_steps": arguments.steps, "sampling_seed": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        whole = read(run(Path(folder) / "whole", {"kind": "random", **drawn}, arguments.slots, "--curves"))
-        target = target_of(whole)
-        tuner = {"kind": "pop", **drawn, "boundary": BOUNDARY, "target": target, "bounds": [0, 1]}
-        log = run(Path(folder) / "pop", tuner, arguments.slots)
-    compare(whole, tuner, target, log, arguments.slots)
+    plan, study = folded(run({"kind": "random", **drawn}, arguments.slots))
+    whole = read(json.dumps(line) for line in record(plan, study))
+    target = target_of(whole)
+    tuner = {"kind": "pop", **drawn, "boundary": BOUNDARY, "target": target, "bounds": [0, 1]}
+    compare(whole, tuner, target, run(tuner, arguments.slots), arguments.slots)
 
 
-def run(folder: Path, tuner: Mapping[str, Any], slots: int, *what: str) -> list[str]:
-    """Run a study on real workers, and export it."""
-    folder.mkdir()
+def run(tuner: Mapping[str, Any], slots: int) -> list[StoredEvent]:
+    """The log of a study on real workers that have nothing else to do."""
     every = BOUNDARY if tuner["kind"] == "random" else None  # POP evaluates at its boundaries, and so are both
-    study = {"name": tuner["kind"], **STUDY, "eval_every": every, "tuner": tuner}
-    (folder / "study.json").write_text(json.dumps(study))
-    stagetree(folder, "run", "study.json", "--slots", str(slots), "--trainers", str(TRAINER), "--quiet")
-    return stagetree(folder, "export", "last", *what).splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        real = Real(Path(folder), slots, TRAINER)
+        try:
+            return real.run({"name": tuner["kind"], **STUDY, "eval_every": every, "tuner": tuner})
+        finally:
+            real.close()
 
 
-def stagetree(folder: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "app.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"stagetree {arguments[0]} failed: {done.stderr}")
-    return done.stdout
+def folded(log: Sequence[StoredEvent]) -> tuple[SearchPlan, Study]:
+    """The plan and its only study."""
+    plan = fold([each.event for each in log])
+    return plan, next(iter(plan.studies.values()))
 
 
 def target_of(workload: Workload) -> float:
@@ -93,53 +91,43 @@ def target_of(workload: Workload) -> float:
     return best[max(1, round(0.03 * len(best))) - 1]
 
 
-def compare(whole: Workload, tuner: Mapping[str, Any], target: float, log: Iterable[str], slots: int) -> None:
-    events = [event for _, event in parse(log)]
-    plan = fold(events)
-    study = next(iter(plan.studies.values()))
-    timed = replace(whole, traces=tuple(traces_of(whole, plan, study)))
-    between = hand_over(events)
-    player = Player(timed, tuner, slots=slots, target=target, hand_over=between)
-    real, simulated = live(events, study), player.time_to_target()
+def compare(whole: Workload, tuner: Mapping[str, Any], target: float, log: Sequence[StoredEvent], slots: int) -> None:
+    study = folded(log)[1]
+    took = dict(zip(parts(log), (each.seconds for each in completed(log)), strict=True))
+    timed = replace(whole, traces=tuple(traces_of(whole, study, took)))
+    costs = overheads(log)
+    player = Player(timed, tuner, slots=slots, target=target, took=took, overheads=costs)
+    player.simulator.run()
+    simulated, played = player.simulator.log(), player.simulator.plan.studies[PLAYED]
+    real, virtual = until_the_end(log), until_the_end(simulated)
+    known = sum(end - start for trial, start, end in parts(simulated) if (trial, start, end) in took)
     print(f"{len(whole.traces)} trials of {whole.max_steps} steps, target {target:.4f}, {slots} slots")
-    print(f"real workers {real:.2f} s, {study.executed} steps run; {1e3 * between:.0f} ms between two stages of a slot")
-    print(f"simulator    {simulated:.2f} s, {player.simulator.plan.studies[StudyId('played')].executed} steps")
-    print(f"difference   {100 * (simulated / real - 1):+.1f} %")
+    print(f"real workers {real:.2f} s, {study.executed} steps run; {1e3 * costs.look:.0f} ms from a result to a chain")
+    print(f"simulator    {virtual:.2f} s, {played.executed} steps, {known} of them in stages of the run")
+    print(f"difference   {100 * (virtual / real - 1):+.1f} %")
 
 
-def traces_of(whole: Workload, plan: SearchPlan, study: Study) -> Iterable[Trace]:
+def parts(log: Sequence[StoredEvent]) -> list[Part]:
+    """The stages that were completed, in their order."""
+    trial_of = {node: trial.number for trial in folded(log)[1].trials for node in trial.path}
+    return [(trial_of[NodeId(node)], start, end) for node, start, end in spans(log)]
+
+
+def traces_of(whole: Workload, study: Study, took: Mapping[Part, float]) -> Iterator[Trace]:
     """What each of the study's trials comes to, with the seconds of a step as they were in the study itself."""
     recorded = {canonical_json(trace.hp): trace for trace in whole.traces}
-    met = [trial.hp for trial in study.trials]
-    rest = [trace for trace in whole.traces if canonical_json(trace.hp) not in set(map(canonical_json, met))]
+    usual = sum(took.values()) / sum(end - start for _, start, end in took)
     for trial in study.trials:
-        trace, seconds = recorded[canonical_json(trial.hp)], 0.0
-        for node in (plan.nodes[name] for name in trial.path):
-            seconds = node.seconds / node.steps_run if node.steps_run else seconds
-        yield replace(trace, seconds=(seconds,) * len(trace.steps)) if seconds else trace
-    yield from rest
+        trace = recorded.pop(canonical_json(trial.hp))
+        own = [seconds / (end - start) for (number, start, end), seconds in took.items() if number == trial.number]
+        yield replace(trace, seconds=(fmean(own or [usual]),) * len(trace.steps))
+    yield from (replace(trace, seconds=(usual,) * len(trace.steps)) for trace in recorded.values())
 
 
-def hand_over(events: Iterable[e.Event]) -> float:
-    """The mean of what lies between the seconds that a slot spent on a stage and its next chain."""
-    given: dict[str, tuple[str, float]] = {}
-    slot_of, spent, gaps = dict[str, str](), dict[str, float](), list[float]()
-    for event in events:
-        if isinstance(event, e.ChainAssigned):
-            if before := given.get(event.slot):
-                gaps.append(event.at - before[1] - spent.get(before[0], 0.0))
-            given[event.slot], slot_of[event.chain] = (event.chain, event.at), event.slot
-        elif isinstance(event, e.StageCompleted):
-            spent[event.chain] = spent.get(event.chain, 0.0) + event.seconds
-    return max(0.0, statistics.fmean(gaps)) if gaps else 0.0
-
-
-def live(events: Iterable[e.Event], study: Study) -> float:
-    """Seconds from the first stage that was given to a slot until the end of the study, which ends with its target."""
-    begun = next(event.at for event in events if isinstance(event, e.ChainAssigned))
-    if study.finished_at is None:
-        raise SystemExit("the study on real workers did not end")
-    return study.finished_at - begun
+def until_the_end(log: Sequence[StoredEvent]) -> float:
+    """Seconds from the first chain that was given to a slot until the end of the study."""
+    begun = next(each.at for each in log if isinstance(each.event, e.ChainAssigned))
+    return next(each.at for each in log if isinstance(each.event, e.StudyCompleted)) - begun
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
         Wsd,
     )
     from stagetree.space import Space
-    from stagetree.spec import (
+    from stagetree.spec import Problem, SpecError, StudySpec, TrialSpec
+    from stagetree.spec.tuners import (
         AshaTuner,
         AsyncHyperbandTuner,
         BanditTuner,
@@ -65,12 +66,8 @@ if TYPE_CHECKING:
         MedianTuner,
         PbtTuner,
         PopTuner,
-        Problem,
         RandomTuner,
         ShaTuner,
-        SpecError,
-        StudySpec,
-        TrialSpec,
         TrialsTuner,
     )
     from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
@@ -195,7 +192,8 @@ _HOMES = {
         "Wsd",
     ),
     "space": ("Space",),
-    "spec": (
+    "spec": ("Problem", "SpecError", "StudySpec", "TrialSpec"),
+    "spec.tuners": (
         "AshaTuner",
         "AsyncHyperbandTuner",
         "BanditTuner",
@@ -207,12 +205,8 @@ _HOMES = {
         "MedianTuner",
         "PbtTuner",
         "PopTuner",
-        "Problem",
         "RandomTuner",
         "ShaTuner",
-        "SpecError",
-        "StudySpec",
-        "TrialSpec",
         "TrialsTuner",
     ),
     "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),

@@ -7,12 +7,12 @@ from html import escape
 
 from stagetree import _frames
 from stagetree.models import Decision, StudyAnswer, UnderWay
+from stagetree.text import FINAL, duration
 
 SLOTS = 16
 """How many slots are shown; the others are counted."""
 
 _CELL = "text-align:left;padding:0 1em 0 0"
-_FINAL = ("completed", "failed", "cancelled")
 
 
 def html(study: StudyAnswer) -> str:
@@ -24,13 +24,6 @@ def html(study: StudyAnswer) -> str:
     return f"<div>{_title(study)}<table>{rows}</table></div>"
 
 
-def duration(seconds: float) -> str:
-    """3:05 or 2:03:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def _title(study: StudyAnswer) -> str:
     left = study.progress.seconds_left
     time = f"{duration(study.wall_seconds)} elapsed" + (f", about {duration(left)} left" if left else "")
@@ -39,7 +32,7 @@ def _title(study: StudyAnswer) -> str:
 
 def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
     """A label and HTML for each."""
-    progress, over = study.progress, study.state in _FINAL
+    progress, over = study.progress, study.state in FINAL
     if progress.trials is not None:
         failed = f" <b style='color:red'>{study.counts['failed']} failed</b>" if study.counts.get("failed") else ""
         resting = f" {progress.trials.resting} {'at rungs' if progress.rungs else 'suspended'}"

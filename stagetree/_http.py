@@ -103,7 +103,7 @@ class Http:
         """One logical call, tried until it succeeds, is refused for good, or has failed too often."""
         for attempt in count(1):
             try:
-                return await self._try(method, url, **options)
+                return await self.once(method, url, **options)
             except (Unreachable, ProblemError) as error:
                 if attempt > self._retries or not is_passing(error):
                     raise
@@ -151,7 +151,8 @@ class Http:
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
 
-    async def _try(self, method: str, url: str, **options: Any) -> httpx2.Response:
+    async def once(self, method: str, url: str, **options: Any) -> httpx2.Response:
+        """One request, tried once."""
         import httpx2
 
         try:

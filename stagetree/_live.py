@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from stagetree import _cell
 from stagetree.models import StudyAnswer
+from stagetree.text import duration
 
 _LINE_SECONDS = 5.0
 """Where lines cannot change, how long it is from one to the next."""
@@ -124,4 +125,4 @@ def progress_text(study: StudyAnswer) -> str:
         parts.append(f"{failed} failed")
     if study.best is not None:
         parts.append(f"best {study.metric} {study.best.value:.6g} (trial {study.best.trial})")
-    return " · ".join([*parts, _cell.duration(study.wall_seconds)])
+    return " · ".join([*parts, duration(study.wall_seconds)])

@@ -45,7 +45,9 @@ def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]
     places = [place for name in apart for place in _drawn(spec.search_space, name) if _is_beginning(place, name)]
     what, number = " and ".join(places or apart), _num_trials(spec)
     listed = max(2, min(_LISTED, int((number / 2) ** (1 / len(apart)))))
-    trained = min(number, listed ** len(apart))
+    trained = listed ** len(apart)
+    if trained >= number:
+        return
     yield (
         f"{what} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
         f"shared: list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "

@@ -145,6 +145,10 @@ class AsyncClient:
         """The whole log of the study's plan, one event a line."""
         return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
 
+    async def report(self, study: str) -> str:
+        """The study as one HTML file, to look at without a server."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/report")).text
+
     async def plan(self, study: str) -> models.Plan:
         """The search plan the study is part of."""
         return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))
@@ -226,6 +230,10 @@ class AsyncClient:
         """Whether the server is there."""
         return await self.http.get("/healthz", root="")
 
+    async def ready(self) -> None:
+        """Return if the service can work. Raises `ProblemError`, which says what it lacks; asks once."""
+        await self.http.once("GET", "/readyz")
+
 
 class Client(Blocking):
     """`AsyncClient` without `await`: each call returns when it is done."""
@@ -277,6 +285,7 @@ class Client(Blocking):
     slots = blocking(AsyncClient.slots)
     trainers = blocking(AsyncClient.trainers)
     health = blocking(AsyncClient.health)
+    ready = blocking(AsyncClient.ready)
 
 
 def path_of(study: str) -> str:
@@ -288,5 +297,4 @@ def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
     """The JSON of a study."""
     from stagetree.distributions import plain
 
-    body: Json = plain(spec) if isinstance(spec, Mapping) else spec.to_json()
-    return body
+    return dict(plain(spec)) if isinstance(spec, Mapping) else spec.to_json()

@@ -46,6 +46,8 @@ def local(
 
     A service that this process has on the folder already is stopped first, so a cell can be run again.
     """
+    if slots is not None and slots < 1:
+        raise StagetreeError(f"slots: must be at least 1, got {slots}")
     folder = Path(dir).resolve()
     if folder in _RUNNING:
         _RUNNING[folder].stop()

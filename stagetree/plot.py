@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stagetree import _frames
+from stagetree._picture import segments
 from stagetree._record import StudyRecord
 from stagetree.errors import StagetreeError
 
@@ -65,6 +66,18 @@ class Plots:
             axes.plot(list(curve), list(curve.values()), marker=".", linewidth=width, label=f"trial {trial.trial}")
         for step in self._rungs():
             axes.axvline(step, color="gray", linestyle=":", linewidth=0.8)
+        return _named(axes, "step", study.metric, study.study)
+
+    def rung_tree(self, axes: Axes | None = None) -> Axes:
+        """The curves, where what trials share is one line, as thick as it has trials; that of the best in blue."""
+        axes, study = axes or _new_axes(), self._results.study
+        for each in segments(self._results):
+            (x0, y0), (x1, y1) = each.start, each.end
+            color = "tab:blue" if each.is_best else "tab:gray"
+            axes.plot([x0, x1], [y0, y1], linewidth=1 + np.log2(each.trials), color=color, solid_capstyle="round")
+        for step in self._rungs():
+            axes.axvline(step, color="gray", linestyle=":", linewidth=0.8)
+        axes.set_xscale("symlog", base=2, linthresh=1)
         return _named(axes, "step", study.metric, study.study)
 
     def tree(self, axes: Axes | None = None) -> Axes:

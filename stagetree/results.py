@@ -9,6 +9,7 @@ results.plot.history()
 from __future__ import annotations
 
 import asyncio
+from html import escape
 from typing import TYPE_CHECKING
 
 from stagetree import _frames
@@ -46,6 +47,11 @@ class Results(StudyRecord):
 
     def __repr__(self) -> str:
         return f"<Results of {self.study.study}: {self.study.state}, {len(self.trials)} trials>"
+
+    def _repr_html_(self) -> str:
+        from stagetree._picture import svg
+
+        return f"<p>{escape(repr(self))}</p>{svg(self)}"
 
     def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """A row for each trial.

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 
+from stagetree.training import generators
 from stagetree.training.building import Recorded, changed, whole_number
-from stagetree.training.data import DataTrainer
+from stagetree.training.data import DataTrainer, noting_one_sample
 from stagetree.training.order import Span, parts
 from stagetree.training.rates import Rates
 from stagetree.training.reading import Loading, Samples
@@ -143,7 +144,10 @@ class TorchTrainer(DataTrainer):
         """The scalar to minimise: the mean over the samples of one batch."""
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
-        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change."""
+        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change.
+
+        The global generators begin at the seed here, so that it is the same whenever it is built.
+        """
         raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
     def measure(self, batch: Any) -> dict[str, Tensor]:
@@ -222,10 +226,11 @@ class TorchTrainer(DataTrainer):
             raise ValueError(f"{', '.join(self._shaping())} cannot change during a trial: the model has that shape")
         for _ in range(self._batches_in_step()):
             whole = self._next_batch()
-            if self._micro_batch_size is None:
-                self.train_batch(self._batch(whole))
-            else:
-                self._train_in_parts(whole)
+            with noting_one_sample(whole):
+                if self._micro_batch_size is None:
+                    self.train_batch(self._batch(whole))
+                else:
+                    self._train_in_parts(whole)
             self._pass(whole)
 
     def _train_in_parts(self, whole: Span) -> None:
@@ -279,7 +284,9 @@ class TorchTrainer(DataTrainer):
             return True
         self._is_without_state = hasattr(self, "model")
         self._shape = Recorded(self.hp)
-        self._take(self.build(self._shape))
+        with generators.kept(self.device):
+            generators.seed(self.seed)
+            self._take(self.build(self._shape))
         return False
 
     def _shaping(self) -> list[str]:

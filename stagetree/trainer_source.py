@@ -16,6 +16,9 @@ from pathlib import Path
 
 from stagetree.versions import root
 
+ENTRIES = ("stagetree_trainer.py", "trainer.py")
+"""The file of a trainer in the folder that its source is kept in: the first where the second is the user's own."""
+
 NOT_OURS = frozenset(
     {"flax", "jax", "keras", "lightning", "numpy", "pydantic", "pytorch_lightning", "sklearn", "tensorflow", "torch"}
     | {"torchvision", "transformers"}

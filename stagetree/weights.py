@@ -49,12 +49,17 @@ def load_state(path: str | Path) -> dict[str, Any]:
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is no safetensors file.
+        ValueError: if it is no safetensors file, or only the beginning of one.
     """
     from stagetree.runtime import state_format
 
     image = Path(path).read_bytes()
-    header, begin = _header(image)
+    try:
+        header, begin = _header(image)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if begin + max((entry["data_offsets"][1] for entry in _entries(header).values()), default=0) > len(image):
+        raise ValueError(f"{path}: the file is cut off")
     if "tree" in header.get("__metadata__", {}):
         state: dict[str, Any] = state_format.unpack(image)["trainer"]
         return state

@@ -17,8 +17,14 @@ import redis.exceptions
 import sqlalchemy.exc
 from s3fs.errors import translate_boto_error
 
-from app.away import broker_is_away, database_is_away, is_away, is_lost_race, store_is_away
+from app.away import Away, broker_is_away, database_is_away, is_lost_race, store_is_away
 from app.events.database import DatabaseUnavailable
+from app.object_store import StoreUnavailable
+
+
+def is_away(error: Exception) -> bool:
+    """Whether anything is away, by this error."""
+    return database_is_away(error) or broker_is_away(error) or store_is_away(error)
 
 
 def wrapped(error: Exception) -> sqlalchemy.exc.DBAPIError:
@@ -144,4 +150,4 @@ def test_what_brokers_say_when_they_are_away(error: Exception) -> None:
 
 
 def test_our_own_word_for_it() -> None:
-    assert is_away(DatabaseUnavailable("The database cannot be used."))
+    assert issubclass(DatabaseUnavailable, Away) and issubclass(StoreUnavailable, Away)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tools.mutants.changes import Mutant, mutants_of
 from tools.mutants.equivalent import EQUIVALENT
+from tools.mutants.made_of import is_as_it_was, made_of
 from tools.mutants.tests_of import ExecutedLines
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +51,7 @@ def test_a_mutant_knows_the_lines_of_its_guard(tmp_path: Path) -> None:
 def test_the_quickest_tests_of_a_line_come_first(tmp_path: Path) -> None:
     (mutant,) = mutants(tmp_path, "if a:\n    raise b")
     tests = ExecutedLines(
-        {"some.py": {1: {"slow", "quick", ""}, 2: {"other"}}}, {"slow": 9.0, "quick": 1.0, "other": 2.0}
+        {"some.py": {1: {"slow", "quick"}, 2: {"other", ""}}}, {"slow": 9.0, "quick": 1.0, "other": 2.0}
     )
     assert tests.covering(mutant) == ["quick", "slow"]
     assert tests.quick(mutant) == ["quick", "slow"]
@@ -58,10 +61,34 @@ def test_the_quickest_tests_of_a_line_come_first(tmp_path: Path) -> None:
     assert tests.quick(mutant) == ["quick"]
 
 
+def test_of_equally_quick_tests_the_one_that_is_about_little_else_comes_first(tmp_path: Path) -> None:
+    (mutant,) = mutants(tmp_path, "if a:\n    raise b")
+    tests = ExecutedLines()
+    measured = {"some.py": {"1": ["broad", "narrow"], "2": ["broad"]}, "other.py": {"1": ["broad"], "2": ["broad"]}}
+    (tmp_path / "map").write_text(
+        json.dumps({"seconds": {"broad": 1.0, "narrow": 1.5}, "failed": [], "lines": measured})
+    )
+    tests.add(tmp_path / "map")
+    assert tests.covering(mutant) == ["narrow", "broad"]
+
+
 def test_a_line_that_an_import_executes_is_everybodys(tmp_path: Path) -> None:
     (mutant,) = mutants(tmp_path, "if a:\n    raise b")
-    tests = ExecutedLines({"some.py": {1: {""}, 2: {"other"}}}, {"other": 2.0})
-    assert tests.covering(mutant) == ["other"]
+    tests = ExecutedLines({"some.py": {1: {"", "first"}, 2: {"other"}}}, {"first": 1.0, "other": 2.0})
+    assert tests.covering(mutant) == ["first", "other"]  # whichever of them came first and imported it
+
+
+def test_what_was_learnt_holds_until_a_file_that_it_was_learnt_from_changes(tmp_path: Path) -> None:
+    helper = tmp_path / "helper.py"
+    helper.write_text("a = 1")
+    files = made_of(tmp_path, [SimpleNamespace(__file__=str(helper)), pytest, SimpleNamespace()])
+    assert [*files] == ["helper.py"]
+    (tmp_path / "other.py").write_text("")
+    assert is_as_it_was(tmp_path, files)
+    helper.write_text("a = 2")
+    assert not is_as_it_was(tmp_path, files)
+    helper.unlink()
+    assert not is_as_it_was(tmp_path, files)
 
 
 def test_what_is_said_to_be_equivalent_is_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,12 @@ def private_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_private_names_are_found() -> None:
     text = "m.setattr(frontier, '_needs', 1)\nm.setattr('a._b', 1)\nplan._held = 2\nself._mine = os._exit\nm.__dict__"
     assert [name for _, name in private_names(ast.parse(text))] == ["_needs", "a._b", "plan._held"]
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Their folders are no packages: pytest would take the one for the other where it runs both."""
+    names = Counter(path.name for path in TESTS if path.name not in ("conftest.py", "__init__.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_test_patches_or_reads_a_private_name() -> None:

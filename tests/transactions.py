@@ -7,6 +7,7 @@ from typing import Any
 
 from app.events.database import Database
 from app.events.records import SqlRecords
+from app.events.rows import has_expired
 
 TTL = 60.0
 
@@ -23,6 +24,11 @@ class Transactions:
 
     def __init__(self, database: Database, table: str = "") -> None:
         self.database, self.table = database, table
+
+    def expired(self) -> list[str]:
+        """The chains whose lease has run out."""
+        with SqlRecords(self.database).read() as rows:
+            return [row.chain for row in rows.chains.live() if has_expired(row.lease_until, rows.now())]
 
     def __getattr__(self, name: str) -> Any:
         return self._method(name) if self.table else Transactions(self.database, name)

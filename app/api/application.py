@@ -11,15 +11,19 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
 from app.api.guard import Guard
-from app.api.routes import checkpoints, pages, plans, replays, service, studies, trials
+from app.api.routes import checkpoints, page, pages, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
+from app.gc_tuning import no_long_pass_twice
 from app.grace import end_within
 
 API = "/api/v1"
 SWITCH_SECONDS = 0.0005
 """How long a thread keeps the interpreter from another; with the default of 5 ms, a small answer that is handed from
 thread to thread waits for a large one each time."""
+
+LARGE = 64 * 1024
+"""Bytes that take a millisecond to compress: from here on, a thread does it, and nobody else waits."""
 
 VERSION = "0.1.0"
 
@@ -38,12 +42,14 @@ def make_app(services: Services) -> FastAPI:
     app.state.services = services
     errors.install(app)
     openapi.install(app)
-    about_studies = (studies.router, checkpoints.router, trials.router, trials.batch, plans.router, replays.router)
+    about_trials = (pictures.router, trials.router, trials.batch)
+    about_studies = (studies.router, checkpoints.router, *about_trials, plans.router, replays.router)
     for router in (*about_studies, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
     app.include_router(pages.router)
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.include_router(page.router)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Guard, names=services.hosts)
     return app
 
@@ -57,7 +63,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         end_within(services.stop_seconds)
         services.stopping.set()
 
-    with calling_on_signals(stop):
+    with calling_on_signals(stop), no_long_pass_twice():
         yield
     services.stopping.set()
     services.close()

@@ -18,6 +18,8 @@ from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
 from stagetree.trainer_source import Arguments
 
+Json = dict[str, Any]
+
 
 def study_of(body: Any, trainers: Catalogue, limits: Limits) -> StudySpec:
     """The study that a body writes. Raises `SpecError`; also where this server has not what it needs."""
@@ -107,6 +109,16 @@ def extension_of(body: Any, trial: Any) -> c.Extend:
     return c.Extend(trial=trial, steps=given["steps"])
 
 
+def changes_of(body: Any) -> Json:
+    """What another study file would say, by dotted path. Raises `SpecError`."""
+    changes = body.get("changes") if isinstance(body, dict) and len(body) == 1 else None
+    if not isinstance(changes, dict) or not changes:
+        raise SpecError([SpecProblem("changes", "must be the one field: an object such as {tuner.max_steps: 20}")])
+    if fixed := [path for path in changes if path.split(".")[0] in ("space", "where")]:
+        raise SpecError([SpecProblem(fixed[0], "cannot be changed: the configurations of a study stay what they were")])
+    return changes
+
+
 def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
@@ -126,4 +138,5 @@ TRIAL = {"hp": schemas.HP, "steps": 40}
 StudyBody = _typed(StudySpec, schemas.STUDY_FILE)
 TrialBody = _typed(TrialSpec, TRIAL)
 AsksBody = _typed(schemas.TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
+ChangesBody = _typed(schemas.Changes, {"changes": {"tuner.reduction_factor": 2}})
 ExtensionBody = _typed(schemas.Extension, {"steps": 80})

@@ -87,7 +87,8 @@ def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return [{"field": problem.field, "problem": problem.problem} for problem in cause.problems]
-    return [{"field": str(error["loc"][-1]), "problem": error["msg"]}]
+    field = next(str(part) for part in reversed(error["loc"]) if isinstance(part, str))
+    return [{"field": field, "problem": error["msg"]}]  # one that may be repeated is named without its place
 
 
 def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
@@ -103,10 +104,15 @@ def _http(request: Request, error: HTTPException) -> Response:
 
 
 def _not_allowed(request: Request) -> Response:
-    """What is possible there follows from the document: a router knows only the first route that fits."""
+    """What is possible there follows from the document: a router knows only the first route that fits.
+
+    A command that there is none of, such as `studies/x:explode`, is nothing at all.
+    """
     shapes = {path: re.sub(r"\\{\w+\\}", "[^/:]+", re.escape(path)) for path in request.app.openapi()["paths"]}
     paths = [path for path, shape in shapes.items() if re.fullmatch(shape, request.url.path)]
     allowed = sorted(method.upper() for path in paths for method in request.app.openapi()["paths"][path])
+    if not allowed:
+        return answer(request, 404, f"There is nothing at {request.url.path}.")
     detail = f"{request.method} is not possible at {request.url.path}."
     return answer(request, 405, detail, {"Allow": ", ".join(allowed)})
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from time import monotonic
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
@@ -74,22 +73,17 @@ class Feed:
         return bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
-        """Know what each chain trains: from its assignment or, if that was before we began, from its row or the log."""
+        """Know what each chain trains: from its assignment or, if that was before, from its row or the chronicle."""
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
             with self._use.records.read() as rows:
                 row = rows.chains.get(chain)
             if row is None:  # rows of chains that are over go after some days
-                self._read_assignments()
+                with self._use.chronicles.holding(self.stream, self.version) as told:
+                    self._chains[chain] = [(stage.study, stage.node) for stage in told.stages(chain)]
             else:
                 self._chains[chain] = [(stage["study"], stage["node"]) for stage in row.assignment["stages"]]
-
-    def _read_assignments(self) -> None:
-        """Those from before we began."""
-        for recorded in takewhile(lambda each: each.version <= self.version, self._use.log.scan(self.stream)):
-            if isinstance(recorded.event, e.ChainAssigned):
-                self._follow_chain(recorded.event)
 
 
 async def server_sent(feed: Feed, use: Services) -> AsyncIterator[bytes]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from pathlib import Path
 from threading import Lock, Thread
 
 from app.events.database import Database, migration_config
@@ -13,6 +15,9 @@ from app.events.records import Records
 PATIENCE_SECONDS = 1.0
 FRESH_SECONDS = 1.0
 """An answer is good for so long, however many ask."""
+
+LEAST_FREE = 2**20
+"""Bytes of a disk. With fewer, neither a fact nor a checkpoint can be written, and the slots wait for room."""
 
 
 class NotReady(Exception):
@@ -72,6 +77,14 @@ def check_writable(records: Records) -> None:
     """Write nothing, as one who could."""
     with records.write() as rows:
         rows.schedulers.forget("")
+
+
+def check_space(path: Path) -> None:
+    """Raises `NotReady` when next to nothing can be added where this file or folder lies, or will."""
+    folder = next(each for each in (path, *path.parents) if each.is_dir())
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE:
+        raise NotReady(f"the disk of {folder} is full: {free / 2**20:.1f} MiB are free")
 
 
 def check_schema(database: Database) -> None:

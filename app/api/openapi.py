@@ -24,6 +24,7 @@ REFUSALS = {
     422: "Something in the request is wrong; `errors` says what, and where.",
     503: "The database cannot be used now.",
 }
+UNCHANGED: Json = {"description": "Nothing has happened since."}
 
 
 def refusals(*statuses: int) -> dict[int | str, Json]:

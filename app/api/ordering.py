@@ -25,11 +25,18 @@ def _key(trial: Json, name: str) -> Any:
     return found["value"] if isinstance(found, dict) else found
 
 
-def columns(trials: Sequence[Json]) -> Json:
-    """The number of trials, and a list for each field that one of them has."""
+def columns(trials: Sequence[Json], digits: int | None = None) -> Json:
+    """The number of trials, and a list for each field that one of them has; numbers with so many digits at most."""
     rows = [flat(trial) for trial in trials]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return {"count": len(rows), "columns": {name: [row.get(name) for row in rows] for name in names}}
+    found = {name: [row.get(name) for row in rows] for name in names}
+    if digits is not None:
+        found = {name: [_shortened(value, digits) for value in column] for name, column in found.items()}
+    return {"count": len(rows), "columns": found}
+
+
+def _shortened(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def flat(item: Mapping[str, Any], prefix: str = "") -> Json:

@@ -6,5 +6,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="the most items on the page")]
+MOST = 1000
+Limit = Annotated[int, Query(ge=1, le=MOST, description="the most items on the page")]
+POSITION = 2**63 - 1
+At = Annotated[
+    int | None,
+    Query(ge=1, le=POSITION, description="as it was after the event at this position, counted from the submission"),
+]
 Cursor = Annotated[str | None, Query(max_length=100, description="the next_cursor of the page before; opaque")]

@@ -67,8 +67,7 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
     ends: dict[NodeId, int] = {}
     for trial in study.trials:
         if trial.state == TrialState.ACTIVE:
-            starts = [plan.nodes[name].start for name in trial.path]
-            for name, end in zip(trial.path, [*starts[1:], trial.steps], strict=True):
+            for name, end in plan.ends(trial):
                 ends[name] = max(end, ends.get(name, 0))
     return sum(max(0, end - plan.nodes[name].trained) for name, end in ends.items())
 

@@ -6,19 +6,23 @@ the submission of their study.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from app.api import ordering, views
+from app.api import ordering, pictures, views
 from app.api import slots as slot_views
+from app.api.answers import Answer, Key
 from app.api.errors import Invalid
 from app.api.feed import Feed
 from app.api.services import ID, Services
 from app.api.writable import writable
+from app.domain import accounting
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import Study
+from app.domain.standing import standing
 from app.events.export import lines
 from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
@@ -47,13 +51,30 @@ def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: 
         yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))
 
 
-def study(use: Services, row: StudyRow, *, with_trials: bool) -> tuple[Json, int]:
+def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = None) -> tuple[Json, int]:
     """The study, and the version of its plan."""
+    if at is not None:
+        return _study_then(use, row, at, with_trials=with_trials)
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, found):
-        shown = views.study(plan, found.id, now=use.clock(), reached=reached, with_trials=with_trials)
-        return shown | {"slots": views.share(row, live)}, plan.version
+        now, moment = use.clock(), (plan.version, *sorted(reached.items()))
+
+        def make() -> Json:
+            return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
+
+        shown = make() if with_trials else use.overviews.get(row.id, moment, make)
+        passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
+        return shown | passing, plan.version
+
+
+def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:
+    """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
+    with use.open_study(row, at) as (plan, found):
+        with use.chronicle(row, plan.version) as told:
+            now = told.times[plan.version - 1]
+        shown = views.study(plan, found.id, now=now, with_trials=with_trials)
+        return shown | {"slots": {"used": len(shown["progress"]["running"]), "due": None}}, plan.version
 
 
 def trials(
@@ -63,10 +84,11 @@ def trials(
     cursor: str | None = None,
     states: Collection[str] = (),
     sort: str = "trial",
+    at: int | None = None,
 ) -> Json:
     """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
     after = number(cursor)
-    with use.open_study(row) as (plan, found):
+    with use.open_study(row, at) as (plan, found):
         if not states and sort == "trial":
             items, total = views.trials(plan, found, after, limit), len(found.trials)
         else:
@@ -75,38 +97,102 @@ def trials(
     return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
 
 
-def columns(use: Services, row: StudyRow) -> Json:
+def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
-    with use.open_study(row) as (plan, found):
-        return ordering.columns(views.trials(plan, found))
+    with use.open_study(row, at) as (plan, found):
+        return ordering.columns(views.trials(plan, found), digits)
 
 
-def trial(use: Services, row: StudyRow, number: int) -> Json:
+def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:
     """One trial with its curve. Raises `Unknown`."""
-    with use.open_study(row) as (plan, found):
+    with use.open_study(row, at) as (plan, found):
         if not 0 <= number < len(found.trials):
             raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
         return views.trial(plan, found.trials[number])
 
 
-def events(use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None) -> Json:
-    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last."""
+def events(
+    use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
+) -> Json:
+    """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
+
+    Those behind position `at` are left out.
+    """
     feed = Feed(use, row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
-    more = str(feed.version - feed.before) if feed.version - before == limit else None
-    return {"items": [views.event(recorded, feed.before) for recorded in items], "next_cursor": more}
+    is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
+    shown = [views.event(recorded, feed.before) for recorded in items]
+    kept = [event for event in shown if at is None or event["position"] <= at]
+    return {"items": kept, "next_cursor": None if is_last else str(feed.version - feed.before)}
 
 
-def plan(use: Services, row: StudyRow) -> Json:
+def plan(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """The search plan that the study is part of."""
-    with use.open_study(row) as (found, _):
+    with use.open_study(row, at) as (found, _):
         return views.plan(found, row.stream)
 
 
-def stage_tree(use: Services, row: StudyRow) -> Json:
+def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """What is left to do for the study."""
-    with use.open_study(row) as (found, study):
+    with use.open_study(row, at) as (found, study):
         return views.stage_tree(found, study)
+
+
+def kept(use: Services, row: StudyRow, key: Key, at: int | None, make: Callable[[], Json]) -> Answer:
+    """The answer of a reading function about the whole study, made once for each moment."""
+    with use.open_study(row) as (plan, _):
+        moment = plan.version if at is None else f"at{at}"
+    return use.answers.get((*key, row.id, at is None), moment, make)
+
+
+def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Json:
+    """The study's part of the plan, by column."""
+    with use.open_study(row, at) as (plan, found):
+        return pictures.tree(plan, found, points)
+
+
+def rungs(use: Services, row: StudyRow, at: int | None = None) -> Json:
+    """The study's rungs with their trials."""
+    with use.open_study(row, at) as (_, found):
+        return pictures.rungs(found)
+
+
+def timeline(use: Services, row: StudyRow, at: int | None = None) -> Json:
+    """What each slot did over time."""
+    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as told:
+        return pictures.timeline(told, found, found.submitted_version - 1, plan.version)
+
+
+def history(use: Services, row: StudyRow, at: int | None = None) -> Json:
+    """What was decided, and how the best result came about."""
+    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as told:
+        return pictures.history(told, found, found.submitted_version - 1, plan.version)
+
+
+def importance(use: Services, row: StudyRow, rung: int | None, at: int | None = None) -> Json:
+    """What the trials' values, or their results at a rung, depend on."""
+    from app.api.importance import importance as weighed
+
+    with use.open_study(row, at) as (plan, found):
+        columns, mode = ordering.columns(views.trials(plan, found))["columns"], found.spec["mode"]
+        values = columns.get("value", []) if rung is None else _values_at(found, rung)
+    return weighed(columns, values, mode)
+
+
+def _values_at(study: Study, number: int) -> list[float | None]:
+    """What each trial had at the rungs of this number."""
+    reached = [rung.values for rung in standing(study).ladder() if rung.number == number]
+    found = {trial: value for values in reached for trial, value in values.items()}
+    return [found.get(trial.number) for trial in study.trials]
+
+
+def schedules(use: Services, row: StudyRow, number: int, points: int) -> Json:
+    """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
+    with use.open_study(row) as (_, found):
+        if not 0 <= number < len(found.trials):
+            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
+        trial = found.trials[number]
+        return pictures.schedules(trial.hp, accounting.horizon(found, trial), points)
 
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Json:
@@ -118,6 +204,16 @@ def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
     found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
     return writable(found.to_json())
+
+
+def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Json:
+    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
+    from app.simulation.what_if import what_if
+
+    with use.open_study(row, at) as (plan, _):
+        version = plan.version
+    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
+    return writable(what_if(events, StudyId(row.id), changes))
 
 
 def log(use: Services, row: StudyRow) -> Iterator[str]:

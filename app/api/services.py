@@ -14,7 +14,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
+from app.api.answers import Answers, Latest
+from app.api.chronicle import Chronicle, Chronicles
+from app.api.errors import Invalid
 from app.api.health import Checks
+from app.api.moments import Moments
 from app.api.tail import Tail
 from app.api.turns import Turns
 from app.domain.errors import Unknown
@@ -75,6 +79,26 @@ class Services:
         return Turns()
 
     @cached_property
+    def moments(self) -> Moments:
+        """Plans as they were."""
+        return Moments(self.log)
+
+    @cached_property
+    def chronicles(self) -> Chronicles:
+        """What happened when."""
+        return Chronicles(self.log)
+
+    @cached_property
+    def overviews(self) -> Latest:
+        """Studies without their trials."""
+        return Latest()
+
+    @cached_property
+    def answers(self) -> Answers:
+        """Large answers that may be asked for again."""
+        return Answers()
+
+    @cached_property
     def store(self) -> ObjectStore:
         """Where checkpoints lie."""
         return open_store(self.checkpoints)
@@ -88,10 +112,30 @@ class Services:
         return row
 
     @contextmanager
-    def open_study(self, row: StudyRow) -> Iterator[tuple[SearchPlan, Study]]:
-        """The study and its plan as of now; nobody changes them within the block."""
-        with self.plans.holding(row.stream) as plan:
-            yield plan, plan.studies[StudyId(row.id)]
+    def open_study(self, row: StudyRow, at: int | None = None) -> Iterator[tuple[SearchPlan, Study]]:
+        """The study and its plan, as of now or of the event at its position `at`; nobody changes them within the block.
+
+        Raises `Invalid` where there is no such event yet.
+        """
+        if at is None:
+            with self.plans.holding(row.stream) as plan:
+                yield plan, plan.studies[StudyId(row.id)]
+        else:
+            with self.moments.holding(row.stream, self._version(row, at)) as plan:
+                yield plan, plan.studies[StudyId(row.id)]
+
+    def _version(self, row: StudyRow, at: int) -> int:
+        with self.open_study(row) as (plan, study):
+            before = study.submitted_version - 1
+            if before + at > plan.version:
+                raise Invalid("at", f"must be the position of an event: the last one is {plan.version - before}")
+            return before + at
+
+    @contextmanager
+    def chronicle(self, row: StudyRow, version: int) -> Iterator[Chronicle]:
+        """What happened when on the study's plan, as far as a version of it."""
+        with self.chronicles.holding(row.stream, version) as found:
+            yield found
 
     def live(self, stream: str) -> Sequence[ChainRecord]:
         """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""

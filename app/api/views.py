@@ -178,11 +178,8 @@ def _state(plan: SearchPlan, trial: Trial, busy: Busy) -> str:
 
 def _on_path(plan: SearchPlan, trial: Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
     """The stages under way in the nodes of a trial, each with the step up to which the trial goes along."""
-    for number, name in enumerate(trial.path):
-        if name in busy:
-            last = number + 1 == len(trial.path)
-            end = trial.steps if last else plan.nodes[trial.path[number + 1]].start
-            yield from ((stage, end) for stage in busy[name])
+    for name, end in plan.ends(trial):
+        yield from ((stage, end) for stage in busy.get(name, ()))
 
 
 def _passes(stage: Stage, end: int) -> bool:

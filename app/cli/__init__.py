@@ -5,14 +5,21 @@ Imports are made inside commands, so that `--help` is quick. Exit codes are in `
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """The `stagetree` command."""
+    from app.cli import streams
     from app.cli.commands import app
     from app.cli.errors import explained
 
+    streams.prepare()
     with explained():
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
 
 
 __all__ = ["main"]

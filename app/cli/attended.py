@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, StackFailed, default_slots, embedded
+from app.embedded.children import private_files
 from app.registry import TrainerFileError
 
 _LOOK_SECONDS = 1.0
@@ -23,13 +25,16 @@ def main(options: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     folder, slots = Path(options["folder"]), options["slots"] or default_slots()
-    (folder / "trainers").mkdir(parents=True, exist_ok=True)
     try:
+        with private_files():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "trainers").mkdir(exist_ok=True)
         with embedded(Embedded(folder, slots, options["trainers"]), await_slots=True) as stack:
             _say(url=stack.url, slots=slots)
-            while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
-                stack.check()
-    except (StackFailed, TrainerFileError) as problem:
+            with study_sinks(stack.url, folder / "sinks"):
+                while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+                    stack.check()
+    except (OSError, StackFailed, TrainerFileError) as problem:
         _say(error=str(problem))
         return 1
     return 0

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, StudyFile, Trainers
 from app.cli.output import Format, print_json
+from app.embedded.commands import PYTHON, home_first
+
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 WAYS = {
@@ -23,11 +28,18 @@ WAYS = {
     "watched": "evaluated after each step",
 }
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=2, help="How many steps to train, in each way.")]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda:0; by default as slots do."),
+]
 
 
 def check(
-    study: StudyFile, trainers: Trainers = None, steps: Steps = 4, device: Device = "cpu", output: Output = Format.table
+    study: StudyFile,
+    trainers: Trainers = None,
+    steps: Steps = 4,
+    device: Device = None,
+    output: Output = Format.table,
 ) -> None:
     """Is the trainer exact? Train it whole, with a break, with evaluations and in a used object, and compare.
 
@@ -35,29 +47,18 @@ def check(
     Example:  stagetree check study.yaml --steps 6
     """
     from app.cli import stacks
+    from app.embedded.machine import default_device
     from app.registry import Catalogue
     from app.settings import settings
     from stagetree.spec import StudySpec
 
     spec = StudySpec.from_file(study, settings().limits)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
-    source = Catalogue(files).find(spec.trainer)
-    if source is None:
-        fail(f"trainer {spec.trainer!r} is in no file here: name its file with --trainers FILE.py", USAGE)
-    job = {
-        "file": source.path,
-        "name": spec.trainer,
-        "args": {**spec.trainer_args, **spec.runtime_args},
-        "seed": spec.seed,
-        "hp": _first_configuration(spec),
-        "steps": steps,
-        "broken": steps // 2,
-        "device": device,
-        "threads": settings().threads if device == "cpu" else 1,
-        "determinism": spec.determinism,
-    }
-    report = _report(job)
+    job = job_of(spec, Catalogue(files).describe()[spec.trainer].path, device or default_device())
+    if job is None:
+        fail("the study names no hyper-parameters to check with: give it a space", USAGE)
+    report = _report({**job, "steps": steps, "broken": steps // 2})
     if output is Format.json:
         print_json(report)
     else:
@@ -70,14 +71,13 @@ def lines(report: Json) -> list[str]:
     """A report as text."""
     if report["failed"]:
         return ["The trainer failed:", report["failed"]]
-    found = [
-        f"a step            {_seconds(report['step_seconds'])} (the first: {_seconds(report['first_step_seconds'])})"
-    ]
-    found += [f"an evaluation     {_seconds(report['evaluate_seconds'])}"]
+    step, first = (seconds_of(report[name]) for name in ("step_seconds", "first_step_seconds"))
+    found = [f"a step            {step} (the first: {first})"]
+    found += [f"an evaluation     {seconds_of(report['evaluate_seconds'])}"]
     size = report["checkpoint_bytes"] / 2**20
     found += [
-        f"a checkpoint      {size:.2f} MiB, copied in {_seconds(report['save_seconds'])}, "
-        f"loaded in {_seconds(report['load_seconds'])}"
+        f"a checkpoint      {size:.2f} MiB, copied in {seconds_of(report['save_seconds'])}, "
+        f"loaded in {seconds_of(report['load_seconds'])}"
     ]
     found += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
     for way, words in WAYS.items():
@@ -86,26 +86,55 @@ def lines(report: Json) -> list[str]:
     return found
 
 
-def _first_configuration(spec: Any) -> Json:
-    """The hyper-parameters of a study's first trial."""
-    first = next(iter(spec.configurations()), None)
-    if first is None and spec.space is None:
-        fail("the study names no hyper-parameters to check with: give it a space", USAGE)
-    first = first or spec.search_space.sample(spec.seed, 0)
-    return {name: sequence.to_json() for name, sequence in first.items()}
+def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
+    """What `stagetree.runtime.check` is asked, but for the steps; None where the study has no configuration yet."""
+    from app.settings import settings
+
+    hp = _configuration(spec)
+    return hp and {
+        "file": file,
+        "name": spec.trainer,
+        "args": {**spec.trainer_args, **spec.runtime_args},
+        "seed": spec.seed,
+        "hp": hp,
+        "device": device,
+        "threads": settings().threads if device == "cpu" else 1,
+        "determinism": spec.determinism,
+    }
+
+
+def check_command(result: Path) -> list[str]:
+    """The command that checks a job on stdin, and writes its report there."""
+    return [*PYTHON, "stagetree.runtime.check", str(result)]
+
+
+def check_environment(folder: Path) -> dict[str, str]:
+    """Its environment: temporary files are made in the folder."""
+    path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)}
+
+
+def _configuration(spec: StudySpec) -> Json | None:
+    """Hyper-parameters that a trial of the study may have; None where nothing tells of any yet."""
+    if spec.space is None:
+        chosen = next(spec.configurations(), None)
+    else:
+        chosen = spec.first[0] if spec.first else spec.search_space.sample(spec.seed, 0)
+    return chosen and {name: sequence.to_json() for name, sequence in chosen.items()}
 
 
 def _report(job: Json) -> Json:
     """What the check found, in a process of its own; what the trainer prints goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
-        command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(result)]
-        done = subprocess.run(command, input=json.dumps(job), text=True, stdout=sys.stderr, check=False)
+        how: Json = {"env": check_environment(Path(folder)), "stdout": sys.stderr, "text": True, "check": False}
+        done = subprocess.run(check_command(result), input=json.dumps(job), **how)
         if done.returncode or not result.exists():
             fail(f"the check ended with exit code {done.returncode}", FAILED)
         report: Json = json.loads(result.read_text())
         return report
 
 
-def _seconds(seconds: float) -> str:
+def seconds_of(seconds: float) -> str:
+    """A time as one reads it."""
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

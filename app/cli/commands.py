@@ -79,6 +79,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         history.events,
         history.replay,
         history.export,
+        history.report,
         exporting.weights,
     ),
     "Change studies": (
@@ -89,7 +90,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         deleting.delete,
         striking.strike,
     ),
-    "Run a cluster": (serving.api, serving.worker),
+    "Run a cluster": (serving.api, serving.worker, serving.workers, serving.sinks),
     "Look at the installation": (
         looking.slots,
         looking.trainers,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -40,7 +39,7 @@ def debug(
     with stacks.reading(server, dir) as service:
         name = study_id(service.client, id)
         trial, plan = service.client.trial(name, number), service.client.plan(name)
-    source = Catalogue(stacks.trainer_files(trainers or [], beside=Path("study.yaml"))).find(plan["trainer"])
+    source = Catalogue(stacks.trainer_files(trainers or [])).find(plan["trainer"])
     if source is None:
         fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
     if source.version != plan["trainer_version"]:

@@ -12,6 +12,7 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId
 from app.cli.output import Format, print_json
+from app.cli.text import memory, plural
 
 if TYPE_CHECKING:
     from app.domain.search_plan import KeptAt
@@ -25,7 +26,6 @@ Budget = Annotated[
     str | None,
     typer.Option("--budget", metavar="SIZE", help="Keep at most this: 20GiB; else STAGETREE_CHECKPOINT_BUDGET."),
 ]
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def delete(
@@ -115,11 +115,11 @@ def _show(chosen: Chosen, kept: int) -> None:
     for plan, going in chosen.items():
         print(f"{plan}  {_counted(going)}")
     everything = [each for going in chosen.values() for each in going]
-    print(f"{_counted(everything)} may go; all that are kept take {shown(kept)}")
+    print(f"{_counted(everything)} may go; all that are kept take {memory(kept)}")
 
 
 def _counted(going: Sequence[KeptAt]) -> str:
-    return f"{len(going)} checkpoints, {shown(sum(each.checkpoint.size for each in going))}"
+    return f"{plural(len(going), 'checkpoint')}, {memory(sum(each.checkpoint.size for each in going))}"
 
 
 def _document(chosen: Chosen, kept: int, *, is_deleted: bool) -> dict[str, Any]:
@@ -144,12 +144,3 @@ def _ask(question: str, yes: bool) -> None:
         fail("nobody is here to be asked: say --yes", USAGE)
     if not typer.confirm(question, err=True):
         fail("nothing was deleted")
-
-
-def shown(size: float) -> str:
-    """A number of bytes, for people."""
-    for unit in UNITS:
-        if size < 1024 or unit == UNITS[-1]:
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from app.cli.streams import let_go_of_stdout
 from app.cli.text import harmless, without_secrets
 
 DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 3, 4, 69, 124, 130
+
+
+SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"
+NEEDED = {
+    **dict.fromkeys(("alembic", "celery", "fastapi", "fsspec", "kombu", "redis", "s3fs"), SERVER),
+    **dict.fromkeys(("sqlalchemy", "sqlmodel", "starlette", "uvicorn"), SERVER),
+    **dict.fromkeys(("safetensors", "torch"), "'stagetree[all]'"),
+}
+"""What to install for modules that do not come with the package alone."""
 
 
 @contextmanager
@@ -19,10 +29,18 @@ def explained() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (needed := NEEDED.get((error.name or "").partition(".")[0])) is None:
+            raise
+        fail(f"{error.name} is not installed, which this needs: pip install {needed}")
     except Exception as error:
         code = _code(error)
         if code is None:
             raise
+        if isinstance(error, OSError):
+            let_go_of_stdout()
+        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
+            sys.exit(code)
         fail(_sentence(error), code)
 
 
@@ -35,8 +53,10 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
 
 def _sentence(error: Exception) -> str:
     """What to say: of a server's refusal its sentence, or what is wrong at which field, and never the HTTP title."""
-    from stagetree.client import ProblemError
+    from stagetree.errors import ProblemError
 
+    if isinstance(error, OSError) and error.strerror:
+        return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
     if not isinstance(error, ProblemError):
         return str(error)
     fields = [": ".join(filter(None, (each.get("field"), each.get("problem")))) for each in error.errors]
@@ -46,6 +66,7 @@ def _sentence(error: Exception) -> str:
 CODES = {
     "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
+    "app.settings.SettingsError": USAGE,
     "app.events.export.NotALog": USAGE,
     "app.api.errors.Invalid": USAGE,
     "app.api.health.NotReady": FAILED,
@@ -61,6 +82,7 @@ CODES = {
     "stagetree.errors.Invalid": USAGE,
     "stagetree.errors.Unreachable": UNREACHABLE,
     "stagetree.errors.StagetreeError": FAILED,
+    "builtins.OSError": FAILED,
 }
 """By name: an error whose module was never imported cannot be there, and that module may not be installed."""
 

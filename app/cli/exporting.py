@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, fail
-from app.cli.options import Store, StudyId
+from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.options import Server, Store, StudyId
 from app.cli.store import DATABASE, DEFAULT, is_store
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
@@ -27,14 +27,39 @@ def weights(
     step: Step = None,
     output: Into = Path(),
     whole: Whole = False,
+    server: Server = None,
     dir: Store = None,
 ) -> None:
-    """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server.
+    """Write the weights of a trial to a safetensors file, with the model's own names. Needs no server, but takes one.
 
     \b
     Example:  stagetree weights last -o best
     """
-    from app.api.kept import kept_state, parts
+    from app.cli.finding import server_url
+
+    if server and dir:
+        fail("--server and --dir name two places: give one of them", USAGE)
+    try:
+        if url := None if dir else server_url(server):
+            _from_server(url, id, trial, step, output, whole)
+        else:
+            _from_store(id, trial, step, output, whole, dir)
+    except OSError as error:
+        fail(f"{error.filename or output} cannot be written: {error.strerror}")
+
+
+def _from_server(url: str, id: str, trial: int | None, step: int | None, output: Path, whole: bool) -> None:
+    from app.cli.documents import Documents
+    from app.cli.finding import study_id
+    from stagetree.client import Client
+
+    with Client(url) as client:
+        study = study_id(Documents(client), id)
+        print(client.checkpoint(study, output, trial=trial, step=step, holds="state" if whole else "weights"))
+
+
+def _from_store(id: str, trial: int | None, step: int | None, output: Path, whole: bool, dir: Path | None) -> None:
+    from app.api.checkpoints import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
     from app.events.database import Database
@@ -54,19 +79,23 @@ def weights(
             found = kept_state(plan, plan.studies[ids.StudyId(name)], trial, step)
     finally:
         records.close()
-    path = output / f"{name}-{found.file_name}"
+    path = output / f"{name}-{found.file_name(whole=whole)}"
     _write(path, parts(open_store(root), found.checkpoint, whole=whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
     print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
 
 
 def _write(path: Path, parts: Iterator[memoryview]) -> None:
-    """What is wrong with a checkpoint is known before anything is written."""
-    first = next(parts)
+    """The file has its name only once it is whole. What is wrong with a checkpoint is known before it is begun."""
+    first, partial = next(parts), path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        for part in chain([first], parts):
-            file.write(part)
+    try:
+        with partial.open("wb") as file:
+            for part in chain([first], parts):
+                file.write(part)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _study(meant: str, folder: Path | None) -> str:

@@ -82,6 +82,31 @@ def _value(value: Any) -> str:
     return "(" + ", ".join(f"{name} {_value(inner)}" for name, inner in value.items()) + ")"
 
 
+def report(
+    id: StudyId,
+    into: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The file; by default the study's id, here.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Write a study as one HTML file: the page with all its views, to look at without a server or a network.
+
+    \b
+    Example:  stagetree report last
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.reading(server, dir) as service:
+        name = study_id(service.client, id)
+        text = service.client.report(name)
+    path = into or Path(f"{name}.html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(path)
+
+
 def replay(
     id: StudyId,
     at: Annotated[

@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.text import FINAL, at_rungs, duration, fraction, number, one_line, plural, short_sequence
+from app.cli.text import at_rungs, fraction, number, one_line, plural, short_sequence
+from stagetree.text import FINAL, duration
 
 Json = dict[str, Any]
 NARROW = 60
@@ -93,6 +94,8 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
         yield "best", _best(study)
     if study["progress"]["last"]:
         yield "last", Text(decision(study["progress"]["last"]))
+    if study["waits"]:
+        yield "waits", Text(one_line(study["waits"]), "bold red", no_wrap=False, overflow="fold")
     if study["ending"]:
         yield "ended", Text(one_line(study["ending"]))
     if study["error"]:

@@ -206,7 +206,6 @@ def trainers(
     \b
     Example:  stagetree trainers --trainers trainer.py
     """
-    from pathlib import Path
 
     from app.cli import stacks
     from app.cli.finding import server_url
@@ -216,7 +215,7 @@ def trainers(
         with stacks.server(url) as service:
             found = service.client.trainers()
     else:
-        known = describe(stacks.trainer_files(files or [], beside=Path("study.yaml")))
+        known = describe(stacks.trainer_files(files or []))
         found = [{"name": name, "version": version} for name, version in sorted(known.items())]
     print_list(found, output, ("trainer", "version"), [(each["name"], each["version"][:12]) for each in found])
 

@@ -9,6 +9,9 @@ import typer
 
 from app.cli.output import Format, ListFormat
 
+MOST_SLOTS = 256
+"""Of one machine: each is a process of some hundred megabytes."""
+
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The study file; - reads it from stdin.")]
 StudyId = Annotated[
     str, typer.Argument(metavar="ID", help="The study: its id, the beginning of it, its name, or `last`.")
@@ -24,7 +27,8 @@ Store = Annotated[
     typer.Option("--dir", metavar="FOLDER", help="Read this store, without a server; by default .stagetree here."),
 ]
 Slots = Annotated[
-    int | None, typer.Option("--slots", metavar="N", min=1, help="Slots; by default the GPUs, else the CPU cores.")
+    int | None,
+    typer.Option("--slots", metavar="N", min=1, max=MOST_SLOTS, help="Slots; by default the GPUs, else the CPU cores."),
 ]
 Trainers = Annotated[
     list[str] | None,

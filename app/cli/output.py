@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from app.cli.streams import is_unicode
 from app.cli.text import one_line
 
 Json = dict[str, Any]
@@ -33,7 +34,7 @@ class ListFormat(StrEnum):
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout, with nothing in it that a terminal would act on."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=not is_unicode())
     sys.stdout.write(re.sub("[\x7f-\x9f\ud800-\udfff]", lambda found: f"\\u{ord(found.group()):04x}", text) + "\n")
 
 

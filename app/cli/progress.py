@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from app.cli.text import FINAL, duration, number, one_line, trials_done
+from app.cli.standstill import Standstill
+from app.cli.text import number, one_line, trials_done
+from stagetree.text import FINAL, duration
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents
@@ -63,10 +65,11 @@ def follow(client: Documents | Store, study: str, show: Show, check: Callable[[]
 
 
 def _looks(client: Documents | Store, study: str, check: Callable[[], None]) -> Iterator[Json]:
-    """The study as it stands, again and again, until it is over."""
+    """The study as it stands, again and again, until it is over; `waits` says why it stands still, if it does."""
+    standstill = Standstill(client)
     while True:
         found = _look(client, study, check)
-        yield found
+        yield found | {"waits": "" if found["state"] in FINAL else standstill.reason(found)}
         if found["state"] in FINAL:
             return
         check()
@@ -98,8 +101,11 @@ def _pause(left: float | None) -> float:
 
 def lines(looks: Iterator[Json]) -> None:
     """A line when the study stands otherwise than before, and not too often."""
-    said, said_at, began = "", -math.inf, time.monotonic()
+    said, waits, said_at, began = "", "", -math.inf, time.monotonic()
     for study in looks:
+        if study["waits"] not in ("", waits):
+            print(f"{study['study']} stands still: {one_line(study['waits'])}", file=sys.stderr, flush=True)
+        waits = study["waits"]
         if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
             continue  # its tuner has asked for nothing yet
         line, now = headline(study), time.monotonic()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from app.cli.output import print_table
-from app.cli.text import duration, harmless, one_line, plural, short_hp
+from app.cli.text import harmless, one_line, plural, short_hp
+from stagetree.text import duration
 
 Json = dict[str, Any]
 BEST = 5

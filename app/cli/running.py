@@ -46,6 +46,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the short check of the trainer.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
@@ -58,6 +59,7 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
+    from app.cli.short_check import check_first
     from app.embedded import default_slots
     from app.settings import settings
 
@@ -79,12 +81,18 @@ def run(
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
             finish(service, _run(service, spec.to_json(), show), output)
-    files = stacks.trainer_files(trainers or [], beside=study)
+    files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
     slots = slots or default_slots()
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
-    with stacks.own_stack(slots, stacks.folder(dir, discard), files) as service:
+    store = stacks.folder(dir, discard)
+    with (
+        check_first(not (no_check or quiet), spec, files, store) as found,
+        stacks.own_stack(slots, store, files) as service,
+    ):
+        if line := found():
+            print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
         code = print_study(service, result, output)
     if not quiet:
@@ -94,9 +102,12 @@ def run(
 
 def _print_advice(spec: StudySpec) -> None:
     """What would let its trials share more, before anything is trained."""
-    from app.simulation.preview import count_steps
     from stagetree.advice import advice
 
+    try:
+        from app.simulation.preview import count_steps
+    except ModuleNotFoundError:
+        return  # the package alone simulates nothing, and the server does not need this
     deadline = time.monotonic() + COUNTING_SECONDS
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
@@ -160,7 +171,10 @@ def up(
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
-        print(f"The API is described at {url}/docs. Ctrl-C ends everything; nothing is lost.", flush=True)
+        if service.url_for_others:
+            print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")
+        print(f"Open {url} in a browser to watch; the API is described at {url}/docs.")
+        print("Ctrl-C ends everything; nothing is lost.", flush=True)
         try:
             while True:
                 service.check()
@@ -251,7 +265,17 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    return until_end(service, _unfinished(service, spec) or service.client.submit(spec)["study"], show)
+    from app.cli.progress import Show
+
+    study = _unfinished(service, spec) or service.client.submit(spec)["study"]
+    if show is not Show.quiet:
+        print(f"In a browser: {without_secrets(page(service.client.url, study))}", file=sys.stderr)
+    return until_end(service, study, show)
+
+
+def page(url: str, study: str) -> str:
+    """Where the page shows a study."""
+    return f"{url.rstrip('/')}/#/studies/{study}"
 
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:

@@ -19,9 +19,7 @@ def sinking(addresses: Sequence[str], study: str, server: str | None, dir: Path 
     At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
     where they are: they go on from there the next time. Raises `SinkError`.
     """
-    from stagetree.sinks import open_sink
-
-    following = Following([open_sink(address) for address in addresses], study, server, dir)
+    following = Following([_opened(address) for address in addresses], study, server, dir)
     if not addresses:
         yield following.check
         return
@@ -29,6 +27,16 @@ def sinking(addresses: Sequence[str], study: str, server: str | None, dir: Path 
     yield following.check
     following.join()
     following.check()
+
+
+def _opened(address: str) -> Sink:
+    """The sink of an option. Raises `SinkError`."""
+    from stagetree.sinks import SinkError, open_sink
+
+    try:
+        return open_sink(address)
+    except SinkError as error:
+        raise SinkError(f"--to: {error}") from None
 
 
 class Following(threading.Thread):

@@ -22,7 +22,7 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
 
     Raises `SpecError`.
     """
-    from app.simulation.what_if import changed
+    from app.simulation.changing import changed
     from stagetree.spec import SpecError, StudySpec
     from stagetree.spec.file import read
 

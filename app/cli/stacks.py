@@ -17,13 +17,14 @@ from app.cli.errors import USAGE, fail
 from app.cli.finding import reading as place_to_read
 from app.cli.finding import server_url
 from app.cli.store import DEFAULT, Store
+from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, embedded
 from app.registry import describe
-from stagetree.client import Client
+from stagetree.client import Client, ProblemError
 from stagetree.sequences import did_you_mean
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
+HERE = Path()
 
 Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 
@@ -32,13 +33,15 @@ Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
-    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack.
+    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
+    `url_for_others` where other machines reach it, if they do.
     """
 
     client: Asked
     check: Callable[[], None]
     folder: Path | None = None
     place: str = ""
+    url_for_others: str | None = None
 
 
 @contextmanager
@@ -73,16 +76,17 @@ def own_stack(
     port: int = 0,
     await_slots: bool = False,
 ) -> Iterator[Service[Documents]]:
-    """An embedded stack. A temporary folder is removed when all went well, and named when not."""
+    """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
         stack = Embedded(where, slots, trainers, port, host)
-        with _ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
+        with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
-            yield Service(Documents(client), stack.check, stack.folder)
-    except BaseException:
-        if began:
+            with study_sinks(stack.url, stack.folder / "sinks"):
+                yield Service(Documents(client), stack.check, stack.folder, url_for_others=stack.url_for_others)
+    except BaseException as error:
+        if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT else f" with --dir {where}"
             print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
         elif folder is None:
@@ -93,7 +97,7 @@ def own_stack(
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
+def ended_in_order() -> Iterator[None]:
     """`kill`, or a terminal that is closed, ends the block like an exception, so that nothing is left behind."""
 
     def end(number: int, _: object) -> NoReturn:
@@ -107,14 +111,13 @@ def _ended_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def trainer_files(given: Sequence[str], beside: Path | None = None) -> list[str]:
-    """The files to register: those given, `trainer.py` beside the study file, and the examples of this checkout.
+def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
+    """The files to register: those given, the `trainer.py` of a folder, and the examples of this checkout.
 
     A file that nobody named is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
     files, names = list(given), set(describe(given))
-    implied = [beside.parent / "trainer.py"] if beside else []
-    for path in [*implied, *sorted(EXAMPLES.glob("*/trainer.py"))]:
+    for path in [folder / "trainer.py", *sorted(EXAMPLES.glob("*/trainer.py"))]:
         if path.exists() and not names & (found := describe([str(path)])).keys():
             files.append(str(path))
             names |= found.keys()

@@ -16,6 +16,8 @@ from app.cli.errors import FAILED, NOT_FOUND, fail
 
 if TYPE_CHECKING:
     from app.api.services import Services
+    from app.events.log import StoredEvent
+    from app.events.transact import Decide
 
 Json = dict[str, Any]
 DEFAULT = Path(".stagetree")
@@ -51,6 +53,9 @@ class Store:
             fail(
                 f"nobody is at work in {self.folder}: `stagetree run` with the same study file goes on with it", FAILED
             )
+
+    def ready(self) -> None:
+        """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""
 
     def studies(self, *, limit: int = PAGE) -> Iterator[Json]:
         from app.api import reading
@@ -111,6 +116,11 @@ class Store:
 
         return "".join(reading.log(self._use, self._use.find(study)))
 
+    def report(self, study: str) -> str:
+        from app.api.report import report
+
+        return report(self._use, self._use.find(study))
+
     def slots(self) -> list[Json]:
         from app.api import reading
 
@@ -129,8 +139,13 @@ class Store:
 
     def delete(self, study: str) -> None:
         from app.api.deleting import delete_study
+        from app.events.transact import Write, transact
 
-        delete_study(self._use, self._use.find(study))
+        def write(stream: str, decide: Decide) -> list[StoredEvent]:
+            return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
+
+        use = self._use
+        delete_study(use, use.find(study), write)
 
 
 def _is_held(lock: Path) -> bool:
@@ -149,7 +164,7 @@ def size(folder: Path) -> int:
 
 
 def _services(folder: Path) -> Services:
-    from app.api.health import Checks, check_schema
+    from app.api.health import Checks, NotReady, check_schema
     from app.api.services import Services
     from app.events.database import Database
     from app.events.plans import Plans
@@ -158,7 +173,10 @@ def _services(folder: Path) -> Services:
     from app.settings import settings
 
     database = Database(f"sqlite:///{folder.resolve() / DATABASE}")
-    check_schema(database)
+    try:
+        check_schema(database)
+    except NotReady as problem:
+        fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
     records = SqlRecords(database)
     return Services(
         records=records,

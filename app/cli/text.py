@@ -6,8 +6,6 @@ import re
 from typing import Any
 
 Json = dict[str, Any]
-FINAL = ("completed", "failed", "cancelled")
-"""The states of a study that is over."""
 
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
@@ -82,13 +80,6 @@ def short(value: Any) -> str:
 def number(value: float) -> str:
     """A metric, in six digits."""
     return f"{value:.6g}"
-
-
-def duration(seconds: float) -> str:
-    """3:05 or 2:03:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def memory(size: float) -> str:

@@ -20,7 +20,6 @@ Saved is stopped_early + shared + known. Everything is a function of the folded 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
@@ -75,9 +74,7 @@ def horizon(study: Study, trial: Trial) -> int:
 
 def trained_steps(plan: SearchPlan, trial: Trial) -> int:
     """The steps of the trial, of those it was asked for, that are trained: by whomever, and for whomever."""
-    starts = [plan.nodes[name].start for name in trial.path]
-    ends = [end for _, end in pairwise([*starts, trial.steps])]
-    return sum(_trained(plan, name, end) for name, end in zip(trial.path, ends, strict=True))
+    return sum(_trained(plan, name, end) for name, end in plan.ends(trial))
 
 
 def _trained(plan: SearchPlan, name: NodeId, end: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,6 +65,21 @@ class Trials:
                 "give the study another seed or other trainer_args, and it has a plan of its own"
             )
         return way
+
+
+def until_answered(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Event]:
+    """What a study asks for, up to a trial whose result is there already: the rest may not be wanted after that."""
+    for event in events:
+        yield event
+        if isinstance(event, e.TrialAdded | e.TrialExtended) and _is_answered(plan, event):
+            return
+
+
+def _is_answered(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> bool:
+    """Whether what is asked for is known. A trial that was asked for just before passes new nodes."""
+    known = plan.studies[event.study].trials[event.trial : event.trial + 1]
+    way = [*(trial.path[-1] for trial in known), *(event.path or ())]
+    return bool(way) and way[-1] in plan.nodes and event.steps in plan.nodes[way[-1]].metrics
 
 
 @contextmanager

@@ -45,9 +45,8 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
             continue
         for trial in study.trials:
             goes_on = trial.state in (TrialState.ACTIVE, TrialState.COMPLETED)
-            is_extra = (
-                trial.steps >= step and step not in trial.requested_steps
-            )  # for what it was asked, it waits in any case
+            # for what it was asked, it waits in any case
+            is_extra = trial.steps >= step and step not in trial.requested_steps
             if goes_on and is_extra and plan.node_of(trial, step) is node:
                 study.active += trial.state != TrialState.ACTIVE
                 trial.state = TrialState.ACTIVE

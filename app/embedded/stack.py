@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from app.embedded.children import PRIVATE, end_with_parent, private_files
+from app.embedded import address
+from app.embedded.children import PRIVATE, end_with_parent, private_files, undisturbed
 from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
 from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
@@ -30,7 +31,7 @@ BUDGET = "20GiB"
 
 @dataclass
 class Embedded:
-    """A running stack. `url` is where its API answers, `folder` where its log and checkpoints are."""
+    """A running stack. `folder` is where its log and checkpoints are."""
 
     folder: Path
     slots: int
@@ -44,7 +45,13 @@ class Embedded:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        """Where this machine reaches it."""
+        return address.url(self.host, self.port)
+
+    @property
+    def url_for_others(self) -> str | None:
+        """Where other machines reach it; None where they do not."""
+        return address.url_for_others(self.host, self.port)
 
     def start(self, *, await_slots: bool = False) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
@@ -53,7 +60,7 @@ class Embedded:
         """
         with private_files():
             self._prepare_folder()
-        self.port = self._free_port()
+        self.port = address.free_port(self.host, self.port)
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
             with private_files():
@@ -64,9 +71,18 @@ class Embedded:
             raise
 
     def stop(self) -> None:
-        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint."""
-        if self._has_work():
-            self._let_slots_save()
+        """End every process. What is on record stays; a stage under way is trained again from its last checkpoint.
+
+        Whoever interrupts it does not wait for what the slots would save.
+        """
+        try:
+            if self._has_work():
+                self._let_slots_save()
+        finally:
+            with undisturbed():
+                self._end()
+
+    def _end(self) -> None:
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -115,16 +131,6 @@ class Embedded:
         except BlockingIOError:
             text = f"another stagetree is at work in {self.folder}; wait for it, or choose another folder with --dir"
             raise StackFailed(text) from None
-
-    def _free_port(self) -> int:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self.host, self.port))
-            except OSError as error:
-                text = f"port {self.port} of {self.host} cannot be used ({error.strerror}); choose another with --port"
-                raise StackFailed(text) from None
-            return int(probe.getsockname()[1])
 
     def _spawn_all(self) -> None:
         commands = self.commands()
@@ -182,7 +188,7 @@ class Embedded:
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""
-        from app.events.database import Database, DatabaseUnavailable
+        from app.events.database import Database, DatabaseUnavailable, NewerSchema
         from app.events.records import SqlRecords
 
         database = Database(self.environment()["STAGETREE_DATABASE_URL"])
@@ -190,7 +196,7 @@ class Embedded:
             database.create()
             with SqlRecords(database).write() as rows:
                 rows.slots.forget_all()
-        except DatabaseUnavailable as problem:
+        except (DatabaseUnavailable, NewerSchema) as problem:
             raise StackFailed(str(problem)) from None
         finally:
             database.dispose()

@@ -26,6 +26,10 @@ class DatabaseUnavailable(Away):
     """The database cannot be reached or cannot be written; the message says which one and why, in one sentence."""
 
 
+class NewerSchema(Exception):
+    """The database was brought up to date by a stagetree newer than this one; the message says so in one sentence."""
+
+
 class Database:
     """An engine and its two kinds of transaction. Safe to share between threads; opens nothing until it is used.
 
@@ -55,8 +59,11 @@ class Database:
         return self._transaction(self.engine)
 
     def create(self) -> None:
-        """Bring the schema up to date. May run in many processes at once. Raises `DatabaseUnavailable`."""
-        from alembic import command  # slow to import, and needed once
+        """Bring the schema up to date. May run in many processes at once.
+
+        Raises `DatabaseUnavailable` and `NewerSchema`.
+        """
+        from alembic import command, util  # slow to import, and needed once
 
         is_file = self.engine.dialect.name == "sqlite"
         engine = self._writer if is_file else connections.postgresql(self.url, MIGRATION_SECONDS)
@@ -68,6 +75,9 @@ class Database:
         except SQLAlchemyError as error:
             self._explain(error)
             raise
+        except util.CommandError as error:
+            place = shown(self.url.render_as_string(hide_password=False))
+            raise NewerSchema(f"The database {place} is of a newer stagetree than this one: {error}.") from error
         finally:
             engine.dispose()
 

@@ -124,7 +124,7 @@ def claims(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, Claim]:
         for study in [frontier.plan.studies[name] for name in competitors([frontier])]:
             could = sum(1 for _ in islice(frontier.heads(study.id), slots)) if study.is_running else 0
             demand = min(slots, running[study.id] + could)
-            found[study.id] = Claim(demand, weight_of(study), cap_of(study), priority_of(study))
+            found[study.id] = Claim(demand, study.weight, cap_of(study), study.priority)
     return found
 
 
@@ -143,13 +143,5 @@ def payer(chain: Chain) -> StudyId:
     return chain.stages[min(chain.index, len(chain.stages) - 1)].study
 
 
-def priority_of(study: Study) -> float:
-    return float(study.spec.get("priority", 1))
-
-
-def weight_of(study: Study) -> float:
-    return float(study.spec.get("weight", 1))
-
-
 def cap_of(study: Study) -> float:
-    return float(study.spec.get("max_slots") or inf)
+    return inf if study.max_slots is None else study.max_slots

@@ -34,7 +34,7 @@ def lead_trial(plan: SearchPlan, span: Span) -> TrialKey:
     """
     waiting = list(_waiting_below(plan, plan.nodes[span.node], span.end))
     waiting = [key for key in waiting if key[0] == span.study] or waiting
-    return min(waiting, key=lambda key: (-float(plan.studies[key[0]].spec.get("priority", 1)), key))
+    return min(waiting, key=lambda key: (-plan.studies[key[0]].priority, key))
 
 
 def _waiting_below(plan: SearchPlan, node: Node, step: int) -> Iterable[TrialKey]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
-from app.scheduling.balance import EVEN, Balance, cap_of, priority_of, slots_used, weight_of
+from app.scheduling.balance import EVEN, Balance, cap_of, slots_used
 from app.scheduling.frontier import Frontier
 from app.scheduling.policy import NOTHING, Choice, PassedOver
 
@@ -35,5 +35,5 @@ def turn(study: Study, running: int, balance: Balance) -> Turn:
 
     Where nothing was reckoned yet, the one that has least for its weight.
     """
-    lacks = balance.need(study.id, running) if balance.due else -(running + 1) / weight_of(study)
-    return (-priority_of(study), -lacks, study.submitted_at, study.id)
+    lacks = balance.need(study.id, running) if balance.due else -(running + 1) / study.weight
+    return (-study.priority, -lacks, study.submitted_at, study.id)

@@ -56,12 +56,13 @@ class Frontier:
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
         self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before
-        self.affected: set[ChainId] = set()  # chains whose nodes were looked at again; whoever tells them empties it
+        self.affected: set[ChainId] = set()  # chains of which something has changed; whoever tells them empties it
+        self.late_branches: dict[ChainId, set[int]] = {}  # steps inside their stages, unknown when they began
 
     @property
     def is_behind(self) -> bool:
         """Whether something was folded into the plan that was not taken in yet."""
-        return bool(self.plan.touched or self._pending)
+        return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
     def set_progress(self, chain: ChainId, progress: Progress) -> None:
         """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
@@ -87,12 +88,16 @@ class Frontier:
             del self.progress[chain]
         for chain in self.in_flight.keys() - self.plan.chains.keys():
             self.set_in_flight(chain, frozenset())
+        for chain in self.late_branches.keys() - self.plan.chains.keys():
+            del self.late_branches[chain]
         new = islice(reversed(self.plan.nodes), len(self.plan.nodes) - len(self._nodes))
         self._nodes += reversed(list(new))
         if self._costs.refit(self.plan):
             self._outdated = len(self._nodes)
         self._revise_estimates()
         self._take_in_events()
+        for name, steps in self.upcoming.read_on().items():
+            self._add_late_branches(name, steps)
 
     def _revise_estimates(self) -> None:
         """Of some nodes; children come first, so that a node is seldom looked at twice."""
@@ -117,6 +122,14 @@ class Frontier:
             if parent is not None and parent not in self._pending:
                 self._pending.add(parent)
                 heapq.heappush(queue, (-self.plan.nodes[parent].start, parent))
+
+    def _add_late_branches(self, name: NodeId, steps: set[int]) -> None:
+        """Trials would branch off a node there, as is known by now: chains that come by are to keep the state."""
+        node = self.plan.nodes.get(name)
+        for (chain, _), (start, end) in node.running.items() if node else ():
+            if late := steps.intersection(self.upcoming.inside(name, start, end)):
+                self.late_branches.setdefault(chain, set()).update(late)
+                self.affected.add(chain)
 
     # ------------------------------------------------------------------------------------------- what can be done
 
@@ -200,7 +213,7 @@ class Frontier:
 
     def _ranked(self, study: StudyId, urgency: Urgency) -> Urgency:
         """What is urgent within a study, compared with what is in others: by its priority and the time alone."""
-        return (float(self.plan.studies[study].spec.get("priority", 1)), urgency[1])
+        return (self.plan.studies[study].priority, urgency[1])
 
     def _most_important(self, urgencies: Urgencies) -> StudyId:
         return max(urgencies, key=lambda study: (self._ranked(study, urgencies[study]), study))

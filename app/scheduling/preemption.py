@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.scheduling.balance import Balance, payer, priority_of, training
+from app.scheduling.balance import Balance, payer, training
 from app.scheduling.fair_share import turn
 from app.scheduling.frontier import Frontier
 
@@ -113,15 +113,15 @@ def _order(
     chain: Chain, plan: SearchPlan, used: Counter[StudyId], balance: Balance
 ) -> tuple[float, float, float, ChainId]:
     study = plan.studies[payer(chain)]
-    return (priority_of(study), balance.need(study.id, used[study.id]), -chain.at, chain.id)
+    return (study.priority, balance.need(study.id, used[study.id]), -chain.at, chain.id)
 
 
 def _is_due(study: Study, victim: Study, used: Counter[StudyId], balance: Balance) -> bool:
     """Whether a study should get a slot of another one, which has more than its share."""
     lacks, has = (balance.need(each.id, used[each.id]) for each in (study, victim))
-    if priority_of(study) == priority_of(victim):
+    if study.priority == victim.priority:
         return lacks - has >= ENOUGH
-    return priority_of(study) > priority_of(victim) and used[study.id] < balance.due[study.id]
+    return study.priority > victim.priority and used[study.id] < balance.due[study.id]
 
 
 def _serves(plan: SearchPlan, chain: Chain, study: StudyId) -> bool:

@@ -63,10 +63,10 @@ def to_release(plan: SearchPlan, costs: Costs, excess: int, most: int) -> list[K
     """What goes so that at least `excess` bytes become free, as far as `most` checkpoints do; fewer if no more may."""
     chosen: list[KeptAt] = []
     for kept in dispensable(plan, costs) if excess > 0 else ():
-        chosen.append(kept)
-        excess -= kept.checkpoint.size
         if excess <= 0 or len(chosen) >= most:
             break
+        chosen.append(kept)
+        excess -= kept.checkpoint.size
     return chosen
 
 

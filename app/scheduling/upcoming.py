@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from app.domain.ids import NodeId, StudyId
 from app.domain.schedule import ahead
-from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.search_plan import SearchPlan, Study, Trial, TrialEvent
 from app.domain.stage_tree import Place
 from app.domain.states import TrialEventKind, TrialState
 
 MOST_AHEAD = 8
 """Of so many branch points of a trial is known where they are."""
 
-MOST_LINES = 100
-"""So many lines of the history of a plan's studies are read at once; the others come later."""
+MOST_LINES, MOST_CHANGES = 5_000, 50
+"""So many lines of the histories of a plan's studies are read in one look of the scheduler, and so many of those that
+say where a trial goes on; the others come with the next look.
+"""
 
 MOST_IN_A_STAGE = 64
 
@@ -36,33 +38,55 @@ class UpcomingBranches:
         self._read: dict[StudyId, int] = {}  # how many lines of each study's history
         self._places: dict[StudyId, dict[int, list[Place]]] = {}  # of each trial
         self._trials: dict[NodeId, Counter[int]] = defaultdict(Counter)  # at each step of a node, how many
+        self._lines = self._changes = 0  # how many may still be read
+        self.begin_look()
+
+    def begin_look(self) -> None:
+        """The scheduler looks again: as much may be read as in each of its looks."""
+        self._lines, self._changes = MOST_LINES, MOST_CHANGES
 
     def inside(self, node: NodeId, start: int, end: int) -> tuple[int, ...]:
         """The steps between two others at which trials would leave a node; if too many, those where the most do."""
-        self._read_on()
         found = self._trials.get(node, Counter())
         inside = Counter({step: trials for step, trials in found.items() if start < step < end})
         return tuple(sorted(step for step, _ in inside.most_common(MOST_IN_A_STAGE)))
 
-    def _read_on(self) -> None:
-        room = MOST_LINES
-        for study in self._plan.studies.values():
-            if study.is_final or not study.merges:
-                self._forget(study.id)
-                continue
-            begin = self._read.get(study.id, 0)
-            lines = study.history[begin : begin + room]
-            self._read[study.id], room = begin + len(lines), room - len(lines)
-            for number in {line.trial for line in lines if line.kind in _CHANGES}:
-                self._renew(study, study.trials[number])
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are lines that were not read yet."""
+        return any(self._read.get(study.id, 0) < len(study.history) for study in self._counted())
 
-    def _renew(self, study: Study, trial: Trial) -> None:
-        places = self._places.setdefault(study.id, {})
+    def read_on(self) -> dict[NodeId, set[int]]:
+        """Read what is new, or as much of it as may be read; the steps of each node that were unknown before."""
+        for name in self._read.keys() - {study.id for study in self._counted()}:
+            self._forget(name)
+        new = defaultdict[NodeId, set[int]](set)
+        for study in self._counted():
+            begin = self._read.get(study.id, 0)
+            unread = range(begin, min(len(study.history), begin + self._lines))
+            read = list(_first(map(study.history.__getitem__, unread), self._changes))
+            changed = [line.trial for line in read if line.kind in _CHANGES]
+            for number in dict.fromkeys(changed):
+                for node, step in self._renew(study, study.trials[number]):
+                    new[node].add(step)
+            self._read[study.id] = begin + len(read)
+            self._lines, self._changes = self._lines - len(read), self._changes - len(changed)
+        return new
+
+    def _counted(self) -> list[Study]:
+        """The studies whose trials may branch off those of others."""
+        return [study for study in self._plan.studies.values() if study.merges and not study.is_final]
+
+    def _renew(self, study: Study, trial: Trial) -> list[Place]:
+        """A trial may part elsewhere by now; the places at which none did before."""
+        places, found = self._places.setdefault(study.id, {}), list(branches_ahead(study, trial))
+        new = [place for place in found if not self._trials.get(place[0], Counter())[place[1]]]
+        for node, step in found:
+            self._trials[node][step] += 1
         self._leave(places.pop(trial.number, []))
-        if found := list(branches_ahead(study, trial)):
+        if found:
             places[trial.number] = found
-            for node, step in found:
-                self._trials[node][step] += 1
+        return new
 
     def _forget(self, study: StudyId) -> None:
         self._read.pop(study, None)
@@ -76,6 +100,15 @@ class UpcomingBranches:
                 del self._trials[node][step]
             if not self._trials[node]:
                 del self._trials[node]
+
+
+def _first(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialEvent]:
+    """The first lines, with so many changes at most."""
+    for line in lines:
+        changes -= line.kind in _CHANGES
+        if changes < 0:
+            return
+        yield line
 
 
 def branches_ahead(study: Study, trial: Trial) -> Iterator[Place]:

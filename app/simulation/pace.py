@@ -15,13 +15,15 @@ Place = tuple[str, int]
 class Overheads:
     """Seconds.
 
-    begin: from the moment a slot is free until the first step of its next chain, with a model from nothing. load: the
-    same from a checkpoint. resume: the same where the model is in memory. hand_over: from stage to stage of a chain.
+    claim: from when a chain is given to a slot until its worker begins. begin: from there to the first step, with a
+    model from nothing. load: the same from a checkpoint. resume: the same where the model is in memory. hand_over: from
+    stage to stage of a chain; as a claim, it is no part of the seconds that a stage is said to have taken.
     evaluate: one evaluation. save: copying a state, in which nothing is trained. upload: until it is stored and on
     record, while the training goes on. look: from what is on record until the scheduler looks, which takes in all that
     came meanwhile. give: between two chains that it gives out at one look.
     """
 
+    claim: float = 0.0
     begin: float = 0.0
     load: float = 0.0
     resume: float = 0.0

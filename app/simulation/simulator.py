@@ -28,7 +28,6 @@ from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import Fault, World
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
-from app.workers.scheduler.tuning import Tuning
 from stagetree.limits import LIMITS, Limits
 
 PLAN = PlanId("simulated")
@@ -70,7 +69,8 @@ class Simulator:
 
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
     keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
-    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`.
+    overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
+    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
 
@@ -87,6 +87,7 @@ class Simulator:
         overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
         turn_seconds: float | None = None,
+        make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
         self.now = 0.0
@@ -94,8 +95,8 @@ class Simulator:
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
-        self._overheads, self._is_tick_due, self._is_look_due = overheads, False, False
-        self._given = self._seen = 0  # seen: how many events there were when it was last asked whether that is news
+        self._is_tick_due, self._is_look_due = False, False
+        self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers = dict[StudyId, TunerDriver]()
         self._ports = Ports(
@@ -110,13 +111,20 @@ class Simulator:
             clock=lambda: self.now,
             elapsed=lambda: self.now,
             make_driver=lambda study, spec: self._drivers.get(study) or make_driver(study, spec),
-            make_costs=Unit,
+            make_costs=make_costs,
             notify=self._look,
             limits=limits,
             turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self._ports)
-        world = World(
+        world = self._world(keep_every)
+        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
+        for slot in self._slots.values():
+            slot.register({})
+
+    def _world(self, keep_every: int | None) -> World:
+        """What the slots see of it."""
+        return World(
             records=self._records,
             stream=PLAN,
             clock=lambda: self.now,
@@ -124,11 +132,8 @@ class Simulator:
             pace=self._pace,
             measure=self._measured,
             keep_every=keep_every,
-            overheads=overheads,
+            overheads=self._overheads,
         )
-        self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
-        for slot in self._slots.values():
-            slot.register({})
 
     @property
     def plan(self) -> SearchPlan:
@@ -204,23 +209,22 @@ class Simulator:
         """Let this driver decide for a study, instead of the one that its study file asks for."""
         self._drivers[study] = driver
 
-    def run_tuners(self) -> None:
-        """Ask the tuner of each running study what it wants."""
-        _ = self.plan
-        Tuning(self._ports).tune(PLAN, len(self._slots))
-
     def _measured(self, node: str, step: int) -> e.Metrics:
         with self._plans.holding(PLAN, fresh=False) as plan:
             return self._measure(plan.nodes[NodeId(node)], step)
 
     def _is_woken(self) -> bool:
-        """Whether workers would tell the scheduler that something happened: a result is there, or somebody is idle."""
+        """Whether workers would tell the scheduler that something happened: a result or a checkpoint is there.
+
+        Where a look takes no time, that a state is kept is left to the next one, as long as no slot is idle: all that
+        would come of it is what steps are taken to cost.
+        """
         news = self._log.read(PLAN, after=self._seen)
         self._seen += len(news)
         if self._overheads.look and not news:
             return False  # it has looked since
         only_saved = all(isinstance(each.event, e.StageCompleted | e.CheckpointKept) for each in news)
-        return not only_saved or any(slot.is_idle for slot in self._slots.values())
+        return not only_saved or self._overheads.look > 0 or any(slot.is_idle for slot in self._slots.values())
 
     def _look_soon(self) -> None:
         """The scheduler hears that something happened, and looks when it comes to that."""
@@ -252,8 +256,8 @@ class Simulator:
         return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
-        """The message that starts a chain has arrived as soon as it was sent; those of one look are sent in a row."""
-        wait, self._given = self._given * self._overheads.give, self._given + 1
+        """The message that starts a chain, which arrives after a while; those of one look are sent in a row."""
+        wait, self._given = self._overheads.claim + self._given * self._overheads.give, self._given + 1
         if wait:
             self._later(self.now + wait, lambda: self._deliver(chain, slot))
         else:

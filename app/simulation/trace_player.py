@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from app.domain import commands as c
@@ -15,6 +16,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.scheduling.tuners import TunerDriver
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal
+from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.simulator import Simulator
 from app.simulation.traces import Trace, Workload
 from stagetree.spec import StudySpec
@@ -23,8 +25,11 @@ STUDY = StudyId("played")
 NUMBER = "trace"
 """The name of a hyper-parameter that says which recorded trial it is."""
 
+Part = tuple[int, int, int]
+"""Of a trial by its number, the steps from the second on to the third."""
 
-class StoredEvent(NonAdaptive):
+
+class RecordedTrials(NonAdaptive):
     """The configurations of a workload, in its order."""
 
     def __init__(self, workload: Workload) -> None:
@@ -43,8 +48,9 @@ class Player:
     """One study on recorded trials.
 
     tuner: as in a study file; `random` trains all to the end. target: what is waited for. switch: seconds that it takes
-    to leave a trial and to take it up again, in all, where it did not go on at once. hand_over: seconds
-    between any two stages of a slot. fields: others of the study file.
+    to leave a trial and to take it up again, in all, where it did not go on at once. took: the seconds of stages that
+    are known, by the number of the trace, the first and the last step. overheads: what slots spend besides. fields:
+    others of the study file.
     """
 
     def __init__(
@@ -56,20 +62,21 @@ class Player:
         target: float,
         eval_every: int | None = None,
         switch: float = 0.0,
-        hand_over: float = 0.0,
+        took: Mapping[Part, float] = MappingProxyType({}),
+        overheads: Overheads = NO_OVERHEADS,
         **fields: Any,
     ) -> None:
         self._workload, self._target = workload, target
-        self._switch, self._hand_over = switch, hand_over
+        self._switch, self._took = switch, took
         self._left_at: dict[int, float] = {}  # when each trial was last left
         self.reached_at = inf
         self.spent = 0.0
-        self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds)
+        self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds, overheads=overheads)
         spec = self._spec(tuner, {"eval_every": eval_every, **fields}).to_json()
         opened = e.PlanOpened(trainer="recorded", trainer_version="", trainer_args={}, seed=0)
         self.simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
         submitted = self.simulator.plan.studies[STUDY].spec
-        self.simulator.set_tuner(STUDY, TunerDriver(submitted, StoredEvent(workload)))
+        self.simulator.set_tuner(STUDY, TunerDriver(submitted, RecordedTrials(workload)))
 
     def time_to_target(self) -> float:
         """Seconds until an evaluation has reached the target; infinite if none ever does."""
@@ -101,11 +108,12 @@ class Player:
         """How long a stage takes; and whether, and when, it comes to the target."""
         node, now = self.simulator.plan.nodes[stage.node], self.simulator.now
         trace, trial = self._trace(node), self._number(node)
-        before = self._hand_over + (self._switch if stage.start and self._left_at.get(trial) != now else 0.0)
-        seconds = before + trace.time(stage.end) - trace.time(stage.start)
+        training = trace.time(stage.end) - trace.time(stage.start)
+        before = self._switch if stage.start and self._left_at.get(trial) != now else 0.0
+        seconds = self._took.get((trial, stage.start, stage.end), before + training)
         for step, value in zip(trace.steps, trace.values, strict=True):
             if stage.start < step <= stage.end and self._workload.is_reached(value, self._target):
-                at = now + before + trace.time(step) - trace.time(stage.start)
+                at = now + seconds - (trace.time(stage.end) - trace.time(step))
                 self.reached_at = min(self.reached_at, at)
                 break
         self._left_at[trial] = now + seconds

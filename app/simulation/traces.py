@@ -52,7 +52,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Workload:
-    """StoredEvent trials of one study."""
+    """Recorded trials of one study."""
 
     name: str
     metric: str

@@ -107,10 +107,10 @@ class VirtualChain:
 
     # ------------------------------------------------------------------------------------------------ what is next
 
-    def _begin(self, overhead: float) -> None:
-        """The next stage is under way; a stage without steps takes its time all the same."""
-        stage = self._execution.stage
-        self._execution.begin(self._now)
+    def _begin(self, loading: float, coming: float = 0.0) -> None:
+        """The next stage is under way, or will be; a stage without steps takes its time all the same."""
+        stage, overhead = self._execution.stage, coming + loading
+        self._execution.begin(self._now + coming)
         seconds, self._fault = self._world.pace(stage, self.slot)
         self._timeline = Timeline(self._now + overhead, stage.start, stage.end - stage.start, seconds)
         if overhead or stage.start == stage.end:
@@ -203,7 +203,7 @@ class VirtualChain:
             self._end(execution.finished(), lambda rows: rows.chains.finish(chain, fence))
         else:
             self._state_facts()
-            self._begin(self._world.overheads.hand_over)
+            self._begin(0.0, self._world.overheads.hand_over)
 
     def _goes_wrong(self) -> bool:
         """Whether what was to happen in the stage does so now: in its first step, or at its end."""

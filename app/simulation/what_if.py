@@ -10,7 +10,6 @@ its steps count as still needed, and the result as not known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +23,9 @@ from app.scheduling.costs import Costs
 from app.scheduling.tuners import TunerDriver, sampler_of
 from app.scheduling.tuners.base import Context, End, NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
+from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
-from stagetree.spec import KINDS, Problem, SpecError, StudySpec
+from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
@@ -58,28 +58,6 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
         "not_known": sum(not known.has(imagined.trials[line.trial], line.steps) for line in _results(imagined)),
         "best": _best(known, imagined),
     }
-
-
-def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
-    """The study file with the value at each dotted path replaced; None takes a field out. Raises `SpecError`.
-
-    With another kind of tuner, the fields go that only the one before it had.
-    """
-    found = deepcopy(spec)
-    kind = changes.get("tuner.kind")
-    if kind in KINDS and kind != found["tuner"]["kind"]:
-        found["tuner"] = {field: value for field, value in found["tuner"].items() if field in KINDS[kind].model_fields}
-    for path, value in changes.items():
-        *owners, last = path.split(".")
-        owner = found
-        for part in owners:
-            owner = owner.setdefault(part, {}) if isinstance(owner, dict) else None
-        if not isinstance(owner, dict):
-            raise SpecError([Problem(path, "cannot be set: what it would be a field of is not an object")])
-        owner[last] = value
-        if value is None:
-            del owner[last]
-    return found
 
 
 def _slots(log: Sequence[e.Event]) -> int:

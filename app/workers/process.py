@@ -17,17 +17,17 @@ from uuid import uuid4
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
+from app.gc_tuning import collect_young, freeze_survivors
 from app.object_store import open_store
 from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, publish, wake_scheduler
-from app.workers.gc_tuning import collect_young, freeze_survivors
 from app.workers.notifier import Notifier
-from app.workers.now_and_then import NowAndThen
 from app.workers.ownership import Ownership, SlotLock
-from app.workers.regularly import Regularly
+from app.workers.periodic_thread import PeriodicThread
 from app.workers.retiring import Retiring
 from app.workers.slot.device import SlotDevice, device_of, visible_gpus
+from app.workers.throttle import Throttle
 from app.workers.ticking import Ticking
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ ownership: Ownership | None = None
 
 _slot: Slot | None = None
 _ticking: Ticking | None = None
-_retention: Regularly | None = None
+_retention: PeriodicThread | None = None
 _notifier: Notifier | None = None
 
 
@@ -104,8 +104,8 @@ def ticking() -> Ticking:
     if _ticking is None:
         freeze_survivors()
         records, owner = SqlRecords(database()), uuid4().hex
-        tidy = NowAndThen(CLEAN_SECONDS, lambda: _tidy(records.database))
-        show = NowAndThen(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
+        tidy = Throttle(CLEAN_SECONDS, lambda: _tidy(records.database))
+        show = Throttle(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
         scheduler = _scheduler(records, show.do_if_due)
 
         def look() -> None:
@@ -117,21 +117,30 @@ def ticking() -> Ticking:
     return _ticking
 
 
-def retention() -> Regularly:
+def retention() -> PeriodicThread:
     """What deletes the checkpoints that are too many, beside the ticks."""
     global _retention
     if _retention is None:
         seconds = settings().tick_seconds
-        _retention = Regularly("retention", lambda: _deleting().look().is_done, seconds, rest=RETENTION_SECONDS)
+        _retention = PeriodicThread("retention", _delete, seconds, rest=RETENTION_SECONDS)
     return _retention
+
+
+def _delete() -> bool:
+    """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
+    is_done = _deleting().look().is_done
+    if _deleting().is_waited_for:
+        notify()
+    return is_done
 
 
 @cache
 def _deleting() -> Retention:
+    from app.workers.scheduler.problems import say_once
     from app.workers.scheduler.retention import Retention
 
     store, budget = open_store(settings().checkpoints), settings().checkpoint_budget
-    return Retention(SqlRecords(database()), _plans(), store, budget, time.time, _say_once())
+    return Retention(SqlRecords(database()), _plans(), store, budget, time.time, say_once())
 
 
 @cache
@@ -140,18 +149,6 @@ def _plans() -> Plans:
     from app.events.plans import Plans
 
     return Plans(SqlRecords(database()).log)
-
-
-def _say_once() -> Callable[[str], None]:
-    """Logs a sentence when it becomes true, and not again as long as it is."""
-    said = [""]
-
-    def say(text: str) -> None:
-        if text and not said[0]:
-            logger.warning("%s", text)
-        said[0] = text
-
-    return say
 
 
 def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
@@ -172,6 +169,7 @@ def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
         limits=settings().limits,
         turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
         show=show,
+        chains_that_fit=_deleting().chains_that_fit,
     )
     return Scheduler(ports)
 

@@ -46,7 +46,8 @@ def check_queues(instance: Any, **_: Any) -> None:
 
 @worker_process_init.connect
 def open_process(**_: Any) -> None:
-    """In the process that runs the tasks."""
+    """In the process that runs the tasks. It is the main one that is asked to end, also where all get the signal."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     process.open(_queue())
 
 

@@ -12,21 +12,24 @@ from stagetree.cell_source.gathering import Gathered
 from stagetree.errors import StagetreeError
 from stagetree.functions import FunctionTrainer
 from stagetree.trainer import Trainer
-
-_FILE = "trainer.py"
+from stagetree.trainer_source import ENTRIES
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFolder:
-    """`name` is what a study calls the trainer, `folder` what the folder is called; `files` by their paths in it."""
+    """`name` is what a study calls the trainer, `folder` what the folder is called, `entry` which file the trainer is.
+
+    files: by their paths in the folder.
+    """
 
     name: str
     folder: str
+    entry: str
     files: Mapping[str, str]
 
     def write(self, under: Path) -> None:
         """Put the folder there, the trainer's file last; if it is there, it is the same."""
-        for path, text in sorted(self.files.items(), key=lambda file: file[0] == _FILE):
+        for path, text in sorted(self.files.items(), key=lambda file: file[0] == self.entry):
             target = under / self.folder / path
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +49,10 @@ def source_of(cls: type[Trainer]) -> SourceFolder:
     else:
         last = gathered.trainer(cls)
     text = "\n\n\n".join(["from __future__ import annotations", *gathered.texts.values(), last])
-    files = {_FILE: text, **gathered.modules}
+    has_trainer = any(place.partition("/")[0] in ("trainer", "trainer.py") for place in gathered.modules)
+    entry = ENTRIES[0 if has_trainer else 1]
+    files = {entry: text, **gathered.modules}
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
     full = f"{name}@{digest}"
-    return SourceFolder(full, f"{cls.__name__}-{digest}", {**files, _FILE: text.replace(UNNAMED, full) + "\n"})
+    files[entry] = text.replace(UNNAMED, full) + "\n"
+    return SourceFolder(full, f"{cls.__name__}-{digest}", entry, files)

@@ -4,12 +4,16 @@
 
 JOB is the JSON of a `Job`, RESULT the file that the JSON of a `Report` is written to. What the trainer prints is on
 stdout and stderr. This process imports torch once and forks for each way; it runs no code of the trainer itself.
+
+The short form trains one object, in this process: to the end, and from the break on once more. That shows most of what
+is not exact, at the cost of three steps.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -27,10 +31,18 @@ from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
 
+_MEASURED = (
+    *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
+    *("checkpoint_bytes", "save_seconds"),
+)
+
 
 @dataclass(frozen=True)
 class Job:
-    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences."""
+    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
+
+    is_short: in the short form. seconds: after which SIGALRM ends this process, whatever it does; 0 is never.
+    """
 
     file: str
     name: str
@@ -42,12 +54,15 @@ class Job:
     device: str = "cpu"
     threads: int = 1
     determinism: str = "strict"
+    is_short: bool = False
+    seconds: int = 0
 
 
 @dataclass
 class Report:
     """What was found. differences: the first leaf that differs, of how many, and the likely cause, by way: `split` in a
-    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`.
+    fresh process, gone on in a `used` object, `watched` by evaluations after each step, or merely trained `again`; or
+    a metric that differs where no leaf does.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
     first_step_seconds: with what happens once, such as compiling. write_seconds: for `checkpoint_bytes`.
@@ -66,10 +81,6 @@ class Report:
     load_seconds: float = 0.0
     failed: str = ""
 
-    @property
-    def is_exact(self) -> bool:
-        return not (self.failed or self.differences)
-
 
 def check(job: Job) -> Report:
     """Train in all ways and compare. This process must not have started CUDA, nor threads."""
@@ -77,7 +88,7 @@ def check(job: Job) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         ways = _Ways(job, Path(folder))
         try:
-            _compare(ways, report)
+            (_compare_short if job.is_short else _compare)(ways, report)
         except TrainerFailed as failed:
             report.failed = failed.error
     return report
@@ -85,19 +96,41 @@ def check(job: Job) -> Report:
 
 def _compare(ways: _Ways, report: Report) -> None:
     first = _forked(ways.first)
-    whole = _forked(ways.whole)
-    for name in ("metrics", "first_step_seconds", "step_seconds", "evaluate_seconds", "checkpoint_bytes"):
-        setattr(report, name, whole[name])
-    report.save_seconds, report.not_exact = whole["save_seconds"], whole["not_exact"]
+    whole = _take(_forked(ways.whole), report)
     others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
+    _compare_metrics(report, {way: found["metrics"] for way, found in others.items() if way not in wrong})
     if wrong and _forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
         seen = {**others.get(way, {}), "modes": others["watched"]["modes"] if way != "split" else {}}
         cause = suspects.cause(way, "again" in wrong, first, seen)
         report.differences[way] = f"{text}. {cause}"
+
+
+def _compare_short(ways: _Ways, report: Report) -> None:
+    whole = _take(ways.whole(keeps_first=True), report)
+    seen = whole["used"] | {"modes": whole["modes"]}
+    report.load_seconds = seen["load_seconds"]
+    if text := ways.difference("used"):
+        report.differences["used"] = f"{text}. {suspects.cause('used', False, whole['first'], seen)}"
+    else:
+        _compare_metrics(report, {"used": seen["metrics"]})
+
+
+def _compare_metrics(report: Report, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Equal weights must be measured alike."""
+    for way, found in metrics.items():
+        if text := suspects.other_metrics(report.metrics, found):
+            report.differences[way] = text
+
+
+def _take(whole: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Report what was measured of the training without a break."""
+    for name in _MEASURED:
+        setattr(report, name, whole[name])
+    return whole
 
 
 class _Ways:
@@ -111,24 +144,28 @@ class _Ways:
         """The part before the break."""
         model = self._built()
         self._train(model, self._job.broken)
-        self._keep(model, "first")
-        return {"attributes": suspects.attributes(model.trainer)}
+        return self._first(model)
 
-    def whole(self) -> dict[str, Any]:
-        """Without a break; and then, in the same object, from the break on."""
+    def whole(self, keeps_first: bool = False) -> dict[str, Any]:
+        """Without a break; and then, in the same object, from the break on.
+
+        keeps_first: the state at the break is taken here as well.
+        """
+        first: dict[str, Any] = {}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = self._built()
-            seconds = self._train(model, self._job.steps)
+            seconds = self._train(model, self._job.broken)
+            if keeps_first:
+                first = self._first(model)
+            seconds += self._train(model, self._job.steps)
         size, save_seconds = self._keep(model, "whole")
-        begun_at = time.monotonic()
-        metrics = model.evaluate()
         found = {
-            "metrics": metrics,
+            **_evaluated(model),
+            "first": first,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
-            "evaluate_seconds": time.monotonic() - begun_at,
             "checkpoint_bytes": size,
             "save_seconds": save_seconds,
         }
@@ -144,19 +181,22 @@ class _Ways:
         return self._gone_on(self._built(), "split")
 
     def watched(self) -> dict[str, Any]:
-        model, modes = self._built(), dict[str, str]()
+        model, modes, metrics = self._built(), dict[str, str](), dict[str, float | None]()
         for step in range(1, self._job.steps + 1):
             self._train(model, step)
-            before = suspects.modes(model.trainer)
-            model.evaluate()
-            modes |= suspects.changed_modes(before, suspects.modes(model.trainer))
+            found = _evaluated(model)
+            modes, metrics = modes | found["modes"], found["metrics"]
             self._keep(model, "watched")
-        return {"modes": modes, "loaders": suspects.loaders()}
+        return {"modes": modes, "metrics": metrics, "loaders": suspects.loaders()}
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
         leaves = [suspects.leaves(state_format.unpack((self._folder / name).read_bytes())) for name in ("whole", way)]
         return suspects.first_difference(*leaves)
+
+    def _first(self, model: Model) -> dict[str, Any]:
+        self._keep(model, "first")
+        return {"attributes": suspects.attributes(model.trainer)}
 
     def _built(self) -> Model:
         job = self._job
@@ -179,7 +219,7 @@ class _Ways:
         found = {"load_seconds": time.monotonic() - begun_at, "attributes": suspects.attributes(model.trainer)}
         self._train(model, self._job.steps)
         self._keep(model, way)
-        return found | {"loaders": suspects.loaders()}
+        return found | {"metrics": model.evaluate(), "loaders": suspects.loaders()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took."""
@@ -190,6 +230,15 @@ class _Ways:
             file.seek(0)
             (self._folder / name).write_bytes(file.read())
         return size, seconds
+
+
+def _evaluated(model: Model) -> dict[str, Any]:
+    """The metrics, how long they took, and the modules that were left in another mode."""
+    before, begun_at = suspects.modes(model.trainer), time.monotonic()
+    metrics = model.evaluate()
+    seconds = time.monotonic() - begun_at
+    modes = suspects.changed_modes(before, suspects.modes(model.trainer))
+    return {"metrics": metrics, "evaluate_seconds": seconds, "modes": modes}
 
 
 def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -228,7 +277,10 @@ def _answer(way: Callable[[], dict[str, Any]], writing: int) -> None:
 
 
 def main() -> None:
-    report = check(Job(**json.load(sys.stdin)))
+    job = Job(**json.load(sys.stdin))
+    signal.alarm(job.seconds)
+    report = check(job)
+    signal.alarm(0)
     Path(sys.argv[1]).write_text(json.dumps(asdict(report)))
 
 

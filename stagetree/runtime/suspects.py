@@ -33,6 +33,17 @@ def first_difference(one: Leaves, other: Leaves) -> str:
     return f"{count}, the first is {name}{_by_how_much(one.get(name), other.get(name))}"
 
 
+def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> str:
+    """What is measured differently of the same weights, and the likely cause; nothing if all is equal."""
+    name = next((name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)), None)
+    if name is None:
+        return ""
+    return (
+        f"of equal weights, {name} is {one.get(name)!r} and {other.get(name)!r}. Likely: evaluate() draws from a "
+        "generator of its own, or goes on with what it measured before"
+    )
+
+
 def attributes(trainer: object) -> dict[str, str]:
     """What a trainer keeps in plain attributes, as a hash of each; it need not be in the state."""
     return {name: digest for name, value in vars(trainer).items() if (digest := _digest(value))}

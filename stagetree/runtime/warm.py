@@ -59,6 +59,7 @@ def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Pop
 
 
 def main() -> int:
+    _leave_sigterm_to_the_worker()
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
     warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
@@ -162,6 +163,7 @@ class Warm:
             os._exit(1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _end_forks_by_sigterm()
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]  # to unregister it would do so in the parent as well
         self._selector.close()
@@ -190,6 +192,29 @@ class Warm:
         with contextlib.suppress(KeyError):  # it was killed because its lifeline was closed
             self._selector.unregister(lifeline)
         lifeline.close()
+
+
+def _leave_sigterm_to_the_worker() -> None:
+    """Slurm and systemd send it to every process of a worker: the main one stops at the next step, and saves."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # unlike SIG_IGN, it is not handed on to programs that are started
+
+
+def _end_forks_by_sigterm() -> None:
+    """What the user's code forks ends by it as ever: a pool waits for that.
+
+    It is held back meanwhile, since Python forgets in a fork what has come before it could be handled.
+    """
+    held = {signal.SIGTERM}
+
+    def in_fork() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, held),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, held),
+        after_in_child=in_fork,
+    )
 
 
 def _reaped(pid: int) -> int | None:

@@ -98,7 +98,7 @@ class Curve:
         return _whole(float(self._value(t - self.origin)))
 
     def _value(self, u: float) -> float:
-        """The value at offset `u`."""
+        """The value at offset `u`: at 0 what it begins with, to the last bit, so that it is that of the part before."""
         raise NotImplementedError
 
 
@@ -140,6 +140,8 @@ class Ramp(Curve):
     steps: int
 
     def _value(self, u: float) -> float:
+        if u == self.steps - 1:
+            return self.high
         return self.low + (self.high - self.low) * (u + 1) / self.steps
 
     @property
@@ -174,6 +176,8 @@ class HalfCosine(Curve):
     period: float
 
     def _value(self, u: float) -> float:
+        if u == 0:
+            return self.init
         return self.low + (self.init - self.low) * (1 + math.cos(math.pi * u / self.period)) / 2
 
     @property
@@ -190,6 +194,8 @@ class PolynomialDecay(Curve):
     power: float
 
     def _value(self, u: float) -> float:
+        if u == 0:
+            return self.init
         return self.final + (self.init - self.final) * power(1 - u / self.steps, self.power)
 
     @property
@@ -207,6 +213,8 @@ class OneMinusSqrt(Curve):
     steps: int
 
     def _value(self, u: float) -> float:
+        if u == 0:
+            return self.peak
         return self.final + (self.peak - self.final) * (1 - math.sqrt(u / self.steps))
 
     @property

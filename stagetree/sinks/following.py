@@ -6,11 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from stagetree.sinks.base import Ended, Json, Logged, Record, Sink, errors_of
-from stagetree.sinks.ledger import Ledger
+from stagetree.sinks.ledger import Ledger, path_in
 from stagetree.sinks.runs import Runs
-
-_BEYOND = 2**62
-"""The position of what is written when all events are."""
 
 
 class Source(Protocol):
@@ -30,8 +27,9 @@ def follow(source: Source, study: str, sinks: Sequence[Sink]) -> None:
 
     Raises `SinkError`, and what the source raises; the next call goes on from there.
     """
-    followers = [Follower(source, study, sink) for sink in sinks]
+    followers = list[Follower]()
     try:
+        followers += (Follower(source, study, sink) for sink in sinks)
         for event in source.follow(study):
             for follower in followers:
                 follower.take(_document(event))
@@ -53,10 +51,14 @@ class Follower:
     def __init__(self, source: Source, study: str, sink: Sink) -> None:
         self._source, self._study, self._sink = source, study, sink
         with errors_of(str(sink.folder), OSError):
-            self._ledger = Ledger(sink.folder / f"{study}.positions.jsonl")
+            self._ledger = Ledger(path_in(sink.folder, study))
         self._runs = Runs(study, self._ledger.keys)
         self._version, self._with_gaps = 1, False
-        sink.resume(study, self._ledger.marks)
+        try:
+            sink.resume(study, self._ledger.marks)
+        except BaseException:
+            self._ledger.close()
+            raise
 
     def take(self, event: Json) -> None:
         """Write what follows from an event."""
@@ -82,8 +84,9 @@ class Follower:
         """The study is over: what was logged between evaluations changes no more. Say how each trial stands."""
         at = study["finished_at"] or 0.0
         for trial in study["trials"]:
-            self._write(_BEYOND, self._logged(trial["trial"], at))
-        self._write(_BEYOND, [Ended(trial["trial"], trial["state"], at) for trial in study["trials"]])
+            self._write(None, self._logged(trial["trial"], at))
+        self._write(None, [Ended(trial["trial"], trial["state"], at) for trial in study["trials"]])
+        self._ledger.completed(at)
 
     def _logged(self, number: int, at: float) -> Iterable[Record]:
         """What a trial is the first to have passed."""
@@ -91,10 +94,16 @@ class Follower:
             if self._runs.is_first(number, point["node"], point["step"]):
                 yield Logged(number, point["step"], point["metrics"], at)
 
-    def _write(self, position: int, records: Iterable[Record]) -> None:
+    def _write(self, position: int | None, records: Iterable[Record]) -> None:
+        """Write what is not written yet of the event at a position, or of the end of the study."""
         for record in records:
-            if record.key not in self._ledger.keys:
-                self._ledger.wrote(position, record, self._sink.write(record))
+            if record.key in self._ledger.keys:
+                continue
+            mark = self._sink.write(record)
+            if position is None:
+                self._ledger.wrote_at_end(record, mark)
+            else:
+                self._ledger.wrote(position, record, mark)
 
     def close(self) -> None:
         """Nothing more comes."""

@@ -1,8 +1,8 @@
-"""Sinks by their addresses, as a command line names them."""
+"""Sinks by their addresses, as a command line or a study file names them."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from stagetree.sinks.base import Sink, SinkError
 
@@ -11,11 +11,40 @@ POSITIONS = Path(".stagetree", "sinks")
 """Where it is noted what was written to a sink that is no folder."""
 
 
-def open_sink(address: str) -> Sink:
-    """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
+def split(address: str) -> tuple[str, str]:
+    """The kind of a sink, and where it writes. Raises `SinkError`."""
     kind, _, where = address.partition(":")
     if kind not in ("tensorboard", "wandb", "mlflow") or not where:
-        raise SinkError(f"--to: must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
+        raise SinkError(f"must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {address!r}")
+    return kind, where
+
+
+def check_of_study(address: str) -> None:
+    """What a study file names is opened by a process that others may run: its files lie below the folder of that one.
+
+    Raises `SinkError`.
+    """
+    kind, where = split(address)
+    if kind == "wandb" or (kind == "mlflow" and where.startswith(("http://", "https://"))):
+        return
+    path = PurePosixPath(where.removeprefix("sqlite:///") if kind == "mlflow" else where)
+    if path.is_absolute() or ".." in path.parts or ":" in str(path) or path.parts[:1] == ("~",):
+        there = "a folder" if kind == "tensorboard" else "http://, https://, or a folder or sqlite:///FILE"
+        raise SinkError(
+            f"must name {there} below the folder where sinks are written, got {address!r}; "
+            f"stagetree watch --to takes any"
+        )
+
+
+def noted_in(address: str, positions: Path = POSITIONS) -> Path:
+    """The folder in which it is noted what was written to a sink. Raises `SinkError`."""
+    kind, where = split(address)
+    return Path(where) if kind == "tensorboard" else positions / kind / _as_name(where)
+
+
+def open_sink(address: str, positions: Path = POSITIONS) -> Sink:
+    """The sink at an address. Raises `SinkError`, which says what is wrong with it or is not installed."""
+    kind, where = split(address)
     if kind == "tensorboard":
         from stagetree.sinks.tensorboard import TensorBoard
 
@@ -23,10 +52,10 @@ def open_sink(address: str) -> Sink:
     if kind == "wandb":
         from stagetree.sinks.wandb import Wandb
 
-        return Wandb(where, POSITIONS / "wandb" / _as_name(where))
+        return Wandb(where, noted_in(address, positions))
     from stagetree.sinks.mlflow import Mlflow
 
-    return Mlflow(where, POSITIONS / "mlflow" / _as_name(where))
+    return Mlflow(where, noted_in(address, positions))
 
 
 def _as_name(where: str) -> str:

@@ -7,7 +7,8 @@
 >>> [{name: sequence.at(0) for name, sequence in hp.items()} for hp in spec.configurations()]
 [{'lr': 0.1, 'bs': 64}, {'lr': 0.01, 'bs': 64}]
 
-What is wrong with a study file is one `SpecError`, with a `Problem` for each field that is.
+What is wrong with a study file is one `SpecError`, with a `Problem` for each field that is. The tuners that it can name
+are in `stagetree.spec.tuners`.
 """
 
 from __future__ import annotations
@@ -17,53 +18,15 @@ from stagetree.spec.fields import OTHER_NAMES
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.study import StudySpec
 from stagetree.spec.trial import TrialSpec
-from stagetree.spec.tuners import (
-    KINDS,
-    AshaTuner,
-    AsyncHyperbandTuner,
-    BanditTuner,
-    CustomTuner,
-    EarlyTermTuner,
-    ExternalTuner,
-    GridTuner,
-    HyperbandTuner,
-    MedianTuner,
-    PbtTuner,
-    PopTuner,
-    RandomTuner,
-    ShaTuner,
-    TrialsTuner,
-    Tuner,
-    TunerSpec,
-)
-from stagetree.spec.tuners.base import SamplingTuner
 from stagetree.spec.tuners.pbt import MOST_DRAWS
 
 __all__ = [
-    "KINDS",
     "MOST_DRAWS",
     "OTHER_NAMES",
-    "AshaTuner",
-    "AsyncHyperbandTuner",
-    "BanditTuner",
-    "CustomTuner",
-    "EarlyTermTuner",
-    "ExternalTuner",
-    "GridTuner",
-    "HyperbandTuner",
-    "MedianTuner",
-    "PbtTuner",
-    "PopTuner",
     "Problem",
-    "RandomTuner",
-    "SamplingTuner",
-    "ShaTuner",
     "SpecError",
     "StopHopeless",
     "StudySpec",
     "TrialSpec",
-    "TrialsTuner",
-    "Tuner",
-    "TunerSpec",
     "shown",
 ]

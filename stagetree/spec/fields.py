@@ -12,11 +12,12 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, C
 
 from stagetree.space import plain
 from stagetree.spec.errors import FieldError
-from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_width
+from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink, as_width
 
 Json = Annotated[Any, AfterValidator(as_json)]
 Entries = Annotated[dict[str, Annotated[Any, AfterValidator(as_entry)]], BeforeValidator(as_named)]
 Sequences = Annotated[dict[str, Annotated[Any, AfterValidator(as_sequence)]], BeforeValidator(as_named)]
+Sinks = list[Annotated[str, AfterValidator(as_sink)]]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=1)]
 Restarts = Annotated[int, Field(ge=0)]

@@ -13,7 +13,7 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
-from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Text, Width
+from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Sinks, Text, Width
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
@@ -81,7 +81,12 @@ class StudySpec(Model):
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     stop_hopeless: StopHopeless | None = Field(
         default=None,
-        description="an object with any of boundary, delta and bounds: trials end that will hardly come to the best",
+        description="an object with any of boundary, delta, bounds and max_steps: trials end that will hardly come "
+        "to the best",
+    )
+    sinks: Sinks = Field(
+        default=[],
+        description="a list of places such as tensorboard:DIR, wandb:PROJECT or mlflow:URI, to which it is written",
     )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
@@ -167,6 +172,7 @@ class StudySpec(Model):
         as_ever = {
             "runtime_args": {},
             "determinism": "strict",
+            "sinks": [],
             "packing": 0,
         }  # left out, as in studies of before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}

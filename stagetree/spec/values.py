@@ -80,3 +80,15 @@ def as_target(value: Any) -> Any:
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise SequenceError("", f"must be a number, or a list of at least one number, got {shown(value)}")
     return value
+
+
+def as_sink(value: str) -> str:
+    """The address of a sink, after a look whether it is one that a study may name."""
+    from stagetree.sinks import SinkError  # not on Windows, where a study file may be written
+    from stagetree.sinks.opening import check_of_study
+
+    try:
+        check_of_study(value)
+    except SinkError as error:
+        raise SequenceError("", str(error)) from None
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -169,5 +170,12 @@ class DataTrainer(Trainer):
         }
 
 
-def _weighted(means: list[float], sizes: list[int]) -> float:
-    return sum(mean * size for mean, size in zip(means, sizes, strict=True)) / sum(sizes)
+@contextmanager
+def noting_one_sample(span: Span) -> Iterator[None]:
+    """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
+    try:
+        yield
+    except ValueError as error:
+        if len(span.indices) == 1:
+            error.add_note("This batch has one sample, all that was left of the epoch: drop_last=True leaves it out.")
+        raise

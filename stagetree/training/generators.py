@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -15,6 +17,16 @@ def seed(value: int) -> None:
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
+
+
+@contextmanager
+def kept(device: str) -> Iterator[None]:
+    """Whatever is drawn in the block, the generators are where they were after it."""
+    before = state(device)
+    try:
+        yield
+    finally:
+        restore(before, device)
 
 
 def state(device: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,13 +67,13 @@ def reader(data: TensorDataset | Samples, fetch: Callable[[Span], Any], device: 
 
 
 class InMemory:
-    """Tensors that lie on the device as a whole."""
+    """Tensors that lie on the device as a whole. Nothing here waits for it: it computes while it is given more."""
 
     def __init__(self, data: TensorDataset, device: str) -> None:
         self._tensors, self._device = [tensor.to(device) for tensor in data.tensors], device
 
     def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
-        indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device)
+        indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device, non_blocking=True)
         return [tensor.index_select(0, indices) for tensor in self._tensors]
 
     def restart(self) -> None:
@@ -88,9 +87,9 @@ class AsWanted:
         self._fetch, self._device = fetch, device
 
     def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
-        with _generators_kept():
+        with generators.kept("cpu"):
             batch = self._fetch(span)
-        return map_tensors(batch, lambda tensor: tensor.to(self._device))
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
     def restart(self) -> None:
         pass
@@ -176,15 +175,6 @@ def seed_sample(seed: int, purpose: str, epoch: int, index: int) -> int:
     np.random.seed(number)
     torch.default_generator.manual_seed(number)
     return number
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    kept = generators.state("cpu")
-    try:
-        yield
-    finally:
-        generators.restore(kept, "cpu")
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:

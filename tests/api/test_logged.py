@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from tests.api.world import Workers
+from tests.api.world import Workers, changed
 
 Json = dict[str, Any]
 
@@ -91,3 +91,36 @@ def test_rows_of_a_plan_of_the_same_nodes_are_not_mixed_in(http: TestClient, tun
     Files(files.root, "plan-other").attempt(node, 0, 4)
     files.attempt(node, 0, 5, study="another")
     assert rows(http, tuned, 0) == [(5, 0.5)]
+
+
+def test_rows_go_with_the_last_study_whose_trials_may_come_to_their_node(
+    http: TestClient, tuned: str, files: Files
+) -> None:
+    shared, later = nodes(http, tuned, 0)
+    other = submitted(http, {"lr": http.get(f"/studies/{tuned}/trials/0").json()["hp"]["lr"], "bs": 64}, 10)
+    third = submitted(http, {"lr": 0.5, "bs": 64}, 40)
+    files.attempt(shared, 0, 7, 20, study=tuned)
+    files.attempt(later, 20, 31, 40, study=tuned)
+    files.attempt(nodes(http, third, 0)[0], 0, 9, study=third)
+    (files.root / tuned / "0.log").write_text("epoch 1")
+    delete(http, third)
+    assert not (files.root / third).exists()
+    delete(http, tuned)
+    assert not (files.root / tuned / "0.log").exists()
+    assert rows(http, other, 0) == [(7, 0.5)]
+    assert http.post(f"/studies/{other}/trials/0:extend", json={"steps": 40}).status_code == 200
+    assert rows(http, other, 0) == [(7, 0.5), (20, 0.5), (31, 0.5), (40, 0.5)]
+    delete(http, other)
+    assert list(files.root.iterdir()) == []
+
+
+def submitted(http: TestClient, hp: Json, steps: int) -> str:
+    """A study with one trial, which may be asked for more."""
+    study: str = http.post("/studies", json=changed(tuner={"kind": "external"}, space=None)).json()["study"]
+    assert http.post(f"/studies/{study}/trials", json={"hp": hp, "steps": steps}).status_code == 201
+    return study
+
+
+def delete(http: TestClient, study: str) -> None:
+    http.post(f"/studies/{study}:cancel")
+    assert http.delete(f"/studies/{study}").status_code == 204

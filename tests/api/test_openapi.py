@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import zlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
+from starlette.middleware import gzip
 
+from app.api.application import LARGE
 from tests.api.world import API, STUDY, Workers
 
 Json = dict[str, Any]
@@ -112,7 +118,7 @@ def test_answers_are_what_the_document_says(http: TestClient, document: Json, tu
 
 def _check_all(http: TestClient, document: Json, study: str) -> None:
     for path, methods in document["paths"].items():
-        if "get" in methods and not path.endswith(("/metrics", "/log", "/checkpoint")):
+        if "get" in methods and not path.endswith(("/metrics", "/log", "/checkpoint", "/report")):
             answer = http.get(f"http://test{path.format(study=study, number=1)}")
             content = methods["get"]["responses"]["200"]["content"]["application/json"]
             name = content["schema"]["$ref"].rsplit("/", 1)[-1]
@@ -131,7 +137,7 @@ def test_the_document_is_served(http: TestClient, document: Json) -> None:
 
 def test_the_page_needs_nothing_from_elsewhere(http: TestClient, document: Json) -> None:
     """`/docs` was blank without a network."""
-    page = http.get("http://test/")
+    page = http.get("http://test/docs")
     assert page.status_code == 200 and page.url.path == "/docs"
     assert "<script" not in page.text and "http://" not in page.text and "https://" not in page.text
     for operation in operations(document):
@@ -147,3 +153,26 @@ def test_kinds_of_tuners_are_required(document: Json) -> None:
 def test_long_answers_are_compressed(http: TestClient) -> None:
     answer = http.get("http://test/openapi.json", headers={"Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
+
+
+def test_large_answers_are_compressed_beside_the_event_loop(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody else's small answers would wait meanwhile."""
+    threads = dict[str, int]()
+
+    @app.get("/large")
+    async def large() -> PlainTextResponse:
+        threads["loop"] = threading.get_ident()
+        return PlainTextResponse("large " * LARGE)
+
+    class Compressor:
+        def __init__(self, *arguments: int) -> None:
+            self._compressor, threads["gzip"] = zlib.compressobj(*arguments), threading.get_ident()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._compressor, name)
+
+    monkeypatch.setattr(gzip, "zlib", SimpleNamespace(**vars(zlib) | {"compressobj": Compressor}))
+    with TestClient(app, base_url="http://test") as http:
+        answer = http.get("/large", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip" and answer.text == "large " * LARGE
+    assert threads["gzip"] != threads["loop"]

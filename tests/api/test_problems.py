@@ -69,7 +69,7 @@ def test_no_such_trial(http: TestClient, tuned: str, method: str, number: int) -
 
 def test_no_such_route(http: TestClient) -> None:
     check(http.get("/nowhere"), 404, f"There is nothing at {API}/nowhere.")
-    check(http.post("/studies/x:explode"), 405, f"POST is not possible at {API}/studies/x:explode.")
+    check(http.post("/studies/x:explode"), 404, f"There is nothing at {API}/studies/x:explode.")
     check(http.get("http://test/index.php"), 404, "There is nothing at /index.php.")
 
 
@@ -79,11 +79,17 @@ def test_no_such_method(http: TestClient) -> None:
     assert answer.headers["Allow"] == "GET, POST"
 
 
-@pytest.mark.parametrize("path", ["trials/3:extend", "trials/3:explode"])
-def test_a_command_is_not_read(http: TestClient, study: str, path: str) -> None:
-    answer = http.get(f"/studies/{study}/{path}")
-    check(answer, 405, f"GET is not possible at {API}/studies/{study}/{path}.")
-    assert answer.headers["Allow"] == ("POST" if path.endswith("extend") else "")
+def test_a_command_is_not_read(http: TestClient, study: str) -> None:
+    path = f"/studies/{study}/trials/3:extend"
+    answer = http.get(path)
+    check(answer, 405, f"GET is not possible at {API}{path}.")
+    assert answer.headers["Allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["trials/3:explode", "trials:explode"])
+def test_a_command_that_there_is_none_of(http: TestClient, study: str, path: str) -> None:
+    for answer in (http.get(f"/studies/{study}/{path}"), http.post(f"/studies/{study}/{path}")):
+        check(answer, 404, f"There is nothing at {API}/studies/{study}/{path}.")
 
 
 @pytest.mark.parametrize("path", ["/studies?state=running&page=2", "/slots?sort=name", "http://test/healthz?x="])
@@ -219,6 +225,7 @@ def test_a_body_that_is_too_large(http: TestClient, study: str, path: str) -> No
         ("/studies/{study}/trials?cursor=%D9%A3", "cursor"),
         ("/studies/{study}/trials/first", "number"),
         ("/studies/{study}?trials=perhaps", "trials"),
+        ("/studies?state=running&state=bogus", "state"),
         ("/studies/{study}/events?after=-1", "after"),
         ("/studies/{study}/events?after=9223372036854775808", "after"),
         ("/studies/{study}/events?cursor=x", "cursor"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -67,7 +68,7 @@ def not_ready(http: TestClient) -> dict[str, str]:
     assert answer.status_code == 503
     assert answer.headers["content-type"] == "application/problem+json"
     wrong = {name: said for name, said in answer.json()["checks"].items() if said != "ok"}
-    assert answer.json()["detail"] == f"Not ready: {', '.join(wrong)}."
+    assert answer.json()["detail"] == f"Not ready: {'; '.join(map(': '.join, wrong.items()))}"
     return wrong
 
 
@@ -120,6 +121,17 @@ def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> No
         patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
         assert not_ready(http)["store"]
+
+
+def test_it_is_not_ready_on_a_full_disk(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slots wait for room, and whoever follows a study hears why: to write nothing takes none."""
+    monkeypatch.setattr(health, "LEAST_FREE", 2**80)  # more than there is
+    where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": str(tmp_path / "none" / "yet")}
+    with TestClient(create_app(Settings(hosts="test", **where))) as http:
+        wrong = not_ready(http)
+    folder = Path(str(make_url(sqlite_url).database)).parent
+    assert wrong["database"].startswith(f"the disk of {folder} is full: ")
+    assert wrong["store"].startswith(f"the disk of {tmp_path} is full: ")
 
 
 def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str) -> None:

@@ -16,7 +16,7 @@ from tests.api.world import API, STUDY
 MORE_THAN_THREADS = 60
 """The server has 40 threads for answers."""
 
-HEAVY = ("", "/trials?limit=1000", "/trials:columns", "/plan", "/stage-tree")
+HEAVY = ("", "/trials?limit=1000", "/trials:columns", "/plan", "/stage-tree", "/tree", "/timeline")
 
 
 class Scene:

@@ -90,7 +90,8 @@ class Workers:
         """The scheduler looks, and finds nothing to do; a slot is alive."""
         with self.use.records.write() as rows:
             rows.schedulers.ticked("me", "here", 1)
-            rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="here", pid=1)
+            before = rows.slots.get("gpu0")
+            rows.slots.take("gpu0", "worker", instead_of=before and before.owner, device="cuda:0", host="here", pid=1)
 
     def beat(self, chain: str, index: int, step: int) -> None:
         with self.use.records.write() as rows:

@@ -48,10 +48,10 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
 
 
 @pytest.fixture
-def make_store() -> Callable[[Path], str]:
+def make_store() -> Callable[..., str]:
     """Make a store in a folder, with a study that was submitted and that nobody runs; its id."""
 
-    def make(folder: Path) -> str:
+    def make(folder: Path, name: str = "still") -> str:
         from app.domain import commands as c
         from app.domain.decide import decide
         from app.domain.ids import StudyId
@@ -65,7 +65,7 @@ def make_store() -> Callable[[Path], str]:
         database = Database(f"sqlite:///{folder / 'stagetree.db'}")
         database.create()
         records = SqlRecords(database)
-        spec = study_of([({"lr": 0.1}, 4)], name="still").to_json()
+        spec = study_of([({"lr": 0.1}, 4)], name=name).to_json()
         command = c.SubmitStudy(plan=OPENED, study=StudyId("still-123456"), spec=spec, at=1.0)
         write = Write(stream="plan-1", decide=lambda plan: decide(plan, command), at=1.0)
         transact(records.log, Plans(records.log), write)

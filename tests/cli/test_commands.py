@@ -56,7 +56,7 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
 def test_run_says_what_would_be_shared(stagetree: Stagetree, served: Service, write: Write) -> None:
     """A drawn peak shares nothing: said before anything is trained, and not where nobody wants to hear."""
     spec = grid(
-        "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 2, "max_steps": 1}
+        "drawn", space={"lr": {"uniform": [0.1, 0.2]}}, tuner={"kind": "random", "num_trials": 3, "max_steps": 1}
     )
     said = stagetree("run", write(spec))
     assert said.code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -140,6 +141,21 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
     assert f"another stagetree is at work in {tmp_path}" in said.err
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "value", "sentence"),
+    [
+        (["worker", "cpu0"], "LEASE_SECONDS", "soon", "LEASE_SECONDS=soon: Input should be a valid number"),
+        (["api"], "DATABASE_URL", "log.db", "DATABASE_URL=log.db: it is to be sqlite:///FILE or postgresql://"),
+    ],
+)
+def test_a_setting_that_cannot_be_used(command: list[str], name: str, value: str, sentence: str) -> None:
+    environment = {**os.environ, f"STAGETREE_{name}": value}
+    run = [sys.executable, "-P", "-m", "app.cli", *command]
+    said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"stagetree: STAGETREE_{sentence}")
+
+
 def test_a_port_that_is_taken(stagetree: Stagetree, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -190,6 +206,14 @@ def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write
         said = stagetree("run", write(grid("kept")), "--trainers", TOYS[0], "--dir", tmp_path)
     assert said.code == 1
     assert "is kept" not in said.err
+
+
+def test_nothing_was_kept_of_a_study_that_was_refused(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+    """By its trainer, whose arguments the server looks at."""
+    study = write(grid("refused") | {"trainer_args": {"widht": 3}})
+    said = stagetree("run", study, "--trainers", TOYS[0], "--dir", tmp_path / "kept", "--slots", 1)
+    assert said.code == 2
+    assert "trainer_args.widht: is no argument of trainer 'toy'" in said.err and "is kept" not in said.err
 
 
 def test_every_error_that_has_a_code_is_where_its_name_says() -> None:

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command as alembic
 from commandline import Stagetree
 from stacks import TOYS
 from toys import grid
 
+from app.events.database import Database, migration_config
+
 Write = Callable[[Any], Path]
+STORE = "sqlite:///.stagetree/stagetree.db"
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     study = write(grid("kept"))
     ran = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     before, best = stored(), ran.json["best"]["trial"]
-    assert stagetree("gc").out.startswith("0 checkpoints, 0 B may go; all that are kept take ")
+    assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes may go; all that are kept take ")
     said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
     assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
     assert stagetree("gc", "--budget", "1B").code == 2  # nobody is here to be asked
@@ -79,6 +83,14 @@ def test_what_is_kept_can_be_deleted(stagetree: Stagetree, here: Path, write: Wr
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
     assert stored() == 1
     assert f"(trial {best} after step" in stagetree("weights", "last", "-o", "best").out
+    assert stagetree("weights", "last", "--state", "-o", "best").code == 0
+    assert sorted(path.name.rpartition("-")[2] for path in (here / "best").iterdir()) == [
+        "12.safetensors",
+        "state.safetensors",
+    ]
+    study.touch()
+    said = stagetree("weights", "last", "-o", study)
+    assert (said.code, said.err) == (1, f"stagetree: {study} cannot be written: File exists\n")
     assert stagetree("delete", "last").code == 2
     assert stagetree("delete", "last", "--yes").out.startswith(f"{ran.json['study']} is deleted")
     assert stagetree("studies", "-o", "json").json == []
@@ -92,3 +104,32 @@ def test_a_study_under_way_is_not_deleted(stagetree: Stagetree, here: Path, make
     study = make_store(here / ".stagetree")
     said = stagetree("delete", study, "--yes")
     assert (said.code, said.err) == (4, f"stagetree: study {study} is running: cancel it before it is deleted\n")
+
+
+def test_a_store_of_an_older_stagetree(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
+    study = make_store(here / ".stagetree")
+    _at_schema("0001")
+    said = stagetree("trials", study)
+    assert (said.code, said.out) == (1, "")
+    assert ".stagetree: the database's schema is at 0001, and must be at " in said.err
+    assert "`stagetree up --dir .stagetree` brings it up to date" in said.err
+    Database(STORE).create()
+    assert stagetree("trials", study).code == 0
+
+
+def test_a_store_of_a_newer_stagetree(
+    stagetree: Stagetree, here: Path, write: Write, make_store: Callable[[Path], str]
+) -> None:
+    """It ended with a traceback."""
+    make_store(here / ".stagetree")
+    with Database(STORE).write() as session:
+        session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    said = stagetree("run", write(grid("newer")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
+    assert (said.code, said.out) == (1, "")
+    assert "is of a newer stagetree than this one: Can't locate revision identified by '9999'." in said.err
+
+
+def _at_schema(revision: str) -> None:
+    """The store as a stagetree of that time left it."""
+    with Database(STORE).write() as session:
+        alembic.downgrade(migration_config(session.connection()), revision)

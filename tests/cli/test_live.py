@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from app.api import schemas
 from app.cli import progress
 from app.cli.live import frame
 from app.cli.progress import Show, headline, how, lines
-from stagetree.client import Unreachable
+from app.cli.standstill import Standstill
+from app.cli.store import Store
+from app.events.database import Database
+from stagetree.client import ProblemError, Unreachable
 
 Json = dict[str, Any]
 RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "failed": 2, "promoted": 7}]
@@ -26,7 +30,7 @@ def study(slots: int = 4, **fields: Any) -> Json:
     counts = schemas.STUDY["counts"] | {"failed": 2}
     long = {"lr": {"family": "wsd", "peak": 0.1, "warmup": 2, "stable_until": 10, "decay": 5}} | schemas.HP
     best = schemas.STUDY["best"] | {"hp": long}
-    return schemas.STUDY | {"progress": shown, "counts": counts, "best": best} | fields
+    return schemas.STUDY | {"progress": shown, "counts": counts, "best": best, "waits": ""} | fields
 
 
 def drawn(study: Json, width: int, height: int) -> list[str]:
@@ -154,3 +158,44 @@ def test_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     server: Any = Restarted(away=10**6)
     with pytest.raises(Unreachable):
         progress.follow(server, "x", Show.quiet)
+
+
+FULL = "The database sqlite:////home/me/project/.stagetree/stagetree.db cannot be used: database or disk is full."
+
+
+class NotWell:
+    """A server whose disk is full."""
+
+    asked = 0
+
+    def ready(self) -> None:
+        self.asked += 1
+        raise ProblemError(503, "Service Unavailable", f"Not ready: database: {FULL}")
+
+
+def test_a_study_that_stands_still_says_why() -> None:
+    """The view stood still, and so did the study, until somebody read the logs of its slots."""
+    now, server = [0.0], NotWell()
+    standstill = Standstill(server, clock=lambda: now[0])  # type: ignore[arg-type]
+    on_its_way = study()
+    for seconds, is_said in ((0.0, False), (9.0, False), (2.0, True), (1.0, True)):
+        now[0] += seconds
+        assert bool(standstill.reason(on_its_way)) == is_said
+    assert server.asked == 1, "not at each look"
+    moved = study(progress=on_its_way["progress"] | {"steps": {"done": 83, "expected": 104}})
+    assert standstill.reason(moved) == ""
+
+
+def test_why_it_stands_still_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    waits = study(waits=f"Not ready: database: {FULL}")
+    assert "database or disk is full." in " ".join(" ".join(drawn(waits, 80, 24)).split())
+    lines(iter([waits, waits, study(), waits]))
+    assert capsys.readouterr().err.count(f"stands still: Not ready: database: {FULL}") == 2
+
+
+def test_a_store_is_asked_nothing(tmp_path: Path) -> None:
+    Database(f"sqlite:///{tmp_path}/stagetree.db").create()
+    with Store(tmp_path) as store:
+        now = iter([0.0, 0.0, 11.0])
+        standstill = Standstill(store, clock=lambda: next(now))
+        assert [standstill.reason(study()) for _ in range(2)] == ["", ""]

@@ -52,7 +52,7 @@ def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> N
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
-        ("run s --slots 0", "'--slots': must be a whole number of at least 1, got '0'"),
+        ("run s --slots 0", "'--slots': must be a whole number from 1 to 256, got '0'"),
         ("up --port 999999", "'--port': must be a whole number from 0 to 65535, got '999999'"),
         ("wait last --timeout x", "'--timeout': must be a number of at least 0, got 'x'"),
         ("wait last --timeout nan", "'--timeout': must be a finite number, got nan"),

@@ -36,7 +36,7 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[object]:
 
 
 def test_a_new_log_is_empty(log: EventLog) -> None:
-    assert (log.head(), log.version("a"), log.streams(), log.tail(), log.read("a")) == (0, 0, [], [], [])
+    assert (log.head(), log.version("a"), list(log.versions()), log.tail(), log.read("a")) == (0, 0, [], [], [])
 
 
 def test_events_are_read_back_in_their_places(log: EventLog) -> None:
@@ -52,7 +52,7 @@ def test_events_are_read_back_in_their_places(log: EventLog) -> None:
     assert log.read("a") == first + third
     assert log.read("b") == second
     assert log.tail() == first + second + third
-    assert (log.head(), log.version("a"), log.version("b"), log.streams()) == (4, 3, 1, ["a", "b"])
+    assert (log.head(), log.version("a"), log.version("b"), list(log.versions())) == (4, 3, 1, ["a", "b"])
 
 
 def test_reading_starts_after_and_stops_at_a_limit(log: EventLog) -> None:
@@ -126,13 +126,13 @@ def test_what_alongside_raises_leaves_nothing(log: EventLog) -> None:
 
     with pytest.raises(PermissionError):
         log.append("a", [PAUSED], expected=None, at=1.0, key="k", alongside=refuse)
-    assert (log.head(), log.streams(), log.find_by_key("k")) == (0, [], None)
+    assert (log.head(), list(log.versions()), log.find_by_key("k")) == (0, [], None)
 
 
 def test_alongside_runs_for_no_events_too(log: EventLog) -> None:
     ran: list[object] = []
     assert log.append("a", [], expected=None, at=1.0, alongside=ran.append) == []
-    assert (len(ran), log.head(), log.streams()) == (1, 0, [])
+    assert (len(ran), log.head(), list(log.versions())) == (1, 0, [])
 
 
 def test_writers_at_one_version_are_let_through_one_at_a_time(log: EventLog) -> None:

@@ -69,11 +69,12 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
             list(x.extra_eval_steps),
             x.stop,
             x.preempt,
+            x.dispatched_at,
+            list(x.branch_steps or ()),
         )
         for x in chains
     ]
-    lists = [rows.chains.live(), rows.chains.expired(), rows.chains.undelivered(5.0)]
-    names = [[x.chain for x in found] for found in lists]
+    names = [x.chain for x in rows.chains.live()]
     return slots, plain, names, [x.name for x in rows.slots.free(TTL)], rows.studies.busy_versions(), rows.now()
 
 
@@ -133,10 +134,23 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
         with records.write() as rows:
             rows.studies.set_state(f"of-{stream}", "cancelled")
     with records.write() as rows:
+        rows.chains.assign("over", "p", "gpu0", {}, TTL)
+        rows.chains.end("over")
         rows.chains.assign("a", "q", "gpu0", {}, TTL)
     with records.read() as rows:
         assert rows.studies.busy_versions() == {"q": 1, "r": 1}
         assert rows.studies.active_streams() == ["r"]
+
+
+def test_what_is_due_is_shown_of_those_studies_and_of_no_others(records: Records) -> None:
+    with records.write() as rows:
+        for study in ("a", "b", "c"):
+            rows.studies.add(study, "plan", study, "running", 1.0)
+    for due in ({"a": 1.5, "b": 0.5}, {"b": 2.0}, {}):
+        with records.write() as rows:
+            rows.studies.show_due(due)
+        with records.read() as rows:
+            assert {row.id: row.slots_due for row in rows.studies.page()} == {"a": None, "b": None, "c": None, **due}
 
 
 def test_studies_are_listed_newest_first(records: Records) -> None:
@@ -233,7 +247,7 @@ class Alike(RuleBasedStateMachine):
         ]
         self.change(changes[how])
 
-    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 4))
+    @rule(chain=CHAINS, steps=st.sets(st.integers(1, 9)), how=st.integers(0, 5))
     def tell(self, chain: str, steps: set[int], how: int) -> None:
         with self.both[0].read() as rows:
             if rows.chains.get(chain) is None:
@@ -244,9 +258,10 @@ class Alike(RuleBasedStateMachine):
             lambda rows: rows.chains.end_expired(chain),
             lambda rows: rows.chains.ask_stop(chain),
             lambda rows: rows.chains.ask_preempt(chain),
+            lambda rows: rows.chains.ask_states(chain, steps),
         ]
         with self.both[0].read() as rows:
-            if how in (0, 3, 4) and chain not in [row.chain for row in rows.chains.live()]:
+            if how in (0, 3, 4, 5) and chain not in [row.chain for row in rows.chains.live()]:
                 return
         self.change(changes[how])
 

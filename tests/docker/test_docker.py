@@ -40,7 +40,7 @@ def stages() -> dict[str, list[str]]:
     """The instructions of each target of the Dockerfile."""
     found: dict[str, list[str]] = {}
     text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
-    for line in text.splitlines():
+    for line in text[text.index("FROM ") :].splitlines():
         if line.startswith("FROM "):
             target = line.rsplit(" ", 1)[-1]
             found[target] = []
@@ -175,11 +175,14 @@ def test_compose_is_valid_by_its_schema() -> None:
     assert found.returncode == 0, found.stdout
 
 
+ONLY_ITS_OWN = ("profiles", "hostname", "command", "deploy")
+
+
 def test_the_commented_worker_is_like_the_others() -> None:
     text = (ROOT / "docker" / "compose.yaml").read_text()
     commented = "\n".join(re.findall(r"^  # (  .*|worker-gpu1:)$", text, re.MULTILINE))
     [worker] = yaml.safe_load(commented.replace("<<: *worker", "of: worker")).values()
-    wanted = json.dumps({name: SERVICES["worker-gpu0"][name] for name in ("profiles", "hostname", "command", "deploy")})
+    wanted = json.dumps({name: SERVICES["worker-gpu0"][name] for name in ("image", *ONLY_ITS_OWN)})
     assert {name: worker[name] for name in worker if name != "of"} == json.loads(wanted.replace("gpu0", "gpu1"))
 
 

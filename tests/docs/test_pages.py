@@ -24,7 +24,8 @@ from app.cli.commands import app as cli
 from app.settings import Settings
 from app.simulation.preview import preview
 from stagetree.sequences import FAMILIES, parse
-from stagetree.spec import KINDS, OTHER_NAMES, StudySpec, TunerSpec
+from stagetree.spec import OTHER_NAMES, StudySpec
+from stagetree.spec.tuners import KINDS, TunerSpec
 
 COMMANDS: dict[str, Any] = get_command(cli).commands  # type: ignore[attr-defined]
 DECISIONS = sorted(DOCS.glob("decisions/0*.md"))

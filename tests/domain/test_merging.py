@@ -96,6 +96,34 @@ def test_a_warm_up_before_a_constant_is_a_wsd_before_its_decay() -> None:
     assert shared(warm, family("warmup", steps=6, then=0.1)) == 0
 
 
+NUMBERS = st.floats(1e-6, 1e3)
+
+
+@tried(100)
+@given(NUMBERS, NUMBERS, st.sampled_from(["linear", "cosine", "sqrt"]), st.integers(1, 9), st.integers(2, 9))
+def test_a_decay_begins_at_its_peak_to_the_last_bit(
+    peak: float, final: float, shape: str, until: int, decay: int
+) -> None:
+    """Whatever it ends at: who holds the peak for one step more shares that step."""
+    wsd = {"family": "wsd", "peak": peak, "warmup": 0, "stable_until": until, "decay": decay}
+    story = Story()
+    study = story.plan.studies[
+        story.submit(({"lr": {**wsd, "final": final, "shape": shape}}, until + 1), ({"lr": peak}, until + 1))
+    ]
+    assert study.unique == until + 1
+
+
+@tried(100)
+@given(NUMBERS, NUMBERS, st.integers(1, 9), st.integers(1, 9))
+def test_decays_and_warm_ups_come_to_what_they_say_to_the_last_bit(
+    one: float, other: float, steps: int, power: float
+) -> None:
+    decay = {"family": "polynomial", "init": one, "final": other, "steps": steps, "power": power}
+    cosine = {"family": "cosine", "init": one, "min": other, "period": steps + 1}
+    assert parse(decay).at(0) == parse(cosine).at(0) == parse(cosine).at(steps + 1) == one
+    assert parse({"family": "warmup", "steps": steps, "then": one, "start": other}).at(steps - 1) == one
+
+
 def test_cosine_periods_that_grow_differently_share_the_first() -> None:
     slow, fast = (family("cosine", init=0.1, min=0.0, period=10, gamma=gamma) for gamma in (1, 2))
     assert shared(slow, fast) == 11  # the first step of the second period is `init` for both

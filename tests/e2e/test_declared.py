@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from stacks import ROOT, TOYS
 from toys import grid
 
+Alone = Callable[..., subprocess.CompletedProcess[str]]
 FENCE = """
 import sys
 from importlib.machinery import PathFinder
@@ -43,17 +45,65 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
     assert "completed" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["--help"], ["studies"]])
-def test_without_extras_there_are_the_client_and_the_command_line(tmp_path: Path, command: list[str]) -> None:
-    missing = undeclared()
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """A command of the package alone, in a folder with a study file."""
+    missing, folder = undeclared(), tmp_path_factory.mktemp("alone")
     assert {"torch", "celery", "fastapi", "redis"} <= missing
-    (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=missing))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "STAGETREE_URL": "http://127.0.0.1:9"}
-    run = [sys.executable, "-m", "app.cli", *command]
-    done = subprocess.run(run, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == (69 if command == ["studies"] else 0), done.stderr
-    sdk = "from stagetree import Client, StudySpec, Space, load_state, export_weights"
-    subprocess.run([sys.executable, "-c", sdk], env=environment, check=True)
+    (folder / "sitecustomize.py").write_text(FENCE.format(missing=missing))
+    (folder / "study.yaml").write_text(yaml.safe_dump(grid("alone", sinks=["tensorboard:runs"])))
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "STAGETREE_URL": "http://127.0.0.1:9"}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        whole = [sys.executable, *command]
+        return subprocess.run(whole, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_without_extras_there_is_the_sdk(alone: Alone) -> None:
+    done = alone("-c", "from stagetree import Client, StudySpec, Space, load_state, export_weights")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["studies"],
+        ["submit", "study.yaml", "--set", "seed=1"],
+        ["run", "study.yaml"],
+        ["watch", "last"],
+        ["weights", "last"],
+        ["delete", "last", "--yes"],
+    ],
+)
+def test_without_extras_commands_ask_a_server(alone: Alone, command: list[str]) -> None:
+    done = alone("-m", "app.cli", *command)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "stagetree: no stagetree server answers at http://127.0.0.1:9: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_extras_there_is_help(alone: Alone) -> None:
+    assert alone("-m", "app.cli", "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (["run", "study.yaml", "--slots", "1", "-q", "--trainers", TOYS[0]], "server"),
+        (["preview", "study.yaml"], "server"),
+        (["worker", "gpu0"], "server"),
+        (["api"], "server"),
+        (["gc", "--yes"], "server"),
+        (["debug", "last", "0"], "all"),
+    ],
+)
+def test_without_extras_it_is_said_what_to_install(alone: Alone, command: list[str], extra: str) -> None:
+    done = alone("-m", "app.cli", *command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"which this needs: pip install 'stagetree[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def undeclared(*extras: str) -> set[str]:

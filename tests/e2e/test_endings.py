@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,20 @@ def test_an_interrupted_run_leaves_nothing_behind_and_goes_on(running: Command, 
     assert once_more.returncode == 0, once_more.stderr
     assert json.loads(once_more.stdout)["steps"]["executed"] == 0
     assert json.loads(once_more.stdout)["best"] == study["best"]
+
+
+def test_who_interrupts_again_and_again_waits_for_nothing(running: Command) -> None:
+    """It left its folder behind."""
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.stderr is not None
+    while "Stopped; the slots of study" not in (line := running.process.stderr.readline()):
+        assert line, "it ended before it said so"
+    while running.process.poll() is None:
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    assert running.process.returncode in (130, -signal.SIGINT)  # which the shell calls 130 too
+    assert running.family() == []
+    assert list(running.scratch.glob("stagetree*")) == []
 
 
 def test_a_run_that_is_asked_to_end_leaves_nothing_behind(running: Command, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_a_script_without_a_guard_twice_in_one_process(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180
     )
     assert said.stdout.splitlines() == ["once", "completed 6.0 6", "completed 6.0 0"]
+    assert stat.S_IMODE((tmp_path / ".stagetree").stat().st_mode) == 0o700  # nobody else on the machine sees in
 
 
 def test_a_notebook_defines_a_trainer_runs_it_and_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +121,15 @@ def test_a_cell_that_starts_a_service_may_be_run_again(tmp_path: Path) -> None:
     first.stop()
     with pytest.raises(Unreachable):
         stagetree.Client(second.url, retries=0).slots()
+
+
+def test_what_cannot_be_started_is_said_in_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StagetreeError, match=f"File exists: '{tmp_path / 'file'}'"):
+        stagetree.local(slots=1, dir=tmp_path / "file")
+    with pytest.raises(StagetreeError, match="slots: must be at least 1, got 0"):
+        stagetree.local(slots=0, dir=tmp_path)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_folder_that_another_service_is_using(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
     rows.chains.release("c", lease.fence, None)
     rows.chains.assign("d", "plan", "gpu0", {}, 3 * TTL)
     clock.at += TTL + 1
-    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    assert rows.expired() == ["c"]
     rows.chains.end_expired("c")
     assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain) == ("ended", "d")
     with pytest.raises(Fenced):
@@ -175,23 +175,23 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
 def test_a_chain_expires_unless_it_is_heard_of(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.assign("d", "other", "gpu1", {}, TTL)
     clock.at += TTL
-    assert rows.chains.expired() == []
+    assert rows.expired() == []
     rows.chains.heartbeat("c", lease.fence, TTL, 1)
     clock.at += 1
-    assert [row.chain for row in rows.chains.expired()] == ["d"]
+    assert rows.expired() == ["d"]
     assert [row.chain for row in rows.chains.live()] == ["c", "d"]
     assert [row.chain for row in rows.chains.live("plan")] == ["c"]
 
 
 def test_only_a_chain_whose_lease_ran_out_is_ended_for_that(rows: Transactions, lease: Lease, clock: Clock) -> None:
     clock.at += TTL + 1
-    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    assert rows.expired() == ["c"]
     rows.chains.heartbeat("c", lease.fence, TTL, 1)  # it was only slow
     with pytest.raises(Fenced):
         rows.chains.end_expired("c")
     clock.at += TTL + 1
     rows.chains.end_expired("c")
-    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.chains.expired()) == ("ended", None, [])
+    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.expired()) == ("ended", None, [])
 
 
 @pytest.mark.parametrize("again", ["end", "end_expired"])
@@ -221,14 +221,13 @@ def test_a_worker_ends_only_its_own_chain(rows: Transactions, lease: Lease) -> N
     assert rows.chains.get("c").state == "ended"
 
 
-def test_what_was_sent_long_ago_and_not_claimed_is_sent_again(rows: Transactions, lease: Lease, clock: Clock) -> None:
+def test_a_chain_says_when_it_was_sent_last(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.assign("d", "plan", "gpu1", {}, TTL)
+    sent = clock.at
     clock.at += 10
-    assert rows.chains.undelivered(10) == []
-    clock.at += 1
-    assert [row.chain for row in rows.chains.undelivered(10)] == ["d"]
+    assert rows.chains.get("d").dispatched_at == sent
     rows.chains.mark_dispatched("d")
-    assert rows.chains.undelivered(10) == []
+    assert [row.dispatched_at for row in rows.chains.live()] == [sent, sent + 10]
 
 
 def test_marks_that_were_passed_before_they_were_heard_of_are_struck(rows: Transactions, lease: Lease) -> None:

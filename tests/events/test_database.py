@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -155,7 +156,7 @@ def test_the_command_line_migrates_too(sqlite_url: str, monkeypatch: pytest.Monk
     from alembic.config import Config
 
     monkeypatch.setenv("STAGETREE_DATABASE_URL", sqlite_url)
-    ini = Config(str(Path(__file__).parent.parent.parent / "alembic.ini"))
+    ini = Config(str(Path(__file__).parent.parent.parent / "alembic.ini"), stdout=io.StringIO())
     command.downgrade(ini, "base")
     engine = create_engine(sqlite_url)
     assert inspect(engine).get_table_names() == ["alembic_version"]

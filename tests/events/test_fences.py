@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, text
+from stacks import wait_for
 from transactions import TTL, Transactions
 
 from app.domain.events import StageCompleted
@@ -99,7 +100,13 @@ def test_a_fact_of_a_zombie_is_not_recorded(rows: Transactions, lease: Lease, ti
     assert log.head() == 1
 
 
-def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str) -> None:
+def waits_for_a_lock(database: Database, looking: Connection) -> bool:
+    """Whether a transaction there waits for another one."""
+    query = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = :name")
+    return looking.execute(query, {"name": database.url.database}).first() is not None
+
+
+def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str, postgres_admin: Engine) -> None:
     """On SQLite there is one writer at a time; on PostgreSQL the row's lock makes the other wait."""
     records, order = SqlRecords(Database(postgres_url)), []
     with records.write() as rows:
@@ -112,14 +119,36 @@ def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str) -> None
             rows.chains.end("c")
             order.append("ended")
 
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, postgres_admin.connect() as looking:
         with records.write() as rows:
             rows.chains.guard("c", fence)
             ending = pool.submit(end)
-            time.sleep(0.2)
+            wait_for("the other", lambda: order or waits_for_a_lock(records.database, looking))
             order.append("written")
-        ending.result(10)
+        ending.result(60)
     assert order == ["written", "ended"]
+    records.close()
+
+
+def test_of_two_who_ask_at_once_for_steps_both_are_heard(postgres_url: str, postgres_admin: Engine) -> None:
+    records = SqlRecords(Database(postgres_url))
+    with records.write() as rows:
+        rows.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
+        rows.chains.assign("c", "plan", "gpu0", {}, TTL)
+
+    def ask() -> None:
+        with records.write() as rows:
+            rows.chains.ask_evaluation("c", [2])
+
+    with ThreadPoolExecutor(1) as pool, postgres_admin.connect() as looking:
+        with records.write() as rows:
+            rows.chains.ask_evaluation("c", [1])
+            asking = pool.submit(ask)
+            wait_for("the other", lambda: waits_for_a_lock(records.database, looking))
+        asking.result(60)
+    with records.read() as rows:
+        row = rows.chains.get("c")
+    assert row is not None and row.extra_eval_steps == [1, 2]
     records.close()
 
 

@@ -113,7 +113,7 @@ def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Le
 def test_what_a_dead_process_left_on_its_slot_expires_at_once(rows: Transactions, lease: Lease) -> None:
     rows.chains.assign("d", "plan", "gpu1", {}, TTL)
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
-    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    assert rows.expired() == ["c"]
 
 
 def test_what_is_over_on_a_slot_is_not_touched_by_who_takes_it(rows: Transactions, lease: Lease) -> None:
@@ -133,13 +133,13 @@ def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, le
 
 def test_a_retired_slot_gives_its_chain_the_time_to_stop(rows: Transactions, lease: Lease) -> None:
     rows.slots.retire("gpu0", "anna")
-    assert rows.chains.expired() == []
+    assert rows.expired() == []
 
 
 def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> None:
     rows.chains.assign("c", "plan", "gpu0", {}, TTL)
     rows.slots.retire("gpu0", "anna")
-    assert [row.chain for row in rows.chains.expired()] == ["c"]
+    assert rows.expired() == ["c"]
     assert not rows.chains.get("c").stop  # whoever is told so would have begun
 
 
@@ -173,5 +173,5 @@ def test_forgotten_slots_leave_their_chains_to_the_tick(rows: Transactions, leas
     before = rows.chains.get("d").model_dump()
     rows.slots.forget_all()
     assert rows.slots.all() == []
-    assert [row.chain for row in rows.chains.expired()] == [lease.chain]
+    assert rows.expired() == [lease.chain]
     assert rows.chains.get("d").model_dump() == before  # what is over stays as it was

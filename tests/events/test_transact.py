@@ -273,13 +273,19 @@ def test_a_plan_that_is_asked_for_after_a_long_time_is_there() -> None:
     assert plans.get("p").studies["s"].state == "paused"
 
 
-def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
-    """As in an API process that has written to it, and never hears that it is over."""
+def two_plans() -> tuple[Plans, list[float]]:
+    """Plans p and q, which have just been looked at; and the time, which is the test's."""
     log, at = MemoryLog(), [0.0]
     plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
     for stream in ("p", "q"):
         log.append(stream, [submitted("s")], expected=0, at=1.0)
         plans.get(stream)
+    return plans, at
+
+
+def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
+    """As in an API process that has written to it, and never hears that it is over."""
+    plans, at = two_plans()
     at[0] += 90.0
     plans.get("q")
     at[0] += 20.0
@@ -288,11 +294,7 @@ def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
 
 
 def test_a_plan_that_somebody_keeps_is_not_let_go() -> None:
-    log, at = MemoryLog(), [0.0]
-    plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
-    for stream in ("p", "q"):
-        log.append(stream, [submitted("s")], expected=0, at=1.0)
-        plans.get(stream)
+    plans, at = two_plans()
     at[0] += 90.0
     plans.keep(["p", "never read"])
     at[0] += 20.0

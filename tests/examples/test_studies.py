@@ -20,6 +20,11 @@ Trials = Iterable[tuple[dict[str, Sequence], int]]
     [
         ("digits/study.yaml", 32, 1280, 608),
         ("charlm/study.yaml", 9, 820, 252),
+        ("charlm/bf16.yaml", 3, 150, 78),
+        ("shapes/study.yaml", 6, 144, 60),
+        ("lora/study.yaml", 4, 48, 34),
+        ("partial_fit/study.yaml", 8, 240, 140),
+        ("reinforce/study.yaml", 12, 480, 240),
         ("cifar10/resnet56.yaml", 448, 53760, 21752),
         ("cifar10/mobilenetv2.yaml", 240, 28800, 9035),
     ],

@@ -10,78 +10,75 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from torch.optim import AdamW, Optimizer
-from torch.utils.data import TensorDataset
+from gpu_trainers import LENGTHS, made
 
-from stagetree import TorchTrainer
 from stagetree.logged import Logged
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 
-
-class Convolving(TorchTrainer):
-    name = "convolving"
-
-    def __init__(self, *, seed: int, device: str, **how: Any) -> None:
-        chance = torch.Generator().manual_seed(seed)
-        data = TensorDataset(torch.randn(64, 3, 16, 16, generator=chance), torch.arange(64) % 10)
-        layers = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.LazyLinear(10)
-        model = nn.Sequential(*layers)
-        model(data.tensors[0][:2])
-        super().__init__(seed=seed, device=device, model=model, train_data=data, valid_data=data, **how)
-
-    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        return AdamW(self.model.parameters(), lr=hp["lr"])
-
-    def loss(self, batch: list[Tensor]) -> Tensor:
-        return cross_entropy(self.model(batch[0]), batch[1])
+FILE = Path(__file__).with_name("gpu_trainers.py")
+LORA = Path(__file__).parents[2] / "examples/lora/trainer.py"
+HP = {"lr": {"family": "values", "values": [0.01, 0.003], "milestones": [3]}, "bs": 16}
 
 
-class Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.letters, self.mixed, self.scores = nn.Embedding(50, 64), nn.Linear(64, 192), nn.Linear(64, 50)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        q, k, v = self.mixed(self.letters(ids)).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4).unbind(0)
-        dropout = 0.1 if self.training else 0.0
-        found = scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-        return self.scores(found.transpose(1, 2).flatten(2))
-
-
-class Attention(TorchTrainer):
-    name = "attention"
-
-    def __init__(self, *, seed: int, device: str, **how: Any) -> None:
-        data = TensorDataset(torch.randint(50, (64, 129), generator=torch.Generator().manual_seed(seed)))
-        super().__init__(seed=seed, device=device, model=Attending(), train_data=data, valid_data=data, **how)
-
-    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
-        return AdamW(self.model.parameters(), lr=hp["lr"])
-
-    def loss(self, batch: list[Tensor]) -> Tensor:
-        scores = self.model(batch[0][:, :-1])
-        return cross_entropy(scores.flatten(0, 1), batch[0][:, 1:].flatten())
+def checked(folder: Path, name: str, args: dict[str, Any], file: Path = FILE, **more: Any) -> dict[str, Any]:
+    """What `stagetree check` finds of a trainer on the first GPU."""
+    job = {"file": str(file), "name": name, "args": args, "seed": 0, "hp": HP, "device": "cuda:0", **more}
+    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(folder / "report")]
+    subprocess.run(command, input=json.dumps(job), text=True, check=True)
+    report: dict[str, Any] = json.loads((folder / "report").read_text())
+    return report
 
 
 @pytest.mark.parametrize(
     ("name", "args"),
     [
         ("convolving", {}),
-        ("convolving", {"precision": "fp16", "average_decay": 0.9}),
+        ("convolving", {"precision": "bf16"}),
+        ("convolving", {"precision": "fp16", "average_decay": 0.9, "clip_grad_norm": 1.0}),
         ("attention", {}),
         ("attention", {"precision": "bf16", "micro_batch_size": 8}),
+        ("reading", {"num_workers": 2}),
     ],
 )
 def test_a_break_changes_nothing(tmp_path: Path, name: str, args: dict[str, Any]) -> None:
-    hp = {"lr": {"family": "values", "values": [0.01, 0.003], "milestones": [3]}, "bs": 16}
-    job = {"file": __file__, "name": name, "args": args, "seed": 0, "hp": hp, "device": "cuda:0"}
-    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(tmp_path / "report")]
-    subprocess.run(command, input=json.dumps(job), text=True, check=True)
-    report = json.loads((tmp_path / "report").read_text())
+    report = checked(tmp_path, name, args)
+    assert (report["failed"], report["differences"], report["not_exact"]) == ("", {}, [])
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_attention_of_any_length_is_the_same_twice(tmp_path: Path, length: int) -> None:
+    """Long ones are divided among blocks of the GPU, whose sums come in any order without the strict mode."""
+    report = checked(tmp_path, "attention", {"length": length, "precision": "bf16"}, steps=2, broken=1)
     assert (report["failed"], report["differences"]) == ("", {})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_adapters_of_low_rank(tmp_path: Path, precision: str) -> None:
+    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
+    report = checked(tmp_path, "lora", {"precision": precision}, LORA)
+    assert (report["failed"], report["differences"], report["not_exact"]) == ("", {}, [])
+
+
+def test_what_has_no_deterministic_form_is_refused_by_its_name(tmp_path: Path) -> None:
+    assert "does not have a deterministic implementation" in checked(tmp_path, "undetermined", {})["failed"]
+    report = checked(tmp_path, "undetermined", {}, determinism="warn")
+    assert report["failed"] == "" and any("adaptive_max_pool2d" in name for name in report["not_exact"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["convolving", "attention"])
+def test_a_step_does_not_wait_for_the_device(name: str, precision: str) -> None:
+    """It is given work while it computes; who waits after each batch leaves it idle before the next."""
+    trainer = made(name, seed=0, device="cuda:0", precision=precision, clip_grad_norm=1.0, batches_per_step=3)
+    trainer.setup({"lr": 0.01, "bs": 16})
+    trainer.train()  # kernels are chosen, and memory is had
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.train()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_logging_a_value_does_not_wait_for_the_device() -> None:

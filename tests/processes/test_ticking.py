@@ -10,7 +10,7 @@ import pytest
 from stacks import wait_for
 
 from app.events.database import DatabaseUnavailable
-from app.workers.now_and_then import NowAndThen
+from app.workers.throttle import Throttle
 from app.workers.ticking import Ticking
 
 
@@ -97,7 +97,7 @@ def test_nobody_looks_while_another_does() -> None:
 
 def test_now_and_then_is_not_more_often() -> None:
     done, clock = list[float](), Clock()
-    each = NowAndThen(10.0, lambda: done.append(clock.at), clock)
+    each = Throttle(10.0, lambda: done.append(clock.at), clock)
     for _ in range(25):
         each.do_if_due()
         clock.at += 1.0

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain import commands as c
-from app.domain.search_plan import Study, TrialEvent
+from app.domain.search_plan import TrialEvent
 from tests.plans import tried
-from tests.tuners.worlds import STUDY, faults, losses, simulator, spec, stragglers
+from tests.tuners.worlds import unlucky
 
 PBT = {"kind": "pbt", "population_size": 10, "ready_steps": 3, "max_steps": 12}
 Decision = tuple[str, int, int, frozenset[int]]
@@ -83,7 +80,7 @@ class Naive:
 @tried(4)
 @given(seed=st.integers(0, 10**6))
 def test_every_decision_is_that_of_a_3(slots: int, seed: int) -> None:
-    study, naive = trained(seed, slots), Naive(PBT["population_size"])
+    study, naive = unlucky(PBT, seed, slots), Naive(PBT["population_size"])
     for line in study.history:
         if line.kind in ("start", "promote", "stop"):
             expected = naive.next
@@ -94,17 +91,3 @@ def test_every_decision_is_that_of_a_3(slots: int, seed: int) -> None:
             assert not models or line.reason["exploits"] in models
         naive.read(line)
     assert study.state != "completed" or naive.next is None
-
-
-def trained(seed: int, slots: int) -> Study:
-    """A study in which trials fail, workers are lost, and users cancel."""
-    rng = Random(seed)
-    luck: dict[str, Any] = {"fail": rng.choice([0, 0.1]), "lose": rng.choice([0, 0.1])}
-    made_up = {"measure": losses(seed, digits=rng.choice([1, 3])), "seconds": stragglers(seed)}
-    world = simulator(spec(PBT), slots=slots, faults=faults(seed, **luck), **made_up)
-    study = world.plan.studies[STUDY]
-    while world.advance():
-        waiting = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
-        if rng.random() < 0.05 and waiting and not study.is_final:
-            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(waiting)))
-    return study

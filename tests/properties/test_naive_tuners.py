@@ -10,18 +10,16 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain import commands as c
 from app.domain.search_plan import TrialEvent
 from app.scheduling.tuners.hyperband import shares
 from tests.plans import tried
-from tests.tuners.worlds import STUDY, faults, losses, simulator, spec, stragglers
+from tests.tuners.worlds import unlucky
 
 Decision = tuple[str, int, int]
 """(start | promote | stop, trial or -1, steps)"""
@@ -244,15 +242,7 @@ CASES: dict[str, tuple[dict[str, Any], Naive]] = {
 def test_every_decision_is_the_papers(case: str, seed: int, slots: int) -> None:
     """With ties, failures, lost workers and trials that users cancel."""
     tuner, naive = CASES[case]
-    rng = Random(seed)
-    luck = {"fail": rng.choice([0, 0.1]), "lose": rng.choice([0, 0.1])}
-    made_up = {"measure": losses(seed, digits=rng.choice([1, 3])), "seconds": stragglers(seed)}
-    world = simulator(spec(tuner), slots=slots, faults=faults(seed, **luck), **made_up)
-    study = world.plan.studies[STUDY]
-    while world.advance():
-        waiting = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
-        if rng.random() < 0.05 and waiting and not study.is_final:
-            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(waiting)))
+    study = unlucky(tuner, seed, slots)
     fields = tuner | {"points": points(tuner)}
     for number, line in enumerate(study.history):
         if line.kind in ("start", "promote", "stop"):

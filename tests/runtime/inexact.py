@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from typing import Any
 
@@ -97,8 +99,53 @@ class Clock(Exact):
             self.net[0].bias += time.perf_counter_ns() % 1_000_003 / 1e6
 
 
+class Wandering(Exact):
+    """Is exact, but not measured alike twice."""
+
+    name = "wandering"
+
+    def __init__(self, *, seed: int, device: str) -> None:
+        super().__init__(seed=seed, device=device)
+        self.measured = 0
+
+    def evaluate(self) -> dict[str, float]:
+        self.measured += 1
+        return {"value": super().evaluate()["value"] + self.measured}
+
+
 class Broken(Exact):
     name = "broken"
 
     def train(self) -> None:
         raise ValueError("no luck")
+
+
+class Leaving(Exact):
+    name = "leaving"
+
+    def train(self) -> None:
+        os._exit(3)
+
+
+class Orphaning(Exact):
+    """Leaves, and leaves a process behind."""
+
+    name = "orphaning"
+
+    def __init__(self, *, seed: int, device: str, journal: str) -> None:
+        super().__init__(seed=seed, device=device)
+        self.journal = journal
+
+    def train(self) -> None:
+        if (pid := os.fork()) == 0:
+            threading.Event().wait()
+        with open(self.journal, "w") as journal:
+            journal.write(str(pid))
+        os._exit(3)
+
+
+class Endless(Exact):
+    name = "endless"
+
+    def train(self) -> None:
+        threading.Event().wait()

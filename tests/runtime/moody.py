@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import threading
-from multiprocessing import current_process
+from multiprocessing import current_process, get_context
 from typing import Any
 
 import torch
@@ -82,6 +82,14 @@ class Moody(Trainer):
 
     def hang(self) -> None:
         threading.Event().wait()
+
+    def end_a_fork(self) -> None:
+        """As a pool does: its workers are asked, and waited for."""
+        fork = get_context("fork").Process(target=threading.Event().wait)
+        fork.start()
+        fork.terminate()
+        fork.join()
+        assert fork.exitcode == -signal.SIGTERM
 
     def hang_with_workers(self) -> None:
         self.fine()

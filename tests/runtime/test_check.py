@@ -48,5 +48,11 @@ def test_what_is_not_exact_is_named_with_its_cause(
         assert words in text and "the first is trainer.net." in text
 
 
+def test_equal_weights_that_are_measured_differently_are_told(tmp_path: Path) -> None:
+    differences = checked(tmp_path, "wandering")["differences"]
+    assert differences.keys() == {"used", "watched"}
+    assert all(text.startswith("of equal weights, value is ") for text in differences.values())
+
+
 def test_what_the_trainer_raises_is_told(tmp_path: Path) -> None:
     assert "ValueError: no luck" in checked(tmp_path, "broken")["failed"]

@@ -21,6 +21,10 @@ def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
         return raised
 
 
+ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") else []
+"""Older torch has a RuntimeError for it."""
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -30,7 +34,7 @@ def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
         (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "device"),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
-        (torch.AcceleratorError("device-side assert"), "device"),
+        *((kind("device-side assert"), "device") for kind in ACCELERATOR),
         (RuntimeError("shapes do not fit"), "exception"),
         (wrapped(MemoryError()), "out_of_memory"),
         (wrapped(RuntimeError("CUDA error: misaligned address")), "device"),

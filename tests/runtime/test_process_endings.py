@@ -88,12 +88,30 @@ def test_a_crash_is_told_with_its_reason(start: Start, mood: str, words: str) ->
     assert are_gone(process.pid)
 
 
+def test_who_takes_no_command_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Stopped, it leaves unread what fills the connection."""
+    monkeypatch.setattr("app.workers.trainer_connection.SEND_SECONDS", 0.2)
+    process = moody(start())
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(TrainerFailed, match="last command: take the command to train") as failed:
+        process.train({"mood": "fine" * 2**22}, 9, deadline=deadline)
+    assert failed.value.kind == "hang" and are_gone(process.pid)
+
+
 def test_a_process_killed_from_outside_is_missed_between_two_calls(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(TrainerFailed, match="SIGKILL") as failed:
         process.evaluate(deadline=deadline)
     assert failed.value.kind == "crash"
+
+
+def test_the_signal_that_slurm_sends_to_all_ends_no_trainer_but_what_it_started(start: Start) -> None:
+    process = moody(start())
+    for pid in (process.pid, psutil.Process(process.pid).ppid()):
+        os.kill(pid, signal.SIGTERM)
+    assert train(process, 2, "end_a_fork").step == 2
+    assert train(moody(start()), 1).step == 1
 
 
 def test_workers_of_a_trainer_end_with_it(start: Start, tmp_path: Path) -> None:
@@ -150,7 +168,7 @@ def interpreter_of(process: TrainerProcess) -> psutil.Process:
 def test_the_warm_interpreter_has_one_thread_and_nothing_of_the_service(warm: Warm, start: Start) -> None:
     interpreter = interpreter_of(start())
     assert interpreter.num_threads() == 1
-    assert not any("libcuda" in region.path for region in interpreter.memory_maps())
+    assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())
 
 
 def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(start: Start, own: Warm) -> None:
@@ -220,6 +238,24 @@ def test_an_interpreter_that_cannot_be_started_says_why_and_is_tried_again(
         with pytest.raises(WarmFailed, match="cannot be started: ImportError: torch is broken here"):
             own.fork()
     start(own).close()
+    own.close()
+
+
+def test_an_interpreter_that_ends_each_time_is_started_twice_and_its_end_is_said(
+    monkeypatch: pytest.MonkeyPatch, own: Warm
+) -> None:
+    started = list[int]()
+
+    def launch_dead() -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = pair()
+        theirs.close()
+        started.append(1)
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]), ours
+
+    monkeypatch.setattr(warm_module, "launch", launch_dead)
+    with pytest.raises(WarmFailed, match="cannot be started: it ended with exit code 3"):
+        own.fork()
+    assert len(started) == 2
     own.close()
 
 

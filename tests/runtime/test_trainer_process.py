@@ -197,8 +197,7 @@ def test_all_that_is_said_goes_to_the_log_of_the_trial(start: Start, tmp_path: P
     for name in ("one", "two"):
         process.log(tmp_path / "logs" / name)
         train(process, process.step + 1, "speak")
-    process.close()
-    for name in ("one", "two"):
+    for name in ("one", "two"):  # before it ends, when some libraries of others speak as well
         lines = (tmp_path / "logs" / name).read_text().splitlines()
         assert lines[0] == "printed by the trainer \\udcff"
         assert lines[1].endswith("INFO moody: logged by the trainer") and lines[1][:2] == "20"

@@ -51,6 +51,17 @@ def test_a_tuner_takes_its_configurations_from_any_sampler(tuner: str, sampler: 
     assert again.identical and again.decisions > 0
 
 
+@pytest.mark.parametrize(("tuner", "whole"), [("sha", 16), ("hyperband", 9 + 5 + 3)])
+def test_who_fills_rungs_first_asks_for_all_trials_before_there_is_anything_to_learn_from(
+    tuner: str, whole: int
+) -> None:
+    """So the page says."""
+    events = simulated(tuner, "tpe").events
+    result = next(at for at, event in enumerate(events) if isinstance(event, e.Evaluated))
+    asked = [event for event in events[:result] if isinstance(event, e.TrialAdded)]
+    assert len(asked) == whole
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "gp"])
 def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: str) -> None:
     events = simulated("asha", sampler, slots=2).events[: None if sampler != "gp" else 60]

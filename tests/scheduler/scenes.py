@@ -40,6 +40,7 @@ class Accidents:
         self.inner = records
         self.before_write: Callable[[Append], None] = lambda append: None
         self.before_read: Callable[[], None] = lambda: None
+        self.changes = 0  # of rows alone
         self.log = _AccidentalLog(self)
 
     @contextmanager
@@ -50,6 +51,7 @@ class Accidents:
 
     @contextmanager
     def write(self) -> Iterator[RowsPort]:
+        self.changes += 1
         with self.inner.write() as rows:
             yield rows
 
@@ -98,6 +100,9 @@ class Scene:
 
     def make_scheduler(self, plans: Plans | None = None) -> Scheduler:
         """A scheduler that was just started."""
+        return Scheduler(self.ports(plans))
+
+    def ports(self, plans: Plans | None = None) -> Ports:
         self.scheduler_plans = plans or Plans(self.records.log)
         ports = {
             "policy": POLICIES["critical_path"],
@@ -105,16 +110,14 @@ class Scene:
             "pause": lambda attempt: None,
             "elapsed": lambda: self.at,
         } | self._ports
-        return Scheduler(
-            Ports(
-                records=self.records,
-                plans=self.scheduler_plans,
-                new_id=lambda: f"chain{next(self._ids)}",
-                intermediate_bytes=0,
-                clock=lambda: self.at,
-                lease_seconds=LEASE,
-                **ports,
-            )
+        return Ports(
+            records=self.records,
+            plans=self.scheduler_plans,
+            new_id=lambda: f"chain{next(self._ids)}",
+            intermediate_bytes=0,
+            clock=lambda: self.at,
+            lease_seconds=LEASE,
+            **ports,
         )
 
     def register(self, slot: str, owner: str = "anna", trainers: Json | None = None) -> None:
@@ -171,7 +174,7 @@ class Scene:
             measured = {"loss": 0.5} if metrics is None else metrics
             facts += [e.Evaluated(node=stage.node, step=step, metrics=measured) for step in stage.evaluate]
             facts.append(e.StageCompleted(chain=chain, index=index, seconds=1.0))
-            facts.append(e.CheckpointKept(node=stage.node, step=stage.end, key="k", sha256="", size=1))
+            facts.append(e.CheckpointKept(node=stage.node, step=stage.end, key=f"{chain}/{index}", sha256="", size=1))
         self.record(
             chain, [*facts, e.ChainEnded(chain=chain, outcome="done")], lambda rows: rows.chains.finish(chain, 1)
         )

@@ -97,13 +97,8 @@ def test_a_worker_that_is_alive_and_has_its_slot_was_interrupted() -> None:
 
 
 def test_a_worker_that_waits_for_its_next_message_is_not_to_blame() -> None:
-    scene = Scene()
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": steps} for steps in (4, 8)]})
-    scene.scheduler.tick()
-    chain, stages = scene.claim()
-    done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
-    scene.record(chain, [done], lambda rows: rows.chains.advance(chain, 1, 1))
-    beat(scene, chain, stages[0].end)
+    scene, chain = in_two_stages()
+    beat(scene, chain, 4)
     scene.at += LEASE + 1
     scene.touch("gpu0")
     scene.scheduler.tick()
@@ -130,12 +125,58 @@ def test_a_worker_in_the_middle_of_its_second_stage_waits_for_nothing() -> None:
     assert outcomes(scene) == ["interrupted"]
 
 
+def test_a_worker_that_was_interrupted_in_its_first_step_waited_for_no_message() -> None:
+    scene, chain = running()
+    beat(scene, chain, 0)
+    scene.at += LEASE + 1
+    scene.touch("gpu0")
+    scene.scheduler.tick()
+    assert outcomes(scene) == ["interrupted"]
+
+
+HALVES: Any = {"family": "values", "values": [0.1, 0.2], "milestones": [4]}
+
+
+def on_the_way(*asked: int) -> Scene:
+    """A worker that has trained the trunk to step 4 and goes on behind a branch; it was asked to keep these steps."""
+    scene = Scene(slots=2)
+    listed = [{"hp": {"lr": lr}, "steps": steps} for lr, steps in ((0.1, 4), (HALVES, 8))]
+    scene.submit({"kind": "trials", "trials": listed})
+    scene.scheduler.tick()
+    chain, (trunk, _) = scene.claim()
+    with scene.records.write() as rows:
+        rows.chains.ask_evaluation(chain, asked)
+    facts: list[e.Event] = [e.Evaluated(node=trunk.node, step=4, metrics={"loss": 0.5})]
+    facts.append(e.StageCompleted(chain=chain, index=0, seconds=1.0))
+    kept = {step: e.CheckpointKept(node=trunk.node, step=step, key=f"{step}", sha256="", size=1) for step in (2, 4)}
+    facts += [kept[step] for step in (*asked, 4) if step in kept]
+    scene.record(chain, facts, lambda rows: rows.chains.advance(chain, 1, 1))
+    beat(scene, chain, 7, *asked)
+    return scene
+
+
+def test_what_is_kept_behind_a_branch_is_not_on_its_way_in_the_trunk() -> None:
+    scene = on_the_way(6)
+    ask(scene, 6)
+    scene.scheduler.tick()
+    assert [(stage.start, stage.end) for _, stage in assigned(scene)[2:]] == [(4, 6)]
+
+
+def test_what_is_on_record_is_not_on_its_way_any_more() -> None:
+    """It was kept without having been evaluated, which is done at once and not when the chain is over."""
+    scene = on_the_way(2)
+    ask(scene, 2)
+    scene.scheduler.tick()
+    assert [(stage.start, stage.end) for _, stage in assigned(scene)[2:]] == [(2, 2)]
+
+
 def test_a_worker_that_is_saving_waits_for_nothing() -> None:
     """Its last heartbeat was at the beginning of the stage that it has completed since."""
     scene, chain = in_two_stages()
     beat(scene, chain, 4)
     done = e.StageCompleted(chain=chain, index=1, seconds=1.0)
     scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))
+    assert scene.scheduler.tick()
     scene.at += LEASE + 1
     scene.touch("gpu0")
     scene.scheduler.tick()
@@ -162,6 +203,10 @@ def test_a_chain_that_no_plan_knows_of_holds_up_nothing() -> None:
         rows.chains.claim("ghost", "anna", 0.0)
     scene.at += 1.0
     assert scene.scheduler.tick()
+    scene.at += LEASE
+    assert scene.scheduler.tick()
+    with scene.records.read() as rows:
+        assert "ghost" not in {row.chain for row in rows.chains.live()}
 
 
 def test_a_chain_that_another_scheduler_assigned_is_not_known_yet() -> None:

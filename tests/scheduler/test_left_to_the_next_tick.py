@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
+from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome
+from app.events.plans import Plans, PlanUnusable
+from app.events.strikes import strike
 from app.events.transact import Write, transact
 from app.scheduling.tuners.driver import make_driver
 from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS
@@ -193,6 +197,82 @@ def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
     scene.register("gpu0")
     assert scene.scheduler.tick()
     assert [event.slot for event in scene.events(e.ChainAssigned, "sound")] == ["gpu0"]
+
+
+def test_a_plan_of_which_a_study_was_struck_is_looked_at_anew() -> None:
+    """What was known of its work before is that of another plan."""
+    scene = Scene(slots=0)
+    scene.submit(ONE, "bad")
+    scene.scheduler.tick()
+    strike(scene.records, "bad", "it harms the others", scene.at)
+    scene.submit(ONE, "sound")
+    scene.register("gpu0")
+    scene.run()
+    assert (scene.study("bad").state, scene.study("sound").state) == ("failed", "completed")
+
+
+def lame_and_sound(accident: Callable[[Scene], object]) -> Scene:
+    """Two plans, and what happens whenever a tuner of the first wants something."""
+    scene = Scene()
+    scene.submit(name="lame", plan="lame")
+    scene.submit(name="sound", plan="sound")
+    scene.records.before_write = lambda append: accident(scene) if append.stream == "lame" else None
+    assert scene.scheduler.tick()
+    assert [event.slot for event in scene.events(e.ChainAssigned, "sound")] == ["gpu0"]
+    return scene
+
+
+def test_races_that_the_tuners_of_a_plan_lose_hold_up_that_plan_alone() -> None:
+    scene = lame_and_sound(times(1000, LOST_RACE))  # more often than anybody tries
+    scene.records.before_write = lambda append: None
+    scene.run()
+    assert scene.study("lame", "lame").state == "completed"
+
+
+def test_a_plan_that_breaks_while_its_tuners_are_asked_holds_up_itself_alone() -> None:
+    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    scene = lame_and_sound(lambda scene: scene.records.inner.log.append("lame", [unknown], expected=None, at=0.0))
+    assert list(scene.scheduler.problems()) == ["lame"]
+
+
+class Reluctant(Plans):
+    """Plans that are read, so often, in vain: after what is new was taken in, if it is."""
+
+    refusals = 0
+
+    @contextmanager
+    def holding(self, stream: str, *, fresh: bool = True) -> Iterator[SearchPlan]:
+        with super().holding(stream, fresh=fresh) as plan:
+            if fresh and self.refusals:
+                self.refusals -= 1
+                raise PlanUnusable(f"plan {stream} cannot be used: not now")
+            yield plan
+
+
+def test_a_plan_that_can_be_used_again_at_once_is_looked_at_again() -> None:
+    scene = Scene()
+    plans = Reluctant(scene.records.log)
+    scheduler = scene.make_scheduler(plans)
+    scene.submit({"kind": "external"})
+    scheduler.tick()
+    scene.submit({"kind": "external"}, name="other")  # of which no node hears
+    plans.refusals = 1
+    scheduler.tick()
+    assert list(scheduler.problems()) == ["plan"]
+    scheduler.tick()
+    assert not scheduler.problems()
+
+
+def test_a_plan_that_can_be_used_in_the_middle_of_a_look_is_looked_at_by_the_next_one() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.claim()
+    plans = Reluctant(scene.records.log)
+    plans.refusals = 1
+    scheduler = scene.make_scheduler(plans)
+    assert scheduler.tick() and list(scheduler.problems()) == ["plan"]
+    assert scheduler.tick() and not scheduler.problems()
 
 
 def write(scene: Scene, command: c.AddTrial) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scenes import Scene
@@ -13,6 +14,7 @@ from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.transact import Write, transact
 from app.scheduling.tuners.driver import make_driver
+from app.workers.scheduler.tuning import Tuning
 
 STUDY = StudyId("study")
 FOUR = {"kind": "random", "num_trials": 4, "max_steps": 4}
@@ -127,3 +129,70 @@ def test_a_study_that_moves_all_the_time_is_tuned_all_the_same() -> None:
     scene.scheduler.tick()
     scene.records.before_write = lambda append: None
     assert any(trial.hp["lr"]["value"] < 1.0 for trial in scene.study().trials)
+
+
+def test_a_study_whose_time_is_over_ends_though_nothing_has_happened() -> None:
+    scene = Scene()
+    scene.submit({"kind": "external"}, max_time=100.0)
+    scene.at = 0.0
+    for at, state in ((99.0, "running"), (101.0, "completed")):
+        scene.at = at
+        assert scene.scheduler.tick()
+        assert scene.study().state == state
+
+
+def test_tuners_are_asked_again_for_more_room_and_not_for_less() -> None:
+    scene = Scene(slots=0)
+    scene.submit(FOUR)
+    tuning = Tuning(scene.ports())
+    tuning.tune("plan", 2)
+    version = scene.plan().version
+    assert [tuning.was_asked("plan", version, room) for room in (1, 2, 3)] == [True, True, False]
+    assert not tuning.was_asked("plan", version + 1, 2)
+
+
+def test_what_nobody_disturbs_is_decided_at_the_first_attempt() -> None:
+    pauses = list[int]()
+    scene = Scene(pause=pauses.append)
+    scene.submit(FOUR)
+    scene.run()
+    assert scene.study().state == "completed" and pauses == []
+
+
+def test_a_study_that_is_paused_when_its_time_is_over_is_not_ended() -> None:
+    scene = Scene()
+    scene.submit({"kind": "external"}, max_time=100.0)
+    scene.at = 101.0
+    paused = [e.StudyPaused(study=STUDY)]
+    scene.records.before_write = once(lambda: scene.records.log.append("plan", paused, expected=None, at=0.0) and None)
+    assert scene.scheduler.tick()
+    assert scene.study().state == "paused"
+
+
+def reopened(scene: Scene, **fields: Any) -> Callable[[], None]:
+    """Somebody else has ended the study, and gone on with it as another one."""
+
+    def happen() -> None:
+        over = e.StudyCompleted(study=STUDY, at=scene.at)
+        again = e.StudyReopened(study=STUDY, spec={**scene.study().spec, **fields}, at=scene.at)
+        scene.records.log.append("plan", [over, again], expected=None, at=scene.at)
+
+    return happen
+
+
+def test_what_a_tuner_wants_of_a_study_that_is_another_by_now_is_not_done() -> None:
+    scene = Scene()
+    scene.submit(FOUR)
+    scene.records.before_write = once(reopened(scene, space={"lr": {"uniform": [5.0, 6.0]}}))
+    scene.run()
+    rates = [trial.hp["lr"]["value"] for trial in scene.study().trials]
+    assert len(rates) == 4 and min(rates) >= 5.0
+
+
+def test_the_end_of_a_study_that_is_another_by_now_is_not_its_end() -> None:
+    scene = Scene()
+    scene.submit({"kind": "external"}, max_time=100.0)
+    scene.at = 101.0
+    scene.records.before_write = once(reopened(scene, max_time=1000.0))
+    assert scene.scheduler.tick()
+    assert scene.study().state == "running"

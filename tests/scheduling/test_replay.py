@@ -15,8 +15,9 @@ from app.domain.ids import StudyId
 from app.events.export import NotALog, lines, parse
 from app.events.memory import MemoryLog
 from app.scheduling.replay import replay
+from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
-from app.simulation.what_if import changed, what_if
+from app.simulation.what_if import what_if
 from stagetree.spec import SpecError
 from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers, submit
 

@@ -15,6 +15,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.policies import POLICIES
+from app.scheduling.tuners import TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
@@ -36,7 +37,9 @@ def submit(simulator: Simulator, trials: list[Trial], **fields: Any) -> StudyId:
     study = StudyId(f"study-{len(simulator.plan.studies)}")
     spec = study_of(trials, **fields).to_json()
     simulator.give(c.SubmitStudy(plan=OPENED, study=study, spec=spec, at=simulator.now))
-    simulator.run_tuners()
+    driver = TunerDriver(spec)
+    driver.observe(simulator.plan.studies[study])
+    simulator.give(c.ApplyTunerActions(study=study, actions=driver.suggest(1)))
     return study
 
 

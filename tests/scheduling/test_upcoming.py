@@ -14,7 +14,7 @@ from app.scheduling.chains import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.retention import dispensable
-from app.scheduling.upcoming import UpcomingBranches
+from app.scheduling.upcoming import MOST_CHANGES, UpcomingBranches
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story
 from tests.tuners.test_every_tuner import KINDS
@@ -59,6 +59,39 @@ def test_a_trunk_keeps_the_state_at_which_a_waiting_trial_will_part() -> None:
     assert study.executed == study.unique == 110
 
 
+def test_a_trial_that_comes_while_the_trunk_runs_is_told_to_it() -> None:
+    trunk = Trunk(keeps_branches=True)
+    trunk.add(0.1, 100)
+    trunk.simulator.run_until(20)
+    trunk.add(decay(50), 2)
+    trunk.add(decay(10), 2)
+    trunk.simulator.run_until(99)
+    assert trunk.kept() == [50], "it has passed 10"
+    trunk.simulator.run()
+    trunk.extend(1, 60)
+    trunk.simulator.run()
+    assigned = [each for each in trunk.simulator.events if isinstance(each, e.ChainAssigned)][-1]
+    assert [(stage.start, stage.end) for stage in assigned.stages] == [(50, 60)]
+
+
+def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
+    """Of so many, the first look reads a part; the others are told to the trunk while it runs."""
+    trunk = Trunk(keeps_branches=True, turn_seconds=10.0)
+    trunk.add(0.1, 400)
+    for number in range(250):
+        trunk.add(decay(130 + number // 9, 399), 2)
+    trunk.add(decay(300), 2)
+    upcoming = UpcomingBranches(trunk.simulator.plan)
+    looks = 0
+    while upcoming.is_behind:
+        upcoming.begin_look()
+        upcoming.read_on()
+        looks += 1
+    assert looks == 1 + 252 // MOST_CHANGES
+    trunk.simulator.run()
+    assert trunk.kept() == [*range(130, 158), 300]
+
+
 def test_it_does_not_where_there_is_no_room() -> None:
     trunk = Trunk()
     trunk.add(decay(50), 2)
@@ -81,9 +114,11 @@ def test_a_trial_that_is_over_parts_nowhere(end: c.Command) -> None:
     trunk.add(decay(50), 2)
     trunk.add(0.1, 100)
     upcoming, [node] = UpcomingBranches(trunk.simulator.plan), list(trunk.simulator.plan.nodes)
+    assert upcoming.read_on() == {node: {50}}
     assert upcoming.inside(node, 0, 100) == (50,)
     assert upcoming.inside(node, 0, 50) == upcoming.inside(node, 50, 100) == ()
     trunk.simulator.give(end)
+    assert upcoming.read_on() == {}
     assert upcoming.inside(node, 0, 100) == ()
 
 
@@ -92,9 +127,11 @@ def test_a_trial_that_is_promoted_parts_where_it_is_to_part_next() -> None:
     trunk.add(decay(50, 70), 2)
     trunk.add(0.1, 100)
     upcoming, [node] = UpcomingBranches(trunk.simulator.plan), list(trunk.simulator.plan.nodes)
+    assert upcoming.read_on()[node] == {50}
     assert upcoming.inside(node, 0, 100) == (50,)
     trunk.extend(0, 60)
     [below] = trunk.simulator.plan.nodes[node].children
+    assert upcoming.read_on() == {}, "where it parts next was foreseen"
     assert upcoming.inside(node, 0, 100) == ()
     assert upcoming.inside(NodeId(below), 50, 100) == (70,)
 

@@ -7,6 +7,7 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node
+from app.scheduling.costs import Costs
 from app.simulation.pace import Overheads
 from app.simulation.simulator import Simulator
 from tests.tuners.worlds import STUDY, simulator, spec
@@ -78,3 +79,29 @@ def test_nothing_is_left_undone_by_a_scheduler_that_is_slow() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert study.state == "completed" and not world.plan.chains
+
+
+def test_what_lies_before_a_stage_is_no_part_of_its_seconds() -> None:
+    """A claim and a hand-over are the scheduler's and the broker's; loading a state is the stage's own."""
+    world = simulator(spec({"kind": "external"}), slots=1, overheads=Overheads(claim=0.5, hand_over=0.25, begin=0.125))
+    decay = {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}
+    world.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
+    world.run()
+    assert [each.seconds for each in world.events if isinstance(each, e.StageCompleted)] == [2.125, 1.0]
+    assert ends(world) == [2.625, 3.875]
+
+
+def test_what_takes_longest_goes_first_once_the_scheduler_has_learnt_what_that_is() -> None:
+    def seconds(stage: e.Stage, number: int) -> float:
+        return (stage.end - stage.start) * value(stage)
+
+    def value(stage: e.Stage) -> float:
+        node = world.plan.nodes[stage.node]
+        return float(node.segment.values(0)["lr"])  # type: ignore[arg-type]
+
+    world = simulator(spec({"kind": "external"}), slots=1, seconds=seconds, make_costs=Costs)
+    for values in ((1, 10), (2, 8, 5), (3, 7, 4)):
+        world.give(c.Ask(study=STUDY, actions=tuple(c.Start(hp={"lr": each}, steps=4) for each in values)))
+        world.run()
+    begun = [value(each.stages[0]) for each in world.events if isinstance(each, e.ChainAssigned)]
+    assert begun[2:] == [8, 5, 2, 7, 4, 3]

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from stagetree.sinks import follow, open_sink
 from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
-
-MlflowClient = pytest.importorskip("mlflow.tracking").MlflowClient
 
 
 @pytest.fixture(autouse=True)

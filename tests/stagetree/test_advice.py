@@ -44,8 +44,9 @@ def test_several_are_drawn() -> None:
         spec({"lr": [Exponential(0.1, 0.9), 0.2]}, tuner={"kind": "grid", "max_steps": 4}),
         spec({"lr": uniform(0, 1)}, merge=False),
         spec(None, tuner={"kind": "external"}),
+        spec({"lr": uniform(0, 1)}, tuner={"kind": "random", "num_trials": 2, "max_steps": 4}),
     ],
-    ids=["listed", "grid", "alone", "external"],
+    ids=["listed", "grid", "alone", "external", "two"],
 )
 def test_nothing_to_say(quiet: StudySpec) -> None:
     assert advice(quiet) == []

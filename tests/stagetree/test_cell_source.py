@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import linecache
+import os
 import subprocess
 import sys
 import types
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from app.registry import describe
+from app.registry import describe, files_in
 from stagetree.cell_source import SourceFolder, source_of
 from stagetree.errors import StagetreeError
 from stagetree.runtime.loading import load_trainer
@@ -76,7 +78,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cell]:
 def loaded(under: Path, source: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
     """The trainer in a folder, as a slot's process loads it."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    return load_trainer(under / source.folder / "trainer.py", source.name)
+    return load_trainer(under / source.folder / source.entry, source.name)
 
 
 def test_a_trainer_of_a_cell_runs_by_itself(cell: Cell, tmp_path: Path) -> None:
@@ -131,6 +133,40 @@ def test_a_trainer_of_a_module_is_taken_with_its_module(tmp_path: Path, monkeypa
     assert sorted(source.files) == ["trainer.py", "walking.py"]
     source.write(tmp_path / "trainers")
     assert issubclass(loaded(tmp_path / "trainers", source, monkeypatch), Walk)
+
+
+MADE = """
+import json
+from pathlib import Path
+from stagetree.cell_source import source_of
+from trainer import Walk
+source = source_of(Walk)
+source.write(Path("trainers"))
+print(json.dumps([source.name, source.folder, source.entry, sorted(source.files)]))
+"""
+LOADED = """
+import sys
+from stagetree.runtime.loading import load_trainer
+print([each.__module__ for each in load_trainer(*sys.argv[1:]).__mro__ if each.__name__ == "Walk"])
+"""
+
+
+@pytest.mark.parametrize("place", ["trainer.py", "trainer/__init__.py"])
+def test_a_module_called_trainer_is_taken_as_any_other(tmp_path: Path, place: str) -> None:
+    """It was overwritten by the file that imports it, though `trainer.py` is what the guide calls it."""
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(CELL)
+    name, folder, entry, files = json.loads(_printed(MADE, tmp_path))
+    assert files == ["stagetree_trainer.py", place]
+    assert describe(files_in([str(tmp_path / "trainers")])).keys() == {name}
+    assert _printed(LOADED, tmp_path / "trainers", f"{folder}/{entry}", name) == "['trainer']\n"
+
+
+def _printed(program: str, folder: Path, *arguments: str) -> str:
+    """What a program prints that is run in a folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 FUNCTIONS = """

@@ -9,10 +9,12 @@ import pytest
 import torch
 from resuming import Case, check_resumes
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from stagetree.integrations.huggingface import HFTrainer
 from stagetree.integrations.lightning import LightningTrainer
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
 
 HP = {
     "lr": {"family": "values", "values": [0.01, 0.003], "milestones": [2]},
@@ -46,9 +48,9 @@ def module(width: int) -> Any:
 class Lit(LightningTrainer):
     name = "lit"
 
-    def __init__(self, *, seed: int, device: str) -> None:
+    def __init__(self, *, seed: int, device: str, **how: Any) -> None:
         data = TensorDataset(torch.arange(22.0).view(22, 1) / 22)
-        super().__init__(seed=seed, device=device, model=module(4), train_data=data, valid_data=data)
+        super().__init__(seed=seed, device=device, model=module(4), train_data=data, valid_data=data, **how)
 
 
 class Tokens:
@@ -76,18 +78,127 @@ class Lora(HFTrainer):
         super().__init__(seed=seed, device=device, model=adapted, train_data=Tokens(), valid_data=Tokens(), **how)
 
 
+def test_a_collator_makes_the_batches() -> None:
+    pytest.importorskip("peft")
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import BatchEncoding
+
+    def padded(samples: list[Any]) -> BatchEncoding:
+        shortened = [each["input_ids"][: 4 + number] for number, each in enumerate(samples)]
+        ids = pad_sequence(shortened, batch_first=True)
+        shapes.append(tuple(ids.shape))
+        labels = pad_sequence(shortened, batch_first=True, padding_value=-100)
+        return BatchEncoding({"input_ids": ids, "labels": labels, "attention_mask": (labels >= 0).long()})
+
+    shapes: list[tuple[int, ...]] = []
+    trainer = Lora(seed=0, device="cpu", collator=padded, batches_per_step=2, eval_batch_size=20)
+    trainer.setup({"lr": 0.01, "bs": 3})
+    trainer.train()
+    assert shapes == [(3, 6), (3, 6)]
+    assert trainer.evaluate()["val_loss"] > 0 and shapes[2:] == [(20, 8)]
+
+
 def test_a_lightning_module(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     check_resumes(Case(__file__, "Lit", {}, HP, broken=2, steps=4), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "how", [{}, {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}]
-)
-def test_lora_on_a_model_of_transformers(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_lora_on_a_model_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
+    how = {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)
+
+
+def loaders(**how: Any) -> Any:
+    """A data module whose training loader is made so."""
+    from lightning import LightningDataModule
+
+    class Numbers(LightningDataModule):
+        def setup(self, stage: str) -> None:
+            self.data = TensorDataset(torch.arange(22.0).view(22, 1) / 22)
+
+        def train_dataloader(self) -> Any:
+            return how.pop("instead", None) or DataLoader(self.data, **{"batch_size": 5, "shuffle": True, **how})
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(self.data, batch_size=8)
+
+    return Numbers()
+
+
+def test_a_data_module_says_how_data_is_read() -> None:
+    pytest.importorskip("lightning")
+    sizes: list[int] = []
+
+    def collate(samples: list[Any]) -> Any:
+        sizes.append(len(samples))
+        return torch.utils.data.default_collate(samples)
+
+    datamodule = loaders(collate_fn=collate, drop_last=True)
+    datamodule.setup("fit")
+    datamodule.data = [(x,) for (x,) in datamodule.data]  # not in memory, so that it is collated
+    datamodule.setup = lambda stage: None
+    trainer = LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=datamodule)  # type: ignore[abstract]
+    trainer.setup({"lr": 0.1})
+    trainer.train()
+    assert sizes == [5] * 4  # of 22 samples, with drop_last
+    trainer.evaluate()
+    assert sizes[4:] == [8, 8, 6]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"shuffle": False, "sampler": WeightedRandomSampler([1.0] * 22, 22)}, "order of its own, by WeightedRandom"),
+        ({"instead": [1, 2]}, "must be one DataLoader, not list"),
+    ],
+)
+def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str) -> None:
+    pytest.importorskip("lightning")
+    with pytest.raises(ValueError, match=words):
+        LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize(
+    ("has", "words"),
+    [
+        ({"automatic_optimization": False}, "automatic_optimization = False and trains by itself"),
+        ({"on_train_batch_end": lambda self, *_: None}, "on_train_batch_end is not called here: leave it out"),
+        ({"configure_gradient_clipping": lambda self, *_: None}, "such as clip_grad_norm"),
+    ],
+)
+def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: str) -> None:
+    pytest.importorskip("lightning")
+    own = module(4)
+    own.__class__ = type("Own", (type(own),), has)
+    trainer = LightningTrainer(seed=0, device="cpu", model=own, datamodule=loaders())  # type: ignore[abstract]
+    with pytest.raises(ValueError, match=words):
+        trainer.setup({"lr": 0.1})
+
+
+def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
+    pytest.importorskip("lightning")
+    model = Model.build(Lit, {}, 0, "cpu")
+    model.advance(Timeline(HP))
+    logged = model.logged()
+    assert logged.keys() == {"train_loss"} and logged["train_loss"] is not None
+    assert model.evaluate().keys() == {"val_loss"}
+
+
+def test_a_metric_of_torchmetrics_is_that_of_each_batch() -> None:
+    pytest.importorskip("lightning")
+    from torchmetrics import MeanMetric
+
+    trainer = Lit(seed=0, device="cpu", eval_batch_size=11)
+    trainer.model.mean = MeanMetric()
+
+    def validation_step(batch: Any, number: int) -> None:
+        trainer.model.mean(batch[0])
+        trainer.model.log("mean", trainer.model.mean)
+
+    trainer.model.validation_step = validation_step
+    assert [trainer.evaluate()["mean"] for _ in range(2)] == [pytest.approx(10.5 / 22)] * 2
 
 
 def test_several_optimizers_are_refused() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
 
+from stagetree._picture import segments, svg
 from stagetree.errors import StagetreeError
 from stagetree.models import Event, Node, StudyAnswer, TrialDetail
 from stagetree.results import Results
@@ -89,6 +92,37 @@ def test_the_tree_has_a_line_for_what_is_shared(results: Results) -> None:
     assert root.get_linewidth() > left.get_linewidth()
     heights = [line.get_ydata()[0] for line in (root, left, right)]
     assert heights[0] == (heights[1] + heights[2]) / 2
+
+
+def test_the_rung_tree_has_one_line_for_what_is_shared(results: Results) -> None:
+    results = won(results)
+    drawn = segments(results)
+    assert sum(each.trials for each in drawn) == sum(len(list(known(results, trial.trial))) for trial in results.trials)
+    assert max(each.trials for each in drawn) > 1 and drawn[-1].is_best
+    widths = [line.get_linewidth() for line in results.plot.rung_tree().lines[: len(drawn)]]
+    assert widths == [1 + math.log2(each.trials) for each in drawn]
+
+
+def won(results: Results) -> Results:
+    """The same, with the best trial named as the server names it."""
+    best = {"trial": 0, "value": 0.9, "steps": 8, "hp": {}}
+    study = StudyAnswer.of(results.study.to_json() | {"best": best})
+    return Results(study, results.trials, results.events, results.nodes)
+
+
+def known(results: Results, trial: int) -> list[float]:
+    return [value for value in results.curve(trial).values() if value is not None]
+
+
+def test_a_notebook_shows_the_rung_tree_without_a_script(results: Results) -> None:
+    shown = won(results)._repr_html_()
+    picture = ElementTree.fromstring(shown.partition("</p>")[2])
+    assert "script" not in shown
+    assert "trial 0: 0.9 at step 8" in "".join(picture.itertext()) and "2 trials share this" in shown
+
+
+def test_of_what_is_not_measured_nothing_is_drawn(results: Results) -> None:
+    assert "not measured" in svg(Results(results.study, [], [], []))
 
 
 def test_slots_over_time(results: Results) -> None:

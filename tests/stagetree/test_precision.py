@@ -123,6 +123,28 @@ def test_an_object_of_another_shape_takes_a_state() -> None:
     assert_equal(used.state_dict(), first.state_dict())
 
 
+class HalfFrozen(Shaped):
+    """What is frozen is in no state: it must be the same whenever it is built."""
+
+    def build(self, hp: dict[str, Any]) -> nn.Module:
+        model = super().build(hp)
+        model[0].weight.register_hook(lambda gradient: gradient * self.frozen)
+        self.frozen = torch.randn(hp["width"], 1)
+        return model
+
+
+def test_an_object_builds_as_a_fresh_one_does_wherever_its_generators_are() -> None:
+    seed_generators(0)
+    first = HalfFrozen()
+    first.setup({"lr": 0.1, "width": 5})
+    used = HalfFrozen()
+    used.setup({"lr": 0.1, "width": 3})
+    used.train()
+    used.setup({"lr": 0.1, "width": 5})
+    assert torch.equal(used.frozen, first.frozen)
+    assert_equal(used.model.state_dict(), first.model.state_dict())
+
+
 def test_a_shape_cannot_change_during_a_trial() -> None:
     trainer = Shaped()
     trainer.setup({"lr": 0.1, "width": 3})

@@ -12,7 +12,8 @@ import pytest
 
 import stagetree
 from stagetree import Exponential, Space, SpaceError, StudySpec, choice, loguniform, randint, uniform
-from stagetree.spec import KINDS, SpecError
+from stagetree.spec import SpecError
+from stagetree.spec.tuners import KINDS
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
 

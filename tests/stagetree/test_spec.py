@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagetree.sequences import Constant, MultiStep
-from stagetree.spec import GridTuner, Problem, RandomTuner, SpecError, StudySpec, TrialsTuner
+from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.tuners import GridTuner, RandomTuner, TrialsTuner
 from tests.strategies import configurations
 
 STEPPED = {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}

@@ -87,3 +87,12 @@ def test_a_state_can_be_loaded_from_its_file(tmp_path: Path) -> None:
 def test_exporting_imports_no_torch() -> None:
     check = "import sys, stagetree.weights; from stagetree import export_weights; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize("cut", [3, 60, -1])
+def test_a_file_that_is_none_or_not_whole_is_named(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "best.safetensors"
+    path.write_bytes(export_weights(checkpoint_of({"model": {"w": torch.arange(3.0)}})))
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"best\.safetensors: (that is no safetensors file|the file is cut off)$"):
+        load_state(path)

@@ -11,7 +11,8 @@ from app.domain.search_plan import Study
 from app.scheduling.tuners import tuner_of
 from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband, shares
 from app.scheduling.tuners.rungs import rung_steps
-from stagetree.spec import KINDS, AshaTuner, AsyncHyperbandTuner, StudySpec
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
 from tests.tuners.worlds import STUDY, simulator, spec, trials_at
 
 FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}

@@ -17,7 +17,7 @@ from app.scheduling.tuners.base import NewTrial
 from app.scheduling.tuners.explore import perturbed, spliced
 from stagetree.sequences import parse
 from stagetree.space import read_entry
-from stagetree.spec import PbtTuner
+from stagetree.spec.tuners import PbtTuner
 from tests.strategies import sequences
 from tests.tuners.worlds import SPACE, STUDY, Table, losses, numbered, simulator, spec, stragglers
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from app.domain import events as e
+from app.domain.commands import Extend
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.replay import replay
+from app.scheduling.tuners.base import NewTrial, Next, Tuner
+from app.scheduling.tuners.custom import REGISTERED, Registered
 from app.simulation.simulator import Simulator
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
@@ -28,8 +32,41 @@ TUNERS: dict[str, dict[str, Any]] = {
     "async_hyperband": {"kind": "async_hyperband", "num_trials": 12, "min_steps": 5, "max_steps": 20, "eta": 2},
     "median": {"kind": "median", "num_trials": 12, "max_steps": 20, "interval": 10, "min_steps": 10},
     "bandit": {"kind": "bandit", "num_trials": 12, "max_steps": 20, "interval": 10, "epsilon": 3.0},
+    "asha for ever": {"kind": "asha", "num_trials": 12, "min_steps": 8, "eta": 2},
+    "trials": {"kind": "trials", "trials": [{"hp": {"end": end}, "steps": 16 + (end > 0.5) * 4} for end in ENDS]},
+    "custom": {"kind": "custom", "name": "in-turn"},
 }
+POPULATION = {"kind": "pbt", "population_size": 4, "ready_steps": 4, "max_steps": 8}
 EVERY = pytest.mark.parametrize("tuner", TUNERS.values(), ids=TUNERS)
+
+
+class InTurn(Tuner):
+    """Twelve trials for 8 steps, and each that did not fail for 20."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        super().__init__(spec)
+        self.started, self.waiting = 0, list[int]()
+
+    def observe(self, event: TrialEvent) -> None:
+        match event.kind:
+            case TrialEventKind.START:
+                self.started += 1
+            case TrialEventKind.RESULT if event.steps == 8:
+                self.waiting.append(event.trial)
+            case TrialEventKind.PROMOTE:
+                self.waiting.remove(event.trial)
+
+    def suggest(self) -> Next | None:
+        if self.waiting:
+            return Extend(trial=self.waiting[0], steps=20)
+        return NewTrial(steps=8) if self.started < 12 else None
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    REGISTERED["in-turn"] = Registered(InTurn, "1")
+    yield
+    del REGISTERED["in-turn"]
 
 
 def rising(node: Node, step: int) -> e.Metrics:
@@ -40,7 +77,9 @@ def rising(node: Node, step: int) -> e.Metrics:
 
 
 def study(tuner: dict[str, Any], **fields: Any) -> StudySpec:
-    sampled = {} if tuner["kind"] in ("random", "grid") else {"sampler": "random", "sampling_seed": 3}
+    sampled = {} if tuner["kind"] in ("random", "grid", "trials") else {"sampler": "random", "sampling_seed": 3}
+    if "stop_hopeless" in fields and "max_steps" not in tuner:
+        fields["stop_hopeless"] = fields["stop_hopeless"] | {"max_steps": 20}
     settings: dict[str, Any] = {"metric": "accuracy", "mode": "max", "merge": False, "eval_every": 1}
     return spec(tuner | sampled, space=SPACE, **(settings | fields))
 
@@ -112,7 +151,16 @@ def test_asha_by_prediction_promotes_who_is_behind_and_will_be_ahead() -> None:
     ("tuner", "fields", "field"),
     [
         ({"kind": "pop", "num_trials": 4, "max_steps": 8}, {"stop_hopeless": {}}, "stop_hopeless"),
-        ({"kind": "asha", "num_trials": 4, "min_steps": 1}, {"stop_hopeless": {}}, "tuner.max_steps"),
+        ({"kind": "early_term", "num_trials": 4, "max_steps": 8}, {"stop_hopeless": {}}, "stop_hopeless"),
+        (
+            {"kind": "pbt", "population_size": 4, "ready_steps": 4, "max_steps": 8},
+            {"stop_hopeless": {}},
+            "stop_hopeless",
+        ),
+        ({"kind": "external"}, {"stop_hopeless": {"max_steps": 8}}, "stop_hopeless"),
+        ({"kind": "asha", "num_trials": 4, "min_steps": 1}, {"stop_hopeless": {}}, "stop_hopeless.max_steps"),
+        ({"kind": "custom", "name": "in-turn"}, {"stop_hopeless": {}}, "stop_hopeless.max_steps"),
+        ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"max_steps": 8}}, "stop_hopeless.max_steps"),
         ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"bounds": [1, 0]}}, "stop_hopeless.bounds"),
         ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"delta": 2}}, "stop_hopeless.delta"),
         (TUNERS["asha: predicted"] | {"type": "stopping"}, {}, "tuner.promote_by"),

@@ -86,6 +86,20 @@ def faults(
     return happens
 
 
+def unlucky(tuner: dict[str, Any], seed: int, slots: int) -> Study:
+    """A study, to its end, in which values tie, trials fail, workers are lost, and users cancel."""
+    rng = Random(seed)
+    luck: dict[str, Any] = {"fail": rng.choice([0, 0.1]), "lose": rng.choice([0, 0.1])}
+    made_up = {"measure": losses(seed, digits=rng.choice([1, 3])), "seconds": stragglers(seed)}
+    world = simulator(spec(tuner), slots=slots, faults=faults(seed, **luck), **made_up)
+    study = world.plan.studies[STUDY]
+    while world.advance():
+        waiting = [trial.number for trial in study.trials if trial.state in ("active", "completed")]
+        if rng.random() < 0.05 and waiting and not study.is_final:
+            world.give(c.CancelTrial(study=STUDY, trial=rng.choice(waiting)))
+    return study
+
+
 CALM: dict[str, Any] = {"seconds": one_second_a_step, "faults": no_fault}
 
 

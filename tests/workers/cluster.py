@@ -7,7 +7,7 @@ where somebody waits.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.policies import POLICIES
 from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.slot import Limits, Slot, Surroundings
 from app.workers.slot.trainer_host import Executor
@@ -84,16 +85,18 @@ class Cluster:
         self.script: Callable[[str, InProcess, str, int], None] = lambda slot, process, what, step: None
         self.processes: Counter[str] = Counter()
         self.sources = {"toy": TrainerSource(TOY, "1")}
-        self.faults = dict[str, Faults]()
+        self.faults = {"scheduler": Faults(self.clock)}
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
+        self.retention: Retention | None = None
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
 
     def make_ticker(self) -> Scheduler:
+        records = FaultyRecords(self.records, self.faults["scheduler"])
         ports = Ports(
-            records=self.records,
-            plans=Plans(self.log),
+            records=records,  # type: ignore[arg-type]
+            plans=Plans(records.log),  # type: ignore[arg-type]
             policy=POLICIES["critical_path"],
             publish=self.publish,
             new_id=lambda: uuid4().hex,
@@ -101,8 +104,12 @@ class Cluster:
             intermediate_bytes=self.room,
             clock=self.clock.now,
             elapsed=self.clock.now,
+            chains_that_fit=self.chains_that_fit,
         )
         return Scheduler(ports)
+
+    def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
+        return wanted if self.retention is None else self.retention.chains_that_fit(plans, live, wanted)
 
     def make_slot(self, name: str, **limits: Any) -> Slot:
         """A new process for the slot: what another had in memory is gone."""

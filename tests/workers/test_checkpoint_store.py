@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from app.away import Away
 from app.object_store import PART, LocalStore, ObjectStore, StoreUnavailable, open_store
-from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
+from app.workers.slot.checkpoint_store import MOST_RECENT, CheckpointStore, CheckpointUnreadable, Stored
 from app.workers.state import State
 
 BIG = bytes(range(256)) * (PART // 128)
@@ -95,6 +96,24 @@ def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: 
     assert isinstance(raised.value, Away)
 
 
+def test_what_was_deleted_behind_our_back_is_deleted() -> None:
+    CheckpointStore(Broken(FileNotFoundError("no such object"))).delete("key")
+
+
+def test_what_could_not_be_read_to_its_end_leaves_nothing_open() -> None:
+    checkpoints = CheckpointStore(Broken(ClientError("reset")))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StoreUnavailable):
+        checkpoints.read("key", "")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_bucket_that_is_not_there_is_away_and_nothing_in_it_is_missing(bucket_url: str) -> None:
+    checkpoints = CheckpointStore(open_store(bucket_url.replace("checkpoints", "nowhere")))
+    with pytest.raises(StoreUnavailable):
+        checkpoints.read("key", "")
+
+
 def test_a_folder_that_is_not_mounted_is_away_and_nothing_in_it_is_missing(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path / "not-there")))
     with pytest.raises(StoreUnavailable, match="is it mounted"):
@@ -115,9 +134,66 @@ def test_recent_states_are_read_from_memory_up_to_so_many_bytes(tmp_path: Path) 
         checkpoints.read(second.key, second.sha256)
 
 
+def held(checkpoints: CheckpointStore, folder: Path, *states: Stored) -> list[bool]:
+    """Which of them are in memory: nothing else is left."""
+    for path in folder.iterdir():
+        path.unlink()
+    found = []
+    for each in states:
+        try:
+            checkpoints.read(each.key, each.sha256).close()
+        except CheckpointUnreadable:
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def test_where_several_stages_begin_is_in_memory_for_longer(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
+    branch = checkpoints.write("a", State.of(b"first"), is_branch_point=True)
+    others = [checkpoints.write(place, State.of(b"other")) for place in "bc"]
+    assert held(checkpoints, tmp_path, branch, *others) == [True, False, True]
+
+
+def test_no_more_than_so_many_are_in_memory_however_small(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2**20)
+    stored = [checkpoints.write(f"{number}", State.of(b"small")) for number in range(MOST_RECENT + 1)]
+    assert held(checkpoints, tmp_path, *stored) == [False] + MOST_RECENT * [True]
+
+
+def test_what_is_too_large_for_memory_takes_nobodys_place(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
+    small = checkpoints.write("a", State.of(b"small"))
+    large = checkpoints.write("b", State.of(b"larger than all of it"))
+    assert held(checkpoints, tmp_path, small, large) == [True, False]
+
+
 def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=5)
     first = checkpoints.write("a", State.of(b"first"))
     state = checkpoints.read(first.key, first.sha256)
     checkpoints.write("b", State.of(b"other"))  # and the first is forgotten
     assert contents(state) == b"first"
+
+
+def test_where_several_stages_wait_to_begin_stays_in_memory_while_others_come_and_go(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=3 * len(BIG))
+    trunk = checkpoints.write("plan/trunk/3", State.of(BIG), is_branch_point=True)
+    ends = [checkpoints.write(f"plan/end/{number}", State.of(BIG)) for number in range(5)]
+    for path in tmp_path.rglob("*.safetensors"):
+        path.unlink()
+    assert contents(checkpoints.read(trunk.key, trunk.sha256)) == BIG
+    assert contents(checkpoints.read(ends[-1].key, ends[-1].sha256)) == BIG
+    with pytest.raises(CheckpointUnreadable):
+        checkpoints.read(ends[0].key, ends[0].sha256)
+
+
+def test_a_branch_point_makes_room_for_a_newer_one(tmp_path: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2 * len(BIG))
+    trunks = [checkpoints.write(f"plan/{number}/3", State.of(BIG), is_branch_point=True) for number in range(3)]
+    for path in tmp_path.rglob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(CheckpointUnreadable):
+        checkpoints.read(trunks[0].key, trunks[0].sha256)
+    assert contents(checkpoints.read(trunks[2].key, trunks[2].sha256)) == BIG

@@ -82,6 +82,33 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
     cluster.close()
 
 
+def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, tmp_path: Path) -> None:
+    """Also where checkpoints are deleted so late that somebody waits for it."""
+    budget, cluster = 10 * SIZE, Cluster(database, tmp_path, slots=2)
+    deleting = cluster.retention = retention(cluster, budget)
+    study, waited = cluster.submit(asha()), 0
+    for number in range(200):
+        cluster.round()
+        assert bytes_of(cluster) <= budget
+        if deleting.is_waited_for or number < 2:  # by then it is known how large a state is
+            waited += deleting.is_waited_for
+            while not deleting.look().is_done:
+                pass
+        if cluster.study(study).is_final:
+            break
+    assert cluster.study(study).is_final and waited
+    cluster.close()
+
+
+def test_nobody_waits_where_nothing_may_go(cluster: Cluster) -> None:
+    deleting = cluster.retention = retention(cluster, budget=1)
+    cluster.run(cluster.submit(spec(({}, 4), keep_best=1)))
+    while not deleting.look().is_done:
+        pass
+    assert deleting.chains_that_fit({}, 0, 2) == 2
+    assert not deleting.is_waited_for
+
+
 def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -> None:
     whole = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), trainer_args={"tag": "calm"}))
     cluster.run(whole)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from app.embedded.machine import default_device, default_slots, slot_names
 from app.workers.slot import device as module
 from app.workers.slot.device import CPU, NoDevice, SlotDevice, device_of, gpus_of, visible_gpus
 
@@ -21,7 +23,8 @@ def test_a_slot_sees_its_gpu_alone_and_calls_it_the_first(slot: str) -> None:
 
 
 def test_a_slot_of_the_cpu_sees_no_gpu() -> None:
-    assert device_of("cpu0", ["0"], allow_cpu=False) == CPU
+    for slot in ("cpu0", "host-cpu3", "laptop"):
+        assert device_of(slot, ["0"], allow_cpu=False) == CPU
     assert CPU.visible == ""
 
 
@@ -56,6 +59,16 @@ def test_without_a_word_in_the_environment_the_driver_is_asked(tmp_path: Path, m
     (tmp_path / "listing").write_text(LISTING)
     nvidia_smi(tmp_path, f"cat {tmp_path / 'listing'}", monkeypatch)
     assert visible_gpus({}) == ["MIG-c7f7", "MIG-1a2b", "1"]
+
+
+def test_a_stack_has_a_slot_for_each_gpu_that_may_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listing").write_text(LISTING)
+    nvidia_smi(tmp_path, f"cat {tmp_path / 'listing'}", monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert (default_slots(), slot_names(2), default_device()) == (3, ["gpu0", "gpu1"], "cuda:0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert (slot_names(2), default_device()) == (["cpu0", "cpu1"], "cpu")
+    assert default_slots() == len(os.sched_getaffinity(0))
 
 
 def test_a_driver_that_does_not_answer_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,10 @@ def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
     """What it asks for until the stage is complete, as pairs of the step and what is done there."""
     done: list[Any] = []
     made.begin(outside.now)
-    while not isinstance(action := made.next(outside), Complete | Stop):
-        match action:
+    for _ in range(100):
+        match made.next(outside):
+            case Complete() | Stop():
+                return done
             case Train(until):
                 made.reached(until)
             case Evaluate():
@@ -64,7 +66,7 @@ def drive(made: ChainExecution, outside: Outside = NOW) -> list[Any]:
             case Save(is_intermediate):
                 done.append((made.step, "intermediate" if is_intermediate else "save"))
                 made.saved(outside.now)
-    return done
+    raise AssertionError(f"it does not come to an end: {done}")
 
 
 def test_a_stage_is_trained_from_evaluation_to_evaluation_and_saved_at_its_end() -> None:
@@ -82,7 +84,18 @@ def test_the_state_is_kept_where_known_trials_would_branch_off() -> None:
     assert drive(made) == [(4, "intermediate"), (6, "evaluate"), (6, "intermediate"), (9, "save")]
     made.completed(0.0)
     assert drive(made) == [(12, "intermediate"), (20, "save")]
-    assert drive(execution(stage(0, 9), branches=((4,),))) == [(9, "save")]
+    without_room = execution(stage(0, 9), branches=((4,),))
+    without_room.begin(0.0)
+    assert without_room.next(NOW) == Train(9)
+
+
+def test_a_stage_under_way_hears_where_trials_that_came_later_will_branch_off() -> None:
+    told = replace(NOW, flags=ChainFlags(branch_steps=(3, 5, 12)))
+    made = execution(stage(0, 9), stage(9, 20), intermediate_bytes=1, branches=((5,), ()))
+    assert drive(made, told) == [(3, "intermediate"), (5, "intermediate"), (9, "save")]
+    made.completed(0.0)
+    assert drive(made, told) == [(12, "intermediate"), (20, "save")]
+    assert drive(execution(stage(0, 9)), told) == [(9, "save")], "there is no room"
 
 
 @pytest.mark.parametrize(("now", "can_save", "kept"), [(1.0, True, []), (3.0, True, [4]), (3.0, False, [])])
@@ -174,6 +187,25 @@ def test_an_intermediate_is_due_when_its_cost_is_the_share_it_may_be(now: float,
         assert made.next(seen) == Train(1000)  # the next one is due as much later
 
 
+def test_no_intermediate_is_due_before_the_first_step_and_after_the_last() -> None:
+    """Loading may have taken long: who is stopped before it has begun would be stopped for ever."""
+    late = Outside(now=1e6, save_seconds=1.0)
+    made = execution(stage(0, 9), overhead=0.01, intermediate_bytes=1)
+    made.begin(0.0)
+    made.next(NOW)
+    assert [made.end_of_training(step, late) for step in (0, 4, 9)] == [9, 0, 9]
+
+
+def test_only_an_evaluation_that_somebody_waits_for_is_news() -> None:
+    made = execution(stage(0, 9, 3, 9))
+    made.begin(0.0)
+    asked = ChainFlags((5,))
+    news = {step: made.is_news([e.Evaluated(node=NodeId("n"), step=step, metrics={})], asked) for step in (3, 5, 9)}
+    assert news == {3: False, 5: True, 9: True}
+    kept = e.CheckpointKept(node=NodeId("n"), step=9, key="k", sha256="", size=1)
+    assert not made.is_news([kept], asked)
+
+
 def test_intermediates_are_not_kept_where_none_are_wanted() -> None:
     late = Outside(now=1e9)
     for made in (execution(stage(0, 9), overhead=0.5), execution(stage(0, 9), intermediate_bytes=9)):
@@ -215,6 +247,20 @@ def test_the_last_good_step_is_before_the_end() -> None:
     assert failed(made, 4) == 3
 
 
+def test_why_a_stage_is_not_exact_is_said_once_of_it() -> None:
+    made = execution(stage(0, 2), stage(2, 4))
+
+    def said(*reasons: str) -> list[str]:
+        return [each.reason for each in made.not_exact(reasons)]
+
+    made.begin(0.0)
+    assert [said("a"), said("a", "b"), said()] == [["a"], ["b"], []]
+    made.reached(2)
+    made.completed(0.0)
+    made.begin(0.0)
+    assert said("a") == ["a"]
+
+
 def test_its_states_are_those_of_the_picture() -> None:
     made = execution(stage(0, 2), stage(2, 4))
     assert made.state == ExecutionState.CLAIMED and made.can_begin(0) and not made.can_begin(1)
@@ -222,7 +268,8 @@ def test_its_states_are_those_of_the_picture() -> None:
     assert made.state == ExecutionState.TRAINING and not made.can_begin(0)
     made.completed(1.0)
     assert made.state == ExecutionState.BETWEEN_STAGES and made.can_begin(1) and not made.can_begin(0)
-    assert made.interrupted(5.0).steps == 0
+    between = made.interrupted(5.0)
+    assert between == e.ChainEnded(chain=made.chain, outcome=ChainOutcome.INTERRUPTED)  # nothing was lost
     made = execution(stage(0, 2))
     drive(made)
     made.completed(1.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from faulty import Clock
 from stacks import wait_for
 
+from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
 from app.events.rows import ChainFlags, SlotTaken
 from app.events.rows.ports import RowsPort
@@ -112,6 +113,28 @@ def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptu
     beating.heartbeat.close(60.0)
     assert beating.row() is None  # its last round was a good one
     assert "a round of the heartbeat of slot gpu0 failed" in caplog.text
+
+
+def test_who_trains_nothing_asks_nothing_between_two_heartbeats(beating: Beating) -> None:
+    beating.beat()
+    beating.records.read = lambda: pytest.fail("there is nothing to ask about")  # type: ignore[method-assign]
+    beating.heartbeat.round()
+
+
+def test_that_nobody_can_hear_of_it_is_said_once(beating: Beating, caplog: pytest.LogCaptureFixture) -> None:
+    claim, taken = beating.begin(), beating.records.write
+
+    def away() -> NoReturn:
+        raise DatabaseUnavailable("no server")
+
+    for _ in range(2):
+        beating.records.write = away  # type: ignore[method-assign]
+        for _ in range(3):
+            beating.beat()
+        beating.records.write = taken  # type: ignore[method-assign]
+        beating.beat()
+    assert [record.message for record in caplog.records] == 2 * ["slot gpu0 cannot be heard of: no server"]
+    assert not claim.over.is_set()
 
 
 @pytest.mark.parametrize("is_beat", [True, False])

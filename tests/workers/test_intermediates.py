@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from cluster import LEASE, Cluster
+from in_process import InProcess
 from studies import spec
 from toys import switch
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.ids import NodeId
+from app.domain.ids import NodeId, StudyId
 from app.events.database import Database
 from app.events.transact import Write, transact
 from app.workers.slot.intermediates import Kept, least_missed
@@ -133,24 +134,50 @@ def test_what_a_chain_begins_with_stays() -> None:
     assert left(1, 5) == [5]
 
 
+EXTERNAL = {"name": "study", "trainer": "toy", "metric": "score", "mode": "max", "tuner": {"kind": "external"}}
+
+
+def ask(cluster: Cluster, study: StudyId, *actions: c.Start | c.Extend) -> None:
+    command = c.Ask(study=study, actions=actions)
+    asked = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=0.0)
+    transact(cluster.log, cluster.plans, asked)
+
+
 def test_a_slot_keeps_the_state_where_a_waiting_trial_will_part(database: Database, tmp_path: Path) -> None:
     """Though none is kept for accidents; asked for more, the trial goes on from there."""
     cluster = long_stage(database, tmp_path, seconds=1.0, room=2**20, overhead=0.0)
-    named = {"name": "study", "trainer": "toy", "metric": "score", "mode": "max", "tuner": {"kind": "external"}}
-    study = cluster.submit(named)
-
-    def ask(*actions: c.Start | c.Extend) -> None:
-        command = c.Ask(study=study, actions=actions)
-        asked = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=0.0)
-        transact(cluster.log, cluster.plans, asked)
-
-    ask(c.Start(hp={"lr": switch(0.1, 0.2, 6)}, steps=2), c.Start(hp={"lr": 0.1}, steps=9))
+    study = cluster.submit(EXTERNAL)
+    ask(cluster, study, c.Start(hp={"lr": switch(0.1, 0.2, 6)}, steps=2), c.Start(hp={"lr": 0.1}, steps=9))
     cluster.round()
     cluster.round()
     assert steps(cluster) == [6]
-    ask(c.Extend(trial=0, steps=8))
+    ask(cluster, study, c.Extend(trial=0, steps=8))
     cluster.round()
     assert [event.stages[0].start for event in cluster.events(e.ChainAssigned)][-1] == 6
     found = cluster.study(study)
     assert found.active == 0 and found.executed == found.unique == 11
+    cluster.close()
+
+
+def test_a_slot_keeps_the_state_where_a_trial_will_part_that_comes_while_it_trains(
+    database: Database, tmp_path: Path
+) -> None:
+    cluster = long_stage(database, tmp_path, seconds=1.0, room=2**20, overhead=0.0)
+    study = cluster.submit(EXTERNAL)
+    ask(cluster, study, c.Start(hp={"lr": 0.1}, steps=12))
+    slow = cluster.script
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        slow(slot, process, what, step)
+        if (what, step) == ("train", 4):
+            ask(cluster, study, *(c.Start(hp={"lr": switch(0.1, 0.2, at)}, steps=1) for at in (3, 8)))
+            cluster.ticker.tick()
+            cluster.beat()
+
+    cluster.script = script
+    cluster.round()
+    assert steps(cluster) == [8]
+    ask(cluster, study, c.Extend(trial=2, steps=10))
+    cluster.round()
+    assert [event.stages[0].start for event in cluster.events(e.ChainAssigned)][-1] == 8
     cluster.close()

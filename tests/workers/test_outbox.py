@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -108,11 +109,47 @@ def test_what_does_not_come_is_not_waited_for_for_ever(told: Told) -> None:
     assert not told.first.over.is_set()
 
 
+def test_what_awaits_nothing_is_recorded_by_itself(told: Told) -> None:
+    append, appended = told.records.log.append, list[int]()
+
+    def note(stream: str, facts: Sequence[e.Event], **more: Any) -> Any:
+        appended.append(len(facts))
+        return append(stream, facts, **more)
+
+    told.records.log.append = note  # type: ignore[method-assign]
+    for number in range(3):
+        told.outbox.put(told.first, [fact(number)], told.proof("a"))
+    assert told.outbox.drain(60.0)
+    assert appended == [1, 1, 1]
+
+
 def test_a_fact_about_another_chain_is_recorded_by_itself(told: Told) -> None:
     told.outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True)
     told.outbox.put(told.second, [fact(1)], told.proof("b"), is_news=True)
     assert told.outbox.drain(60.0)
     assert (told.commits, told.nudges) == (["a", "b"], 2)
+
+
+@pytest.mark.parametrize("is_news", [True, False])
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("awaits_more", [True, False])
+def test_the_scheduler_is_told_of_news_and_of_the_end_of_a_chain(
+    told: Told, is_news: bool, is_last: bool, awaits_more: bool
+) -> None:
+    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=awaits_more)
+    told.outbox.put(told.first, [fact(1)], told.proof("b"), is_news=is_news, is_last=is_last)
+    assert told.outbox.drain(60.0)
+    assert told.nudges == (is_news or is_last)
+
+
+def test_who_has_lost_a_chain_says_that_and_nothing_worse(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    def fenced(rows: RowsPort) -> None:
+        raise Fenced("another worker's")
+
+    told.outbox.put(told.first, [fact(0)], fenced)
+    assert told.outbox.drain(60.0)
+    (said,) = caplog.records
+    assert (said.levelname, "what was stated last is void" in said.message) == ("WARNING", True)
 
 
 def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event as Flag
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from app.domain.ids import NodeId
 from app.events.database import DatabaseUnavailable
 from app.events.memory import MemoryRecords
 from app.events.rows.ports import RowsPort
-from app.workers.slot.checkpoint_store import CheckpointStore
+from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
 from app.workers.slot.notes import Notes
 from app.workers.slot.patience import Patience
-from app.workers.slot.saver import Saver
+from app.workers.slot.saver import NOTED_AFTER, Saver
 from app.workers.state import State
 
 CLAIM = Claim("c", "plan", 1)
@@ -50,6 +51,47 @@ def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptu
         assert made.drain(60.0)
     assert "checkpoint key cannot be deleted: ConnectionError: no store; the scheduler will" in caplog.text
     assert not deleted
+    made.close()
+
+
+class Slow(Refusing):
+    """A store that takes nothing so many times."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def write(self, key: str, parts: Any) -> None:
+        self._left -= 1
+        if self._left >= 0:
+            raise ConnectionError("no store")
+
+
+def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    notes, said, stored = Notes(), list[str | None](), list[object]()
+    patience = Patience(lambda seconds: said.append(notes.text))
+    made = Saver(CheckpointStore(Slow(6)), patience, notes, lambda: 0.0)
+    made.save(CLAIM, "place", State.of(b"state"), lambda *found: stored.append(found))
+    assert made.drain(60.0)
+    (sentence,) = caplog.messages
+    assert sentence.startswith("waiting for the store: checkpoint place-")
+    assert said[: NOTED_AFTER - 1] == [None] * (NOTED_AFTER - 1)
+    assert all("waits for the store" in (each or "") for each in said[NOTED_AFTER - 1 :]) and len(said) == 6
+    assert len(stored) == 1 and notes.text is None
+    made.close()
+
+
+def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> None:
+    may_go_on = Flag()
+    made = saver()[0]
+    states = {size: State.of(bytes(size)) for size in (SMALL, SMALL + 1)}
+    assert [made.is_quick(state) for state in (None, *states.values())] == [True, True, False]
+
+    def wait() -> None:
+        may_go_on.wait(60)
+
+    made.submit(CLAIM, wait)
+    assert not made.is_quick(None) and not made.is_quick(states[SMALL])
+    may_go_on.set()
     made.close()
 
 

@@ -14,48 +14,56 @@ from app.domain import events as e
 from app.domain.states import StudyState
 from app.events.database import DatabaseUnavailable
 
-MOMENT, MINUTE = 0.2, 61.0
+MOMENT, HALF_A_MINUTE, MINUTE = 0.2, 30.0, 61.0
+Away = Callable[[], None]
 
 
-def at_claim(cluster: Cluster, seconds: float) -> None:
+def at_claim(cluster: Cluster, away: Away) -> None:
     cluster.ticker.tick()
-    cluster.faults["gpu0"].away_for(seconds)
+    away()
     cluster.deliver()
 
 
-def in_training(cluster: Cluster, seconds: float) -> None:
-    cluster.at("train", 2, lambda: cluster.faults["gpu0"].away_for(seconds))
+def in_training(cluster: Cluster, away: Away) -> None:
+    cluster.at("train", 2, away)
 
 
-def after_evaluation(cluster: Cluster, seconds: float) -> None:
-    cluster.faults["gpu0"].before[e.Evaluated] = lambda: cluster.faults["gpu0"].away_for(seconds)
+def after_evaluation(cluster: Cluster, away: Away) -> None:
+    cluster.faults["gpu0"].before[e.Evaluated] = away
 
 
-def at_stage_end(cluster: Cluster, seconds: float) -> None:
-    cluster.faults["gpu0"].before[e.StageCompleted] = lambda: cluster.faults["gpu0"].away_for(seconds)
+def at_stage_end(cluster: Cluster, away: Away) -> None:
+    cluster.faults["gpu0"].before[e.StageCompleted] = away
 
 
-def at_checkpoint(cluster: Cluster, seconds: float) -> None:
-    cluster.faults["gpu0"].before[e.CheckpointKept] = lambda: cluster.faults["gpu0"].away_for(seconds)
+def at_checkpoint(cluster: Cluster, away: Away) -> None:
+    cluster.faults["gpu0"].before[e.CheckpointKept] = away
 
 
-def at_finish(cluster: Cluster, seconds: float) -> None:
-    cluster.faults["gpu0"].before[e.ChainEnded] = lambda: cluster.faults["gpu0"].away_for(seconds)
+def at_finish(cluster: Cluster, away: Away) -> None:
+    cluster.faults["gpu0"].before[e.ChainEnded] = away
 
 
 POINTS = [at_claim, in_training, after_evaluation, at_stage_end, at_checkpoint, at_finish]
 
 
-@pytest.mark.parametrize("seconds", [MOMENT, MINUTE])
+@pytest.mark.parametrize("whose", [("gpu0",), ("gpu0", "scheduler")], ids=["the slot's", "everybody's"])
+@pytest.mark.parametrize("seconds", [MOMENT, HALF_A_MINUTE, MINUTE])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_database_that_is_away_costs_no_step(
-    cluster: Cluster, point: Callable[[Cluster, float], None], seconds: float
+    cluster: Cluster, point: Callable[[Cluster, Away], None], seconds: float, whose: tuple[str, ...]
 ) -> None:
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
     study = cluster.submit({**BRANCHES, "eval_every": 2})
-    point(cluster, seconds)
+
+    def away() -> None:
+        for name in whose:
+            cluster.faults[name].away_for(seconds)
+
+    point(cluster, away)
     done = cluster.run(study)
     assert cluster.faults["gpu0"].refusals
+    assert cluster.clock.now() - cluster.faults["gpu0"].away_until < LEASE  # nobody was waited for
     assert done.state == StudyState.COMPLETED
     assert done.executed == done.unique == 12
     assert cluster.values(study) == expected

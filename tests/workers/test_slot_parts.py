@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Event as Flag
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -39,6 +40,40 @@ def test_things_are_done_in_the_order_in_which_they_came() -> None:
         thread.put(number)
     assert thread.drain(60.0)
     assert done == list(range(100))
+    thread.close()
+
+
+def test_what_was_just_given_is_not_done_yet() -> None:
+    """Though the thread rests before it begins."""
+    may_end = Flag()
+    thread = WorkerThread("test", lambda number: may_end.wait(60), Patience(), capacity=3)
+    assert thread.is_idle
+    thread.put(1)
+    assert not thread.is_idle and not thread.drain(0.0)
+    may_end.set()
+    assert thread.drain(60.0) and thread.is_idle
+    thread.close()
+
+
+def test_a_thread_that_is_closed_ends() -> None:
+    thread = WorkerThread[int]("to be closed", lambda number: None, Patience(), capacity=3)
+    thread.put(1)
+    assert thread.drain(60.0)
+    thread.close()
+    assert "to be closed" not in {each.name for each in enumerate_threads()}
+
+
+def test_what_follows_is_taken_as_soon_as_it_is_there() -> None:
+    taken, hour = list[tuple[int, int | None]](), 3600.0
+
+    def do(number: int) -> None:
+        taken.append((number, thread.take_next(lambda each: True, hour)))
+
+    thread = WorkerThread("test", do, Patience(), capacity=3)
+    thread.put(1)
+    thread.put(2)
+    assert thread.drain(60.0)
+    assert taken == [(1, 2)]
     thread.close()
 
 

@@ -26,13 +26,14 @@ from typing import TypeVar
 from tools.mutants.changes import Mutant, mutants_of
 from tools.mutants.copies import ROOT, Copy, Outcome
 from tools.mutants.equivalent import EQUIVALENT
+from tools.mutants.made_of import is_as_it_was
 from tools.mutants.tests_of import MEASURED, SOURCES, ExecutedLines, slow
 
 FOUND = ROOT / ".mutants"
 RESULTS = FOUND / "results.jsonl"
 PYTEST = ["-x", "-q", "--no-header", "--tb=line"]
 ON_ONE_DATABASE = ["-k", "not postgresql"]
-SECONDS = 300.0
+SECONDS = 60.0
 """A mutant that makes the tests hang is noticed, after so long and four times what they took without it."""
 
 T, R = TypeVar("T"), TypeVar("R")
@@ -117,12 +118,12 @@ def _copies(jobs: int) -> Iterator[OnEach]:
 
 
 def _measure(on_each: OnEach) -> ExecutedLines:
-    """Run every test once and learn its lines; what was learnt of a test file that is unchanged since is kept."""
+    """Run every test once and learn its lines; what was learnt from files that are unchanged since is kept."""
     tests, folder = ExecutedLines(), FOUND / "lines"
     folder.mkdir(parents=True, exist_ok=True)
     files = sorted(path for name in MEASURED for path in (ROOT / name).rglob("test_*.py"))
     written = {path: folder / f"{path.parent.name}.{path.stem}.json" for path in files}
-    stale = [path for path, lines in written.items() if not _is_newer(lines, path)]
+    stale = [path for path, lines in written.items() if not _still_holds(lines)]
 
     def measure(copy: Copy, path: Path) -> Outcome:
         environment = {"MUTANTS_MAP": str(written[path]), "MUTANTS_SOURCE": os.pathsep.join(SOURCES)}
@@ -137,8 +138,8 @@ def _measure(on_each: OnEach) -> ExecutedLines:
     return tests
 
 
-def _is_newer(one: Path, other: Path) -> bool:
-    return one.exists() and one.stat().st_mtime > other.stat().st_mtime
+def _still_holds(lines: Path) -> bool:
+    return lines.exists() and is_as_it_was(ROOT, json.loads(lines.read_text(encoding="utf-8"))["made_of"])
 
 
 def _survivors(

@@ -84,7 +84,7 @@ class Copy:
             compiled.unlink(missing_ok=True)
 
     def _failed(self) -> str | None:
-        lines = [line for line in self._log().splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        lines = [line for line in self._log().splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
         return lines[0].split()[1] if lines else None
 
     def _log(self) -> str:

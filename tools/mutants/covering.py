@@ -1,4 +1,4 @@
-"""A plugin of pytest: which test executes which lines, in this process, and how long each takes.
+"""A plugin of pytest: which test executes which lines, in this process, how long each takes, and what that depends on.
 
 MUTANTS_MAP=FILE MUTANTS_SOURCE=FOLDER:FOLDER python -m pytest -p tools.mutants.covering ...
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import coverage
 import pytest
+
+from tools.mutants.made_of import made_of
 
 
 def _patterns(sources: str) -> list[str]:
@@ -41,11 +45,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    """Write the map: for each file and line the tests that executed it."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Write the map: for each file and line the tests that executed it; and the files that it was learnt from."""
     MEASURED.stop()
+    files = made_of(Path.cwd(), [*sys.modules.values(), *config.pluginmanager.get_plugins()])
     data = MEASURED.get_data()
     here = os.getcwd() + os.sep
     lines = {file.removeprefix(here): data.contexts_by_lineno(file) for file in data.measured_files()}
     with open(os.environ["MUTANTS_MAP"], "w", encoding="utf-8") as file:
-        json.dump({"seconds": seconds, "failed": sorted(failed), "lines": lines}, file)
+        json.dump({"seconds": seconds, "failed": sorted(failed), "lines": lines, "made_of": files}, file)

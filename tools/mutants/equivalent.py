@@ -12,8 +12,20 @@ EQUIVALENT = {
     ),
     "app/workers/scheduler/flags.py _tell: never: if not news": "a transaction that changes nothing",
     "app/workers/scheduler/flags.py _flags: without: or before.stop": "a row never takes a stop back",
-    "app/workers/scheduler/outlook.py _take_in_progress: without: frontier.plan is plan": (
-        "the frontier of a plan that was folded anew is made anew in the same look"
+    "app/events/rows/studies.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
+        "who is due nothing is written down once more to be due nothing"
     ),
+    "app/workers/scheduler/retention.py garbage_of: never: if not is_any_deleted": (
+        "only what came to studies that are deleted is unowned"
+    ),
+    "app/workers/scheduler/retention.py _choice: always: if excess > 0": "nothing is chosen to free no bytes",
+    "app/workers/scheduler/retention.py _free: always: if chosen": "to release nothing is a transaction without events",
+    "app/workers/slot/checkpoint_store.py _hashed: never: if state.size <= SMALL": (
+        "what is small is hashed by another thread as well"
+    ),
+    "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
+    "app/workers/scheduler/tuning.py _tune_study: without: driver.suggest(room)": "a transaction that changes nothing",
+    "app/workers/scheduler/tuning.py decided: never: if self._observe(plan, study, driver)"
+    " and next(attempts) <= OPTIMISTIC": "who waits for the plan waits for the tuner, too",
 }
 """By the mutant's name: its file and function, and what was changed."""

@@ -1,8 +1,9 @@
-"""Which tests are to notice a mutant: those that execute its line, the quickest first."""
+"""Which tests are to notice a mutant: those that execute its line, first the quick ones that execute little else."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -44,10 +45,11 @@ QUICK_SECONDS = 30.0
 
 @dataclass(slots=True)
 class ExecutedLines:
-    """For each file, which tests executed each line; and how long each took."""
+    """For each file, which tests executed each line; how long each took, and how much of each file it executed."""
 
     lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    _numbers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def add(self, written: Path) -> None:
         """Take in what the plugin wrote. A test that failed on the tree as it is notices nothing."""
@@ -57,13 +59,20 @@ class ExecutedLines:
             known = self.lines.setdefault(file, {})
             for line, tests in lines.items():
                 known.setdefault(int(line), set()).update({*self.seconds, ""}.intersection(tests))
+                for test in tests:
+                    self._numbers[test][file] += 1
 
     def covering(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the guard, the quickest first; all of its file's, if it was executed by an import."""
+        """The tests that execute the guard, the likeliest first; all of its file's, if it was executed by an import."""
         lines = self.lines.get(mutant.file, {})
         tests = set().union(*(lines.get(line, set()) for line in mutant.lines))
-        tests = set().union(*lines.values()) if tests == {""} else tests
-        return sorted(tests - {""}, key=lambda test: (self.seconds[test], test))
+        tests = set().union(*lines.values()) if "" in tests else tests
+        return sorted(tests - {""}, key=lambda test: (self._cost(test, mutant.file), test))
+
+    def _cost(self, test: str, file: str) -> float:
+        """What it takes to ask a test about a file: its time, the more of which goes elsewhere the less it is about."""
+        numbers = self._numbers[test]
+        return self.seconds[test] * max(1, numbers.total()) / max(1, numbers[file])
 
     def quick(self, mutant: Mutant) -> list[str]:
         """Those of them with which to begin."""
@@ -72,8 +81,8 @@ class ExecutedLines:
         return [test for test, seconds in zip(covering, spent, strict=True) if seconds <= QUICK_SECONDS] or covering[:1]
 
     def expected_seconds(self, tests: Iterable[str]) -> float:
-        """How long they took when they were measured."""
-        return sum(self.seconds.get(test, 0.0) for test in tests)
+        """How long they took when they were measured; of a file that was not, what is enough for any."""
+        return sum(self.seconds.get(test, QUICK_SECONDS) for test in tests)
 
 
 def slow(file: str) -> tuple[str, ...]:

@@ -9,14 +9,11 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from app.api import deleting
-from app.api.kept import kept_state, parts
+from app.api.checkpoints import kept_state, parts
 from app.api.openapi import refusals
 from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
 from app.api.writing import WriterDep
-from app.domain import commands as c
-from app.domain.decide import decide
-from app.domain.ids import StudyId
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 
@@ -51,9 +48,10 @@ def get_checkpoint(
     """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
     with use.open_study(row) as (plan, study):
         kept = kept_state(plan, study, trial, step)
-    content = parts(use.store, kept.checkpoint, whole=holds == "state")
+    whole = holds == "state"
+    content = parts(use.store, kept.checkpoint, whole=whole)
     first = next(content)  # what is wrong with it is found before anything is sent
-    name = f'attachment; filename="{row.id}-{kept.file_name}"'
+    name = f'attachment; filename="{row.id}-{kept.file_name(whole=whole)}"'
     headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller
     media_type = "application/octet-stream"
     return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
@@ -68,6 +66,4 @@ def get_checkpoint(
 )
 def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
-    write(row.stream, lambda plan: decide(plan, command, use.limits))
-    deleting.delete_logs(use.logs, row.id)
+    deleting.delete_study(use, row, write)

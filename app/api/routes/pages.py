@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 
 router = APIRouter(include_in_schema=False)
 
@@ -22,12 +22,6 @@ pre { overflow-x: auto; padding: .7rem 1rem; border: 1px solid #8884; border-rad
 table { border-collapse: collapse } td, th { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0 }
 .verb { display: inline-block; min-width: 4.2rem; font-weight: 600 } a { color: inherit } details { margin: .5rem 0 }
 """
-
-
-@router.get("/")
-def root() -> RedirectResponse:
-    """To the description."""
-    return RedirectResponse("docs")
 
 
 @router.get("/docs")

@@ -18,10 +18,9 @@ from app.events.tables import StudyRow
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
 Json = dict[str, Any]
-POSITION = 2**63 - 1
-After = Annotated[int, Query(ge=0, le=POSITION, description="leave out the events up to this position")]
+After = Annotated[int, Query(ge=0, le=paging.POSITION, description="leave out the events up to this position")]
 LastEventId = Annotated[
-    int | None, Header(alias="Last-Event-ID", ge=0, le=POSITION, description="the same, for a stream that broke")
+    int | None, Header(alias="Last-Event-ID", ge=0, le=paging.POSITION, description="the same, for a stream that broke")
 ]
 STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.", "content": {"text/event-stream": {}}}
 
@@ -30,16 +29,16 @@ STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.
     "/plan", summary="The search plan that a study is part of", response_model=schemas.Plan, responses=refusals(404)
 )
 @heavy
-def get_plan(row: StudyRowDep, use: Use) -> Json:
+def get_plan(row: StudyRowDep, use: Use, at: paging.At = None) -> Json:
     """All its nodes, with those of the other studies on it."""
-    return reading.plan(use, row)
+    return reading.plan(use, row, at)
 
 
 @router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
 @heavy
-def get_stage_tree(row: StudyRowDep, use: Use) -> Json:
+def get_stage_tree(row: StudyRowDep, use: Use, at: paging.At = None) -> Json:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
-    return reading.stage_tree(use, row)
+    return reading.stage_tree(use, row, at)
 
 
 @router.get(
@@ -56,6 +55,7 @@ def list_events(
     limit: paging.Limit = 100,
     cursor: paging.Cursor = None,
     last: LastEventId = None,
+    at: paging.At = None,
 ) -> Any:
     """The events of the plan that are about this study: a page, or server-sent events with `id` = position.
 
@@ -66,7 +66,7 @@ def list_events(
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(use, row, after if last is None else last)
-    return reading.events(use, row, limit, after, cursor)
+    return reading.events(use, row, limit, after, cursor, at)
 
 
 def _stream(use: Services, row: StudyRow, after: int) -> Response:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 
 from app.api import reading, schemas
+from app.api.bodies import ChangesBody, changes_of
 from app.api.openapi import refusals
+from app.api.report import report
 from app.api.services import StudyRowDep, Use
 from app.api.strict import StrictRoute
+from app.api.turns import heavy
 
+Json = dict[str, Any]
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
 
 At = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
@@ -31,6 +35,31 @@ LINE = (
 def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return reading.replay(use, row, at)
+
+
+@router.post(
+    ":what-if",
+    summary="What another tuner would have decided",
+    response_model=schemas.Imagined,
+    responses=refusals(400, 404, 413, 415),
+)
+@heavy
+def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None) -> Json:
+    """Over the results that exist: nothing is trained, and nothing is changed."""
+    return reading.imagined(use, row, changes_of(given), at)
+
+
+@router.get(
+    "/report",
+    summary="The study as one file to look at",
+    response_class=HTMLResponse,
+    responses={200: {"content": {"text/html": {"example": "<!doctype html>"}}}, **refusals(404)},
+)
+@heavy
+def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
+    """The page with all that it shows of the study now: it works without a server, and without a network."""
+    name = f'attachment; filename="{row.id}.html"'
+    return HTMLResponse(report(use, row), headers={"Content-Disposition": name})
 
 
 @router.get(

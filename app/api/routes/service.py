@@ -61,9 +61,9 @@ def readyz(request: Request, use: Use) -> Any:
     It is about the whole service; whether this server answers is `/healthz`.
     """
     checks = use.checks.ask()
-    failed = [name for name, said in checks.items() if said != "ok"]
+    failed = [f"{name}: {said}" for name, said in checks.items() if said != "ok"]
     if failed:
-        return answer(request, 503, f"Not ready: {', '.join(failed)}.", checks=checks)
+        return answer(request, 503, f"Not ready: {'; '.join(failed)}", checks=checks)
     return {"status": "ok", "checks": checks}
 
 

@@ -104,9 +104,16 @@ def list_studies(
     responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
 )
 @heavy
-def get_study(request: Request, response: Response, row: StudyRowDep, use: Use, trials: WithTrials = True) -> Any:
+def get_study(
+    request: Request,
+    response: Response,
+    row: StudyRowDep,
+    use: Use,
+    trials: WithTrials = True,
+    at: paging.At = None,
+) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
-    shown, version = reading.study(use, row, with_trials=trials)
+    shown, version = reading.study(use, row, with_trials=trials, at=at)
     response.headers["ETag"] = f'W/"{version}"'
     if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=response.headers)

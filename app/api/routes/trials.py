@@ -12,7 +12,7 @@ from app.api import paging, reading, schemas, views
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
 from app.api.logged import trial_metrics
-from app.api.openapi import refusals
+from app.api.openapi import UNCHANGED, refusals
 from app.api.ordering import KEYS
 from app.api.services import Services, StudyRowDep, TrialPath, Use
 from app.api.strict import StrictRoute
@@ -40,6 +40,9 @@ Sort = Annotated[
         description="a field to sort by, results with the best first; -FIELD turns the order around",
     ),
 ]
+Digits = Annotated[
+    int | None, Query(ge=2, le=17, description="round numbers to so many digits, which makes the answer smaller")
+]
 
 
 @router.get(
@@ -57,24 +60,26 @@ def list_trials(
     cursor: paging.Cursor = None,
     state: States = (),
     sort: Sort = "trial",
+    at: paging.At = None,
 ) -> Json:
     """In the order of their numbers, or of another key. What has no value there comes last.
 
     Pages of trials in another order than their numbers' may overlap while the study goes on.
     """
-    return reading.trials(use, row, limit, cursor, state, sort)
+    return reading.trials(use, row, limit, cursor, state, sort, at)
 
 
 @batch.get(
     "/trials:columns",
     summary="All trials by column",
     response_model=schemas.Columns,
-    responses=refusals(404),
+    response_description="The columns; `ETag` says at which event.",
+    responses={304: UNCHANGED, **refusals(404)},
 )
 @heavy
-def get_columns(row: StudyRowDep, use: Use) -> Json:
+def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return reading.columns(use, row)
+    return reading.kept(use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits)).to(request)
 
 
 @router.get(
@@ -84,9 +89,9 @@ def get_columns(row: StudyRowDep, use: Use) -> Json:
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def get_trial(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
+def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: paging.At = None) -> Json:
     """With its learning curve and, if it failed, the traceback."""
-    return reading.trial(use, row, number)
+    return reading.trial(use, row, number, at)
 
 
 @router.get(

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Steps
 from app.api.schemas.examples import EVENT, NODE_EXAMPLE, REPLAY, STAGE, Json, StudyState, shown_as
 from app.api.schemas.trials import Point
+
+IMAGINED: Json = {
+    "study": "digits-asha-3f9c1a",
+    "changes": {"tuner.reduction_factor": 2},
+    "trials": 40,
+    "requested": 480,
+    "unique": 390,
+    "saved": 8,
+    "needed": 12,
+    "not_known": 3,
+    "best": {"trial": 3, "value": 0.97, "steps": 60},
+}
 
 
 class Waiting(BaseModel):
@@ -135,6 +147,28 @@ class Difference(BaseModel):
     problem: str
     recorded: Json | None
     derived: Json | None
+
+
+class Changes(BaseModel):
+    """Another study file, as what is different in it."""
+
+    model_config = ConfigDict(extra="forbid")
+    changes: Json = Field(description="new values by dotted path: tuner.reduction_factor")
+
+
+class Imagined(BaseModel):
+    """What another tuner would have made of the results that exist."""
+
+    model_config = shown_as(IMAGINED)
+    study: str
+    changes: Json
+    trials: int
+    requested: int
+    unique: int
+    saved: int = Field(description="steps that the study asked for and would not have")
+    needed: int = Field(description="steps that it would have asked for, and nobody has trained")
+    not_known: int = Field(description="results that would have decided, and nobody has measured")
+    best: ReplayedBest | None = Field(description="as far as is known")
 
 
 class Replay(BaseModel):

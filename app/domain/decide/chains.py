@@ -27,18 +27,9 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
         for step in (*node.checkpoints, *node.saving):
             if stage.start < step <= stage.end:
                 raise Conflict(f"node {node.id} has been trained to step {step} already")
-    if not _can_begin(plan, first):
+    if not plan.can_begin(plan.nodes[first.node], first.start):
         raise Conflict(f"there is no checkpoint of node {first.node} at step {first.start}")
     yield e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
-
-
-def _can_begin(plan: SearchPlan, stage: e.Stage) -> bool:
-    node = plan.nodes[stage.node]
-    if stage.start in node.checkpoints:
-        return True
-    if stage.start != node.start:
-        return False
-    return node.parent is None or node.start in plan.nodes[node.parent].checkpoints
 
 
 def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:

@@ -20,7 +20,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if plan.opened is None:
         yield command.plan
     elif plan.opened != command.plan:
-        raise Conflict("this plan belongs to another trainer, version, arguments or seed")
+        raise Conflict("this plan belongs to another trainer, version, arguments, seed or determinism")
     if command.study in plan.studies:
         raise Conflict(f"there is a study {command.study} already")
     yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)

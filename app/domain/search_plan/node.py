@@ -38,7 +38,7 @@ class KeptAt:
 class Progress:
     """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
 
-    saving: steps that it passed and evaluates or keeps, of which the log does not know yet.
+    saving: steps that it evaluates or keeps, if they are inside its stage, of which the log does not know yet.
     """
 
     step: int

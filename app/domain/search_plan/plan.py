@@ -50,6 +50,12 @@ class SearchPlan:
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
 
+    def can_begin(self, node: Node, step: int) -> bool:
+        """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none."""
+        if step in node.checkpoints:
+            return True
+        return step == node.start and (node.parent is None or step in self.nodes[node.parent].checkpoints)
+
     def wanted(self, node: Node, step: int) -> Iterator[Study]:
         """The running studies of the trials that wait for a result at this step."""
         for study, _ in node.waiting.get(step, ()):

@@ -116,6 +116,22 @@ class Study:
         return max(0.0, end - self.submitted_at - self.idle_seconds)
 
     @property
+    def priority(self) -> float:
+        """Its class: slots are divided among the studies of the highest first."""
+        return float(self.spec.get("priority", 1))
+
+    @property
+    def weight(self) -> float:
+        """Its share of the slots, against the others of its class."""
+        return float(self.spec.get("weight", 1))
+
+    @property
+    def max_slots(self) -> int | None:
+        """The most slots that it has at once; None for any number."""
+        most = self.spec.get("max_slots")
+        return None if most is None else int(most)
+
+    @property
     def max_restarts(self) -> int:
         """How often an error at one step is tried again in a fresh process before it fails a trial."""
         return int(self.spec.get("max_restarts", MAX_RESTARTS))

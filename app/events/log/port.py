@@ -129,10 +129,6 @@ class EventLog(ABC):
     def versions(self) -> dict[str, int]:
         """How many events each stream has, by name, sorted."""
 
-    def streams(self) -> list[str]:
-        """The names of all streams, sorted."""
-        return list(self.versions())
-
 
 @dataclass(frozen=True, slots=True)
 class Used:

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.states import FINAL_STATES, ChainState
 from app.events.memory.tables import MemoryChain, MemorySlot, Tables
-from app.events.rows.chains import AT_WORK, HELD, ChainFlags, Lease
+from app.events.rows.chains import AT_WORK, HELD, ChainFlags, Lease, has_expired
 from app.events.rows.errors import ChainNotClaimable, Fenced, SlotLost, SlotTaken
 from app.events.tables import StudyRow
 
@@ -156,6 +156,10 @@ class MemoryChains:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, extra_eval_steps=tuple(sorted({*row.extra_eval_steps, *steps}))))
 
+    def ask_states(self, chain: str, steps: Iterable[int]) -> None:
+        if (row := self._tables.live.get(chain)) is not None:
+            self._put(replace(row, branch_steps=tuple(sorted({*row.branch_steps, *steps}))))
+
     def ask_stop(self, chain: str) -> None:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, stop=True))
@@ -163,9 +167,6 @@ class MemoryChains:
     def ask_preempt(self, chain: str) -> None:
         if (row := self._tables.live.get(chain)) is not None:
             self._put(replace(row, preempt=True))
-
-    def expired(self, longest: float = inf) -> list[MemoryChain]:
-        return [row for row in self.live() if self._is_expired(row, longest)]
 
     def end(self, chain: str, fence: int | None = None) -> None:
         row = self._tables.live.get(chain)
@@ -176,17 +177,9 @@ class MemoryChains:
 
     def end_expired(self, chain: str, longest: float = inf) -> None:
         row = self._tables.live.get(chain)
-        if row is None or not self._is_expired(row, longest):
+        if row is None or not has_expired(row.lease_until, self._tables.clock(), longest):
             raise _not_yours(chain)
         self.end(chain)
-
-    def _is_expired(self, row: MemoryChain, longest: float) -> bool:
-        at = self._tables.clock()
-        return row.lease_until < at or row.lease_until > at + longest
-
-    def undelivered(self, older_than: float) -> list[MemoryChain]:
-        before = self._tables.clock() - older_than
-        return [row for row in self.live() if row.state == ChainState.READY and row.dispatched_at < before]
 
     def mark_dispatched(self, chain: str) -> None:
         if (row := self._tables.live.get(chain)) is not None:
@@ -288,7 +281,7 @@ class MemoryRows:
 
 
 def _flags(row: MemoryChain) -> ChainFlags:
-    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt)
+    return ChainFlags(row.extra_eval_steps, row.stop, row.preempt, row.branch_steps)
 
 
 def _is_at_work(row: MemoryChain) -> bool:

@@ -48,6 +48,7 @@ class MemoryChain:
     index: int = 0
     step: int = 0
     extra_eval_steps: tuple[int, ...] = ()
+    branch_steps: tuple[int, ...] = ()
     stop: bool = False
     preempt: bool = False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.events.rows.chains import ChainFlags, Chains, Lease, flags_of
+from app.events.rows.chains import ChainFlags, Chains, Lease, flags_of, has_expired
 from app.events.rows.clock import now
 from app.events.rows.errors import ChainNotClaimable, Fenced, SlotLost, SlotTaken
 from app.events.rows.schedulers import Schedulers
@@ -43,4 +43,5 @@ __all__ = [
     "Slots",
     "Studies",
     "flags_of",
+    "has_expired",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, bindparam, func, select, text, update
+from sqlalchemy import Column, ColumnElement, Select, Update, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
 from app.domain.states import ChainState
@@ -24,7 +24,9 @@ HELD = (ChainState.RUNNING, ChainState.SAVING)
 AT_WORK = (ChainState.READY, ChainState.RUNNING)
 """The states in which a chain has its slot."""
 
-FLAGS = select(CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt).where(
+WANTED = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
+
+FLAGS = select(*WANTED).where(
     CHAINS.c.chain == bindparam("chain"), CHAINS.c.fence == bindparam("fence"), CHAINS.c.state.in_(HELD)
 )
 """Built once: workers ask it all the time."""
@@ -47,12 +49,13 @@ class ChainFlags:
     """What the scheduler wants of a chain by now: further steps to evaluate and keep, and whether to end.
 
     stop: nobody wants it any more. preempt: its slot is another study's: it ends after the step under way, however long
-    that takes, with its state kept.
+    that takes, with its state kept. branch_steps: where trials would branch off that were not known when it began.
     """
 
     extra_eval_steps: tuple[int, ...] = ()
     stop: bool = False
     preempt: bool = False
+    branch_steps: tuple[int, ...] = ()
 
     @property
     def end(self) -> bool:
@@ -87,16 +90,17 @@ class Chains:
             raise SlotTaken(f"Slot {slot} is not free.")
         at = now(self._session)
         progress = {"state": ChainState.READY, "fence": 0, "index": 0, "step": 0, "extra_eval_steps": []}
-        progress |= {"stop": False, "preempt": False}
+        progress |= {"stop": False, "preempt": False, "branch_steps": []}
         given = {"chain": chain, "stream": stream, "slot": slot, "assignment": dict(assignment)}
         self._session.execute(CHAINS.insert().values(**given, **progress, lease_until=at + ttl, dispatched_at=at))
 
     def ask_evaluation(self, chain: str, steps: Iterable[int]) -> None:
         """Ask the chain's worker to evaluate and keep the model at these steps too, if it comes by them."""
-        query = select(CHAINS.c.extra_eval_steps).where(CHAINS.c.chain == chain).with_for_update()
-        row = self._session.execute(query).one_or_none()
-        if row is not None:
-            self._session.execute(_row(chain).values(extra_eval_steps=sorted({*row.extra_eval_steps, *steps})))
+        self._add(chain, CHAINS.c.extra_eval_steps, steps)
+
+    def ask_states(self, chain: str, steps: Iterable[int]) -> None:
+        """Ask the chain's worker to keep its state at these steps too, where that costs less than to train it again."""
+        self._add(chain, CHAINS.c.branch_steps, steps)
 
     def ask_stop(self, chain: str) -> None:
         """Ask the chain's worker to stop at the next step."""
@@ -106,13 +110,6 @@ class Chains:
         """Ask the chain's worker to keep its state after the step under way, and leave the slot to others."""
         self._session.execute(_row(chain).values(preempt=True))
 
-    def expired(self, longest: float = inf) -> list[ChainRow]:
-        """The chains that were not claimed, or not heard of, in time.
-
-        longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
-        """
-        return self._rows(_live().where(self._is_expired(longest)))
-
     def end(self, chain: str, fence: int | None = None) -> None:
         """The chain is over before its end: its slot is free, and what its worker still writes will be refused.
 
@@ -121,13 +118,8 @@ class Chains:
         self._end(chain, *(() if fence is None else (CHAINS.c.fence == fence,)))
 
     def end_expired(self, chain: str, longest: float = inf) -> None:
-        """End the chain if its lease has run out. Raises `Fenced` when it was over, or was heard of after all."""
+        """End the chain if its lease `has_expired`. Raises `Fenced` when it was over, or was heard of after all."""
         self._end(chain, self._is_expired(longest))
-
-    def undelivered(self, older_than: float) -> list[ChainRow]:
-        """The chains that were dispatched more than `older_than` seconds ago and still wait to be claimed."""
-        waiting = _live().where(CHAINS.c.state == ChainState.READY)
-        return self._rows(waiting.where(CHAINS.c.dispatched_at < now(self._session) - older_than))
 
     def mark_dispatched(self, chain: str) -> None:
         """The chain's message was sent (again)."""
@@ -158,7 +150,7 @@ class Chains:
         What was asked for at a step that it had passed by then is asked for no more. Raises `Fenced`.
         """
         beat = _held(chain, fence).values(lease_until=now(self._session) + ttl, step=step)
-        row = self._fenced(chain, beat, CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt)
+        row = self._fenced(chain, beat, *WANTED)
         left = tuple(at for at in row.extra_eval_steps if at >= step or at in kept)
         if len(left) < len(row.extra_eval_steps):
             self._session.execute(_row(chain).values(extra_eval_steps=list(left)))
@@ -194,6 +186,11 @@ class Chains:
         if self._session.execute(select(CHAINS.c.chain).where(*held).with_for_update()).one_or_none() is None:
             raise _not_yours(chain)
 
+    def _add(self, chain: str, column: Column[Any], steps: Iterable[int]) -> None:
+        row = self._session.execute(select(column).where(CHAINS.c.chain == chain).with_for_update()).one_or_none()
+        if row is not None:
+            self._session.execute(_row(chain).values({column: sorted({*(row[0] or ()), *steps})}))
+
     def _is_expired(self, longest: float) -> ColumnElement[bool]:
         at, until = now(self._session), CHAINS.c.lease_until
         return (until < at) if longest == inf else (until < at) | (until > at + longest)
@@ -221,9 +218,17 @@ class Chains:
         return fresh_rows(self._session, query)
 
 
+def has_expired(lease_until: float, at: float, longest: float = inf) -> bool:
+    """Whether a chain was not claimed, or not heard of, in time.
+
+    longest: a lease that lasts for more seconds from here is no lease: it was given before the clock went back.
+    """
+    return not at <= lease_until <= at + longest
+
+
 def flags_of(row: Any) -> ChainFlags:
     """What a chain's row says that is wanted of it."""
-    return ChainFlags(tuple(row.extra_eval_steps), row.stop, row.preempt)
+    return ChainFlags(tuple(row.extra_eval_steps), row.stop, row.preempt, tuple(row.branch_steps or ()))
 
 
 def _row(chain: str) -> Update:

@@ -173,17 +173,10 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> No
         return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")
-    if before is None and not _can_begin(plan, stage):
+    if before is None and not plan.can_begin(node, stage.start):
         raise DoesNotFollow(f"there is no checkpoint for the stage {where}")
     if before is not None and (before.end != stage.start or before.node not in (node.id, node.parent)):
         raise DoesNotFollow(f"the stage {where} does not begin where the one before it ends")
-
-
-def _can_begin(plan: SearchPlan, stage: e.Stage) -> bool:
-    node = plan.node(stage.node)
-    if stage.start in node.checkpoints:
-        return True
-    return stage.start == node.start and (node.parent is None or stage.start in plan.nodes[node.parent].checkpoints)
 
 
 def _check_end(chain: Chain, event: e.ChainEnded) -> None:

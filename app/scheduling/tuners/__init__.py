@@ -25,7 +25,8 @@ from app.scheduling.tuners.samplers import SAMPLERS, Enqueued, Sampler
 from app.scheduling.tuners.sha import Sha
 from app.scheduling.tuners.stopping import AshaStopping, Bandit, Median
 from app.scheduling.tuners.watched import watched
-from stagetree.spec import AshaTuner, SamplingTuner, StudySpec
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import AshaTuner, SamplingTuner
 
 TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
     "grid": Fixed,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.scheduling.tuners.base import Tuner
-from stagetree.spec import CustomTuner, Problem, SpecError, StudySpec
+from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec.tuners import CustomTuner
 
 
 @dataclass(frozen=True, slots=True)

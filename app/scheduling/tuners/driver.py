@@ -92,6 +92,11 @@ class TunerDriver:
         """When to ask again though nothing has happened, counted from the submission; infinite if never."""
         return self._endings.seconds
 
+    @property
+    def ends_by_results(self) -> bool:
+        """Whether any result may be the end of the study."""
+        return self._endings.follow_results
+
     def is_done(self) -> bool:
         """True when nothing is wanted, and nothing is under way that could change that. Raises `TunerFailed`."""
         if self._active or self._tuner.open_ended:

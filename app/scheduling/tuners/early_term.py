@@ -27,7 +27,7 @@ class EarlyTerm(StoppingRule):
         tuner: Any = spec.tuner
         super().__init__(spec, steps_asked(tuner.boundary, spec.eval_every, tuner.max_steps))
         self._boundary, self._delta = tuner.boundary, tuner.delta
-        self._forecasts, self._best = Forecasts(spec, tuner.bounds), math.inf
+        self._forecasts, self._best = Forecasts(spec, tuner.bounds, tuner.max_steps), math.inf
 
     def observe(self, event: TrialEvent) -> None:
         self._forecasts.observe(event)

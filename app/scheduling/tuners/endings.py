@@ -24,6 +24,11 @@ class Endings:
         self._since = 0  # results since the best
 
     @property
+    def follow_results(self) -> bool:
+        """Whether a result may end the study."""
+        return self._spec.target is not None or self._spec.patience is not None
+
+    @property
     def seconds(self) -> float:
         """When time is up, counted from the submission; infinite if never."""
         own = getattr(self._spec.tuner, "max_time", None)  # of a tuner that goes by time itself

@@ -9,7 +9,8 @@ from app.domain.commands import Start
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Tuner
-from stagetree.spec import GridTuner, RandomTuner, StudySpec, TrialsTuner
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import GridTuner, RandomTuner, TrialsTuner
 
 
 class Fixed(Tuner):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
@@ -24,11 +23,12 @@ class Forecasts:
 
     Trials that were ended before, which are most, never showed how they would have gone on: learnt from, they make it
     look as if nothing ever rose later. When the model learns follows from the history.
+
+    bounds: the least and the greatest value of the metric. horizon: the steps of a whole trial.
     """
 
-    def __init__(self, spec: StudySpec, bounds: Sequence[float | None]) -> None:
-        tuner: Any = spec.tuner
-        self._metric, self.horizon = spec.metric, int(tuner.max_steps)
+    def __init__(self, spec: StudySpec, bounds: Sequence[float | None], horizon: int) -> None:
+        self._metric, self.horizon = spec.metric, horizon
         self._model = CurveModel(spec.mode, self.horizon, (bounds[0], bounds[1]))
         self._points: dict[int, dict[int, float]] = {}
         self._bends: dict[int, tuple[Bend, ...]] = {}

@@ -75,7 +75,7 @@ class Pop(Tuner):
         self._next_point = dict(zip(self._points, self._points[1:], strict=False))
         self._targets: list[float] = list(tuner.targets())
         self._is_given, self._best = bool(self._targets), math.inf
-        self._forecasts, self._context = Forecasts(spec, tuner.bounds), Context()
+        self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
         self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once

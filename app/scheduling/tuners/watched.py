@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import TrialEvent
@@ -33,12 +33,13 @@ Make = Callable[[StudySpec, Forecasts], Tuner]
 class Watched(Tuner):
     """The tuner, with `stop_hopeless` of the study, if it has that.
 
-    A trial ends where P(y_m >= best so far) < delta at step m = max_steps: asked at boundaries, of curves that have
-    four points or more.
+    A trial ends where P(y_m >= best so far) < delta at step m = max_steps: asked at boundaries before that, of curves
+    that have four points or more.
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner, forecasts: Forecasts) -> None:
         super().__init__(spec)
+        self.open_ended = tuner.open_ended  # type: ignore[misc]
         self._tuner, self._forecasts, self._hopeless = tuner, forecasts, spec.stop_hopeless
         most = forecasts.horizon
         self._boundary = _boundary(spec.stop_hopeless, most)
@@ -83,7 +84,9 @@ class Watched(Tuner):
     def _stop(self, event: TrialEvent) -> Stop | None:
         """The end of a trial that will hardly come to the best."""
         trial, best = event.trial, self._sign * self._best
-        if self._hopeless is None or event.steps % self._boundary or not self._forecasts.has_shape(trial):
+        if self._hopeless is None or event.steps >= self._forecasts.horizon:
+            return None
+        if event.steps % self._boundary or not self._forecasts.has_shape(trial):
             return None
         posterior = self._forecasts.posterior([trial])
         p = round(float(posterior.prob_reaches([self._forecasts.horizon], best)[0, 0]), 4)
@@ -125,7 +128,8 @@ def _boundary(hopeless: StopHopeless | None, most: int) -> int:
 
 def watched(spec: StudySpec, make: Make) -> Tuner:
     """The tuner that `make` makes of the study and its forecasts, watched."""
-    own = getattr(spec.tuner, "bounds", None)
-    bounds = own or (spec.stop_hopeless.bounds if spec.stop_hopeless else (None, None))
-    forecasts = Forecasts(spec, bounds)
+    tuner: Any = spec.tuner
+    hopeless, bounds = spec.stop_hopeless, getattr(tuner, "bounds", None)
+    bounds = bounds or (hopeless.bounds if hopeless else (None, None))
+    forecasts = Forecasts(spec, bounds, hopeless.end(tuner) if hopeless else tuner.max_steps)
     return Watched(spec, make(spec, forecasts), forecasts)

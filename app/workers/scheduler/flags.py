@@ -17,6 +17,7 @@ class _Flags:
     """What a chain was told. It is asked for again by a scheduler that was started anew, which does no harm."""
 
     steps: frozenset[int] = frozenset()
+    branches: frozenset[int] = frozenset()
     stop: bool = False
 
 
@@ -60,8 +61,11 @@ class Flags:
 
         def tell(rows: RowsPort) -> None:
             for chain, flags in news.items():
-                if new := flags.steps - sent.get(chain, _Flags()).steps:
+                before = sent.get(chain, _Flags())
+                if new := flags.steps - before.steps:
                     rows.chains.ask_evaluation(chain, new)
+                if new := flags.branches - before.branches:
+                    rows.chains.ask_states(chain, new)
                 if flags.stop:
                     rows.chains.ask_stop(chain)
 
@@ -73,7 +77,9 @@ def _flags(frontier: Frontier, chain: Chain, before: _Flags) -> _Flags:
     if chain.is_trained:
         return before
     return _Flags(
-        before.steps | set(frontier.extra_eval_steps(chain)), before.stop or not _is_wanted(frontier.plan, chain)
+        before.steps | set(frontier.extra_eval_steps(chain)),
+        before.branches | frontier.late_branches.get(chain.id, set()),
+        before.stop or not _is_wanted(frontier.plan, chain),
     )
 
 

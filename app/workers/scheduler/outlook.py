@@ -31,6 +31,8 @@ class Outlook:
             del self._frontiers[stream]
         for stream in self._unusable - versions.keys():
             self._set_usable(stream)
+        for frontier in self._frontiers.values():
+            frontier.upcoming.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)
@@ -59,15 +61,20 @@ class Outlook:
             self._set_usable(stream)
 
     def _take_in_progress(self, row: ChainRecord) -> None:
-        """How far a worker is by its last heartbeat, if it is known what it is at."""
+        """How far a worker is by its last heartbeat.
+
+        Its row and the plan are not of the same moment: it may be at the stage after the one under way in the plan, all
+        of which is passed then, or at the one before, whose steps are not of this one.
+        """
         frontier = self._frontiers.get(row.stream)
-        if frontier is None or row.stream in self._unusable:
+        if frontier is None:
             return
         with suppress(PlanUnusable), self._ports.plans.holding(row.stream, fresh=False) as plan:
             chain = plan.chains.get(ChainId(row.chain))
-            if frontier.plan is plan and chain is not None:
-                frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
-            if frontier.plan is plan and chain is not None and not chain.is_trained and chain.index == row.index:
+            if chain is None:
+                return
+            frontier.set_in_flight(chain.id, _in_flight(plan, chain, row))
+            if not chain.is_trained:
                 frontier.set_progress(chain.id, _progress(plan, chain, row))
 
     def _set_usable(self, stream: str) -> None:
@@ -78,14 +85,14 @@ class Outlook:
         frontier = self._frontiers.get(stream)
         if frontier is None or stream in self._unusable:
             return True
-        return frontier.plan.version != version or frontier.is_behind
+        return frontier.plan.version != version
 
 
 def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> Progress:
     """What was passed; but what is to be evaluated or kept there is on its way, as long as it is not on record."""
     stage, node = chain.stages[chain.index], plan.node(chain.stages[chain.index].node)
     coming = {*stage.evaluate} - node.metrics.keys() | {*row.extra_eval_steps} - node.checkpoints.keys()
-    return Progress(row.step, frozenset(step for step in coming if stage.start < step <= row.step))
+    return Progress(row.step, frozenset(coming))
 
 
 def _in_flight(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.domain.states import ChainState
 from app.events.records import Records
+from app.events.rows import has_expired
 from app.events.rows.ports import ChainRecord, SlotRecord
 from app.scheduling.placement import Candidates
 
@@ -39,7 +40,7 @@ def overview(records: Records, lease_seconds: float) -> Overview:
             versions=rows.studies.busy_versions(),
             slots={slot.name: slot for slot in rows.slots.alive(lease_seconds)},
             live=live,
-            expired=[row for row in live if not now <= row.lease_until <= now + longest_lease(lease_seconds)],
+            expired=[row for row in live if has_expired(row.lease_until, now, longest_lease(lease_seconds))],
             undelivered=[row for row in live if _is_undelivered(row, now)],
         )
 

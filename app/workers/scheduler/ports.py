@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.events import Event
@@ -30,8 +30,9 @@ class Ports:
     a study may ask for. clock: Unix seconds, for facts; leases go by the clock of the records. elapsed: any clock that
     does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
     studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
-    waits after a lost race. show: puts on record, when that is due, that this scheduler has looked. packs: whether
-    slots can train packs.
+    waits after a lost race. show: puts on record, when that is due, that this scheduler has looked. chains_that_fit:
+    how many more chains may be given before checkpoints are deleted, as `Retention` says. packs: whether slots can
+    train packs.
     """
 
     records: Records
@@ -49,6 +50,7 @@ class Ports:
     pause: Callable[[int], None] = back_off
     notify: Callable[[str, str], None] = lambda chain, slot: None
     show: Callable[[], None] = lambda: None
+    chains_that_fit: Callable[[Mapping[str, SearchPlan], int, int], int] = lambda plans, live, wanted: wanted
     make_driver: MakeDriver = make_driver
     make_costs: Callable[[], Costs] = Costs
     problems: Problems = field(default_factory=Problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -27,3 +27,16 @@ class Problems:
     def all(self) -> Mapping[str, str]:
         """What holds something up now."""
         return dict(self._sentences)
+
+
+def say_once() -> Callable[[str], None]:
+    """Logs a sentence when something begins to be held up, and none as long as it is: an empty one says it is not."""
+    said = ""
+
+    def say(text: str) -> None:
+        nonlocal said
+        if text and not said:
+            logger.warning("%s", text)
+        said = text
+
+    return say

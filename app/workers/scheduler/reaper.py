@@ -15,6 +15,7 @@ from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import Fenced
 from app.events.rows.ports import ChainRecord, RowsPort
+from app.workers.scheduler.hearing import GIVEN_UP, Hearing
 from app.workers.scheduler.overview import Overview, longest_lease
 from app.workers.scheduler.ports import Ports
 
@@ -22,9 +23,6 @@ logger = logging.getLogger(__name__)
 
 JUMP = 0.5
 """The share of a lease by which two clocks may differ from one look to the next, as when the database answers late."""
-
-GIVEN_UP = 0.0
-"""The lease of a chain whose worker said that it is gone, or whose slot another worker has taken."""
 
 
 class Reaper:
@@ -36,7 +34,7 @@ class Reaper:
     """
 
     def __init__(self, ports: Ports) -> None:
-        self._ports = ports
+        self._ports, self._hearing = ports, Hearing(ports.lease_seconds)
         self._answered_since: float | None = None
         self._clocks: tuple[float, float] | None = None  # the database's, and one that does not jump
 
@@ -47,6 +45,7 @@ class Reaper:
     def reap(self, seen: Overview) -> bool:
         """End whoever is over; whether there was anybody. Raises `DatabaseUnavailable`."""
         now = self._ports.elapsed()
+        self._hearing.look(seen, now, self._ports.clock())
         if self._answered_since is None or self._has_jumped(seen.now, now):
             self._answered_since = now
         is_patient = now - self._answered_since < self._ports.lease_seconds
@@ -87,9 +86,7 @@ class Reaper:
         if chain is None or chain.is_trained:
             return c.LoseChain(chain=ChainId(row.chain), outcome=outcome)
         steps = max(0, row.step - chain.stages[chain.index].start)
-        now = self._ports.clock()
-        heard_at = min(now, row.lease_until - self._ports.lease_seconds) if row.lease_until else now
-        seconds = max(0.0, heard_at - chain.at - chain.seconds) if steps else 0.0
+        seconds = max(0.0, self._hearing.last(row) - chain.at - chain.seconds) if steps else 0.0
         return c.LoseChain(chain=chain.id, outcome=outcome, steps=steps, seconds=seconds)
 
 

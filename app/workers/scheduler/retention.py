@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain import commands as c
@@ -30,18 +30,19 @@ logger = logging.getLogger(__name__)
 MOST_OBJECTS = 64
 """So many objects are deleted in one look."""
 MOST_FOLDED = 4
-"""So many plans that have changed are looked at in one look; until all were, nothing goes for the budget."""
+"""So many plans that have changed are looked at in one look, in turn; until all were, nothing goes for the budget."""
 BEGIN, UNTIL = 0.9, 0.8
 """From which share of the budget on checkpoints go, and down to which: what is being written meanwhile needs room."""
 ON_THE_WAY = 2
-"""So many states each chain may write before the next look; no more than half of the budget is held free for that."""
+"""So many states each chain may write before the next look; no more than half of the budget is held free for that.
+Slots for whose chains there is no such room wait until there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanUse:
     """What a plan keeps, as of a version. last_at: when a study of it was submitted, or ended, for the last time.
 
-    has_garbage: whether something is to be deleted whatever the budget. coming_bytes: what chains may write soon.
+    has_garbage: whether something is to be deleted whatever the budget. largest: the bytes of its largest checkpoint.
     """
 
     version: int
@@ -49,7 +50,8 @@ class PlanUse:
     is_open: bool
     last_at: float
     has_garbage: bool
-    coming_bytes: int = 0
+    largest: int = 0
+    chains: int = 0
 
     @classmethod
     def of(cls, plan: SearchPlan) -> PlanUse:
@@ -57,9 +59,9 @@ class PlanUse:
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
         garbage = bool(plan.released) or any(True for _ in garbage_of(plan))
-        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if plan.chains else 0
-        coming = ON_THE_WAY * len(plan.chains) * largest
-        return cls(plan.version, plan.kept_bytes, is_open, max(times, default=0.0), garbage, coming)
+        largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if is_open else 0
+        last_at = max(times, default=0.0)
+        return cls(plan.version, plan.kept_bytes, is_open, last_at, garbage, largest, len(plan.chains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +92,52 @@ class Retention:
         self._begin, self._until = begin, until
         self._records, self._plans, self._store, self._budget = records, plans, store, budget
         self._clock, self._report, self._pause = clock, report, pause
-        self._uses: dict[str, PlanUse] = {}
+        self._uses: dict[str, PlanUse] = {}  # that which was looked at last comes last
+        self._waiting, self._is_at_its_end = 0, False
 
     @property
     def kept_bytes(self) -> int:
         """Of the plans that were looked at."""
         return sum(use.kept_bytes for use in self._uses.values())
 
+    def chains_that_fit(self, plans: Mapping[str, SearchPlan], live: int, wanted: int) -> int:
+        """How many of so many more chains, beside those that live, may write without more room being made.
+
+        plans: those in which something goes on, as they are by now. The others wait for the next look; where nothing
+        may go that is there, nobody waits.
+        """
+        if self._budget is None or self._is_at_its_end:
+            self._waiting = 0
+            return wanted
+        uses = dict(self._uses)
+        kept = sum(use.kept_bytes for stream, use in uses.items() if stream not in plans)
+        kept += sum(plan.kept_bytes for plan in plans.values())
+        largest = max((use.largest for use in uses.values()), default=0)
+        fit = wanted if kept <= self._budget / 2 else (self._budget - kept) // (ON_THE_WAY * largest or 1) - live
+        self._waiting = wanted - min(max(fit, 0), wanted)
+        return wanted - self._waiting
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether slots had to wait at the last tick."""
+        return self._waiting > 0
+
     def look(self) -> Freed:
         """Look once, and delete a few. Raises `DatabaseUnavailable`, `LostRace`."""
-        is_complete = self._survey()
+        versions = self._records.log.versions()
+        is_current, is_complete = self._survey(versions), versions.keys() <= self._uses.keys()
         objects = freed = 0
-        for stream in [stream for stream, use in self._uses.items() if use.has_garbage]:
+        for stream in sorted(stream for stream, use in self._uses.items() if use.has_garbage):
             number, size = self._free(stream, 0, MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
-        if is_complete and objects < MOST_OBJECTS:
+        if is_complete:
             number, size = self._make_room(MOST_OBJECTS - objects)
             objects, freed = objects + number, freed + size
-        return Freed(objects, freed, is_complete and objects < MOST_OBJECTS)
+        return Freed(objects, freed, is_current and objects < MOST_OBJECTS)
 
     def survey(self) -> None:
         """Look at all plans. Raises `DatabaseUnavailable`."""
-        while not self._survey():
+        while not self._survey(self._records.log.versions()):
             pass
 
     def choose(self) -> dict[str, list[KeptAt]]:
@@ -127,18 +153,16 @@ class Retention:
 
     # ------------------------------------------------------------------------------------------------ what there is
 
-    def _survey(self) -> bool:
-        """Look at some plans that have changed; whether all are known as they are."""
-        versions = self._records.log.versions()
-        changed = [stream for stream, version in versions.items() if self._is_behind(stream, version)]
+    def _survey(self, versions: Mapping[str, int]) -> bool:
+        """Look at some plans that have changed, new ones first; whether all are known as they are."""
+        known = [stream for stream in self._uses if self._uses[stream].version < versions.get(stream, 0)]
+        changed = [*(stream for stream in versions if stream not in self._uses), *known]
         for stream in changed[:MOST_FOLDED]:
             self._see(stream, versions[stream])
         return len(changed) <= MOST_FOLDED
 
-    def _is_behind(self, stream: str, version: int) -> bool:
-        return stream not in self._uses or self._uses[stream].version < version
-
     def _see(self, stream: str, version: int) -> None:
+        self._uses.pop(stream, None)
         try:
             with self._plans.holding(stream) as plan:
                 self._uses[stream] = PlanUse.of(plan)
@@ -150,7 +174,8 @@ class Retention:
         """How many bytes are to go."""
         if self._budget is None:
             return 0
-        coming = sum(use.coming_bytes for use in self._uses.values())
+        coming = ON_THE_WAY * sum(use.chains * use.largest for use in self._uses.values())
+        coming += ON_THE_WAY * self._waiting * max((use.largest for use in self._uses.values()), default=0)
         begin = max(self._budget / 2, min(self._begin * self._budget, self._budget - coming))
         until = begin - (self._begin - self._until) * self._budget
         return int(self.kept_bytes - until) if self.kept_bytes > begin else 0
@@ -169,17 +194,20 @@ class Retention:
     def _make_room(self, most: int) -> tuple[int, int]:
         excess = self._excess()
         objects = freed = 0
-        for stream in self._in_order() if excess > 0 else ():
-            if objects < most and freed < excess:
+        for stream in self._in_order():
+            if freed < excess:
                 number, size = self._free(stream, excess - freed, most - objects)
                 objects, freed = objects + number, freed + size
-        self._say(excess - freed if objects < most else 0)
+        self._is_at_its_end = freed < excess and objects < most
+        if objects < most:
+            self._say()
         return objects, freed
 
-    def _say(self, excess: int) -> None:
+    def _say(self) -> None:
+        """All has gone that may: whether that was enough."""
         if self._budget is None:
             return
-        over = excess > 0 and self.kept_bytes > self._budget
+        over = self.kept_bytes > self._budget
         text = f"checkpoints take {self.kept_bytes:,} bytes of {self._budget:,}, and none of them may go"
         self._report(text if over else "")
 
@@ -240,7 +268,8 @@ class Retention:
 
 def garbage_of(plan: SearchPlan) -> Sequence[KeptAt]:
     """The checkpoints that no study is left to ask for."""
-    if not any(study.deleted for study in plan.studies.values()):
+    is_any_deleted = any(study.deleted for study in plan.studies.values())
+    if not is_any_deleted:
         return ()
     used = keeping.must_stay(plan)
     return [kept for kept in keeping.unowned(plan) if kept.key not in used]
@@ -250,7 +279,7 @@ def _choice(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
     """What is to be released in a plan: the garbage, and what it takes to free so many bytes."""
     chosen = list(garbage_of(plan))[:most]
     excess -= sum(kept.checkpoint.size for kept in chosen)
-    if excess > 0 and len(chosen) < most:
+    if excess > 0:
         costs, keys = Costs(), {kept.key for kept in chosen}
         costs.refit(plan)
         chosen += [kept for kept in to_release(plan, costs, excess, most - len(chosen)) if kept.key not in keys]

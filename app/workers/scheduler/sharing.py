@@ -81,8 +81,9 @@ def _is_possible(takeover: Takeover, slots: Candidates) -> bool:
     frontier = takeover.frontier
     head = frontier.longest(study=takeover.study)
     slot = next((slot for slot in slots.well if slot.name == takeover.chain.slot), None)
-    if head is None or slot is None:
+    if slot is None:
         return False
+    assert head is not None  # or it would not wait for a slot
     spans = frontier.path(head, takeover.study)
     resume = resume_point(frontier.plan, spans[0])
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import DEBUG, WARNING
 
 from app.away import LostRace
+from app.domain.slots import Slot
 from app.events.database import DatabaseUnavailable
+from app.scheduling.placement import Candidates
 from app.workers.scheduler.assignment import Assignment
 from app.workers.scheduler.dispatch import Dispatch
 from app.workers.scheduler.flags import Flags
@@ -63,14 +65,21 @@ class Scheduler:
         self._tuning.forget(seen.versions)
         self._tuning.slots = room = max(1, len(seen.slots))
         self._tune(room)
-        slots = candidates(seen)
+        slots, waiting = self._with_room(candidates(seen), len(seen.live))
         balance = self._sharing.look(self._outlook.frontiers(), slots)
         slots = self._assignment.assign(slots, balance)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
             slots = self._assignment.assign(slots, balance)
+        slots = Candidates(slots.well, [*slots.free, *waiting])
         self._sharing.make_room(self._outlook.frontiers(), balance, seen, slots)
         self._flags.send(self._outlook.frontiers())
+
+    def _with_room(self, slots: Candidates, live: int) -> tuple[Candidates, Sequence[Slot]]:
+        """The slots whose chains may write, beside those that live, and those that wait until checkpoints have gone."""
+        plans = {str(frontier.id): frontier.plan for frontier in self._outlook.frontiers()}
+        most = self._ports.chains_that_fit(plans, live, len(slots.free))
+        return Candidates(slots.well, slots.free[:most]), slots.free[most:]
 
     def _tune(self, room: int) -> None:
         for frontier in self._outlook.frontiers():

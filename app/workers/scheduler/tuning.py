@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import count
 
 from app.domain import commands as c
+from app.domain.asking import until_answered
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.events import Event
@@ -45,7 +46,7 @@ class Tuning:
         self._deadlines: dict[str, float] = {}  # by plan: when it is asked again though nothing has happened
 
     def tune(self, stream: str, room: int) -> bool:
-        """Ask the tuners of a plan, if anything has changed for them; whether anything may have followed.
+        """Ask the tuners of a plan; whether anything may have followed.
 
         Raises `DatabaseUnavailable`.
         """
@@ -67,8 +68,6 @@ class Tuning:
     def _tune_plan(self, stream: str, room: int) -> bool:
         with self._ports.plans.holding(stream, fresh=False) as plan:
             version = plan.version
-            if self.was_asked(stream, version, room):
-                return False
             failing = [check for study in _running(plan) if (check := self._failing(plan, study)) is not None]
             drivers = self._observing(stream, plan)
         for check in failing:
@@ -159,11 +158,12 @@ class Tuning:
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
-            if not _is_tuned_by(study, driver):
+            if study.spec is not driver.spec:  # it was reopened with another one
                 return ()
             if self._observe(plan, study, driver) and next(attempts) <= OPTIMISTIC:
                 raise Moved(f"Study {name} has moved.")
-            return decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            asked = decide(plan, c.ApplyTunerActions(study=name, actions=driver.suggest(room)), self._ports.limits)
+            return tuple(until_answered(plan, asked)) if driver.ends_by_results else asked
 
         return decided
 
@@ -172,7 +172,7 @@ class Tuning:
 
         def decided(plan: SearchPlan) -> Sequence[Event]:
             study = plan.studies[name]
-            if not _is_tuned_by(study, driver):
+            if study.spec is not driver.spec:  # it was reopened with another one
                 return ()
             self._observe(plan, study, driver)
             end, at = driver.end(), self._ports.clock()
@@ -192,7 +192,3 @@ class Tuning:
 
 def _running(plan: SearchPlan) -> list[Study]:
     return [study for study in plan.studies.values() if study.is_running]
-
-
-def _is_tuned_by(study: Study, driver: TunerDriver) -> bool:
-    return study.is_running and study.spec is driver.spec

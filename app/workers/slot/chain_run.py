@@ -64,8 +64,8 @@ class ChainRun:
     def flags(self) -> ChainFlags:
         """What the scheduler wanted when the chain was claimed, and wants by now."""
         now, first = self._parts.flags(self.claim.chain), self._lease.flags
-        steps = (*first.extra_eval_steps, *now.extra_eval_steps)
-        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt)
+        steps, branches = first.extra_eval_steps + now.extra_eval_steps, first.branch_steps + now.branch_steps
+        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt, branches)
 
     def run_stage(self) -> bool:
         """Train the next stage; whether it was completed. If not, the chain is over."""
@@ -222,7 +222,7 @@ class ChainRun:
         is_intermediate: bool,
         last_words: Sequence[e.Event] = (),
     ) -> None:
-        branches = self.execution.branches_inside
+        branches = self.execution.branches_inside(self.flags)
 
         def then(stored: Stored, upload_seconds: float) -> None:
             self._parts.save_seconds[self._work.plan] = seconds + upload_seconds

@@ -117,11 +117,13 @@ class ChainExecution:
     def is_last_stage(self) -> bool:
         return self.index + 1 >= len(self.assignment.stages)
 
-    @property
-    def branches_inside(self) -> tuple[int, ...]:
+    def branches_inside(self, flags: ChainFlags) -> tuple[int, ...]:
         """The steps inside the stage at which known trials would branch off, if there is room for any checkpoint."""
-        inside = self.assignment.branches_inside if self.assignment.intermediate_bytes else ()
-        return inside[self.index] if self.index < len(inside) else ()
+        if not self.assignment.intermediate_bytes:
+            return ()
+        inside, stage = self.assignment.branches_inside[self.index : self.index + 1], self.stage
+        later = (step for step in flags.branch_steps if stage.start < step < stage.end)
+        return (*(inside[0] if inside else ()), *later)
 
     def can_begin(self, index: int) -> bool:
         """Whether a message that begins stage `index` is neither stale nor a copy."""
@@ -172,7 +174,7 @@ class ChainExecution:
         return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
 
     def _next_stop(self, flags: ChainFlags) -> int:
-        stops = {*self._evaluations(flags), *self.branches_inside}
+        stops = {*self._evaluations(flags), *self.branches_inside(flags)}
         wanted = (step for step in stops if step > self._trains_from)
         return min(wanted, default=self.stage.end)
 
@@ -193,7 +195,7 @@ class ChainExecution:
         if not (is_inside and self.assignment.intermediate_bytes and outside.can_save):
             return False
         trained = outside.now - self._last_save_at
-        if self.step in self.branches_inside:
+        if self.step in self.branches_inside(outside.flags):
             return trained >= outside.save_seconds
         return self._overhead > 0 and trained >= outside.save_seconds / self._overhead
 

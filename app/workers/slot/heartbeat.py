@@ -157,7 +157,8 @@ class Heartbeat:
                 return
             self._said = None
         row = rows.slots.get(me.slot)
-        if said != self._said or (row is not None and dict(row.trainers) != dict(said.trainers)):
+        assert row is not None  # it is ours
+        if said != self._said or dict(row.trainers) != dict(said.trainers):
             rows.slots.describe(me.slot, me.owner, trainers=said.trainers, note=said.note)
         self._said = said
 

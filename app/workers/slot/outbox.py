@@ -20,7 +20,7 @@ from app.events.records import Records
 from app.events.rows import Fenced
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
-from app.workers.slot.patience import Closing, Patience
+from app.workers.slot.patience import Patience
 from app.workers.slot.worker_thread import WorkerThread
 
 logger = logging.getLogger(__name__)
@@ -133,9 +133,9 @@ class FactOutbox:
             logger.exception("chain %s is given up, because a fact of it cannot be written", claim.chain)
             claim.over.set()
             return
-        except Closing:
-            raise
-        except BaseException:  # a mistake of ours: what follows this fact must not stand in the log without it
+        except (
+            BaseException
+        ):  # a mistake of ours, or there is no more time: what follows this fact must not stand in the log without it
             claim.over.set()
             raise
         if statement.is_last:
@@ -167,8 +167,7 @@ class FactOutbox:
                 level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
                 logger.log(level, "facts of chain %s wait: %s", statement.claim.chain, problem)
                 continue
-            if recorded:
-                self._versions[stream] = recorded[-1].version
+            self._versions[stream] = recorded[-1].version
             return
 
 

@@ -30,8 +30,7 @@ class Patience:
 
     def pause(self, seconds: float) -> None:
         """Raises `Closing`."""
-        if not self.is_over:
-            self._wait(seconds)
+        self._wait(seconds)
         if self.is_over:
             raise Closing
 

@@ -22,12 +22,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """So many seconds, for that reason. is_to_be_tested: whether a passed test ends it at once."""
+    """So many seconds, for that reason."""
 
     me: Owner
     seconds: float
     reason: str
-    is_to_be_tested: bool = False
 
     def added_to(self, proof: Alongside) -> Alongside:
         """Both in one transaction, so that nothing else is assigned in between."""
@@ -45,7 +44,7 @@ def after_failure(parts: Parts, claim: Claim) -> Sentence | None:
     if not health.is_suspect or not _do_others_get_on(parts, claim.stream):
         return None
     reason = f"{len(health.failed_nodes)} different nodes failed here in a row, while other slots got on"
-    return _pass(parts, reason, is_after_failure=True)
+    return _pass(parts, reason)
 
 
 def after_accident(parts: Parts, reason: str, *, is_hopeless: bool) -> Sentence | None:
@@ -56,8 +55,8 @@ def after_accident(parts: Parts, reason: str, *, is_hopeless: bool) -> Sentence 
 
 
 def serve(parts: Parts, sentence: Sentence | None) -> None:
-    """Once the sentence is on record: test the slot, which ends it if that is enough."""
-    if sentence is None or not sentence.is_to_be_tested:
+    """Once the sentence for a failure is on record: test the slot, which ends it if that is enough."""
+    if sentence is None or not parts.health.may_return_at_once:
         return
     parts.saver.drain()
     parts.outbox.drain()
@@ -70,11 +69,11 @@ def serve(parts: Parts, sentence: Sentence | None) -> None:
         _acquit(parts)
 
 
-def _pass(parts: Parts, reason: str, *, is_after_failure: bool = False) -> Sentence:
+def _pass(parts: Parts, reason: str) -> Sentence:
     seconds = parts.health.quarantined()
     logger.warning("slot %s is in quarantine for %.0f s: %s", parts.me.slot, seconds, reason)
     parts.notes.put("health", reason)
-    return Sentence(parts.me, seconds, reason, is_after_failure and parts.health.may_return_at_once)
+    return Sentence(parts.me, seconds, reason)
 
 
 def _acquit(parts: Parts) -> None:

@@ -32,17 +32,17 @@ class WorkerThread(Generic[Item]):
 
     def __init__(self, name: str, do: Callable[[Item], None], patience: Patience, capacity: int) -> None:
         self._name, self._do, self._patience, self._capacity = name, do, patience, capacity
-        self._items: deque[Item] = deque()
+        self._items: deque[Item] = deque()  # what is under way is the first of them
         self._changed = Condition()
         self._under_way = 0  # how many of the items
-        self._is_busy = self._is_closed = False
+        self._is_closed = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_idle(self) -> bool:
         with self._changed:
-            return not self._items and not self._is_busy
+            return not self._items
 
     def put(self, item: Item, *, wait: bool = True) -> None:
         """To be done after all that came before. wait=False: whatever the capacity, for who must not wait here.
@@ -60,8 +60,8 @@ class WorkerThread(Generic[Item]):
     def take_next(self, fits: Callable[[Item], bool], seconds: float) -> Item | None:
         """For `do`: what follows the thing under way, if it comes in time and fits; it is then done with that one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._items) > self._under_way, seconds)
-            if self._is_closed or len(self._items) <= self._under_way or not fits(self._items[self._under_way]):
+            self._changed.wait_for(lambda: len(self._items) > self._under_way, seconds)
+            if len(self._items) <= self._under_way or not fits(self._items[self._under_way]):
                 return None
             self._under_way += 1
             return self._items[self._under_way - 1]
@@ -69,7 +69,7 @@ class WorkerThread(Generic[Item]):
     def drain(self, seconds: float | None = None) -> bool:
         """Wait until everything is done that was given by now, or for so many seconds; whether all is done."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._items and not self._is_busy, seconds)
+            return self._changed.wait_for(lambda: not self._items, seconds)
 
     def close(self) -> None:
         """What is not begun is not done any more; what is under way is not waited for longer than a moment."""
@@ -96,12 +96,11 @@ class WorkerThread(Generic[Item]):
             self._changed.wait_for(lambda: self._items or self._is_closed)
             if was_idle:
                 self._changed.wait_for(lambda: self._is_closed, REST_SECONDS)
-            self._is_busy, self._under_way = bool(self._items), 1
-            return self._is_busy
+            self._under_way = 1
+            return bool(self._items)
 
     def _done(self) -> None:
         with self._changed:
-            self._is_busy = False
             for _ in range(min(self._under_way, len(self._items))):
                 self._items.popleft()
             self._changed.notify_all()

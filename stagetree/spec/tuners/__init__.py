@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
-from stagetree.spec.tuners.base import TunerSpec
+from stagetree.spec.tuners.base import SamplingTuner, TunerSpec
 from stagetree.spec.tuners.curves import EarlyTermTuner, PopTuner
 from stagetree.spec.tuners.custom import CustomTuner
 from stagetree.spec.tuners.fixed import ExternalTuner, GridTuner, RandomTuner, TrialsTuner
@@ -31,6 +31,7 @@ __all__ = [
     "PbtTuner",
     "PopTuner",
     "RandomTuner",
+    "SamplingTuner",
     "ShaTuner",
     "TrialsTuner",
     "Tuner",

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from app.scheduling.tuners.samplers.base import Enqueued, Grid, Proposal, Random, Sampler
 from app.scheduling.tuners.samplers.optuna_sampler import OptunaSampler
 from app.scheduling.tuners.samplers.qmc import QMCSampler
-from stagetree.spec import SamplingTuner, StudySpec
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import SamplingTuner
 
 SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
     "random": Random,

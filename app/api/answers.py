@@ -1,0 +1,96 @@
+"""Answers about a whole study, kept as long as nothing happens: many pages that look at it cost as much as one.
+
+Each is JSON, compressed once, and has the moment it is true of as its `ETag`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+from fastapi import Request, Response
+
+MOST_BYTES = 64 * 2**20
+LEVEL = 5
+
+Key = tuple[Any, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """JSON, compressed, and what it is called."""
+
+    tag: str
+    packed: bytes
+
+    def to(self, request: Request) -> Response:
+        """What is sent: nothing but the name where whoever asks has it already."""
+        headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if self.tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(self.packed, media_type="application/json", headers=headers)
+        return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
+
+
+class Latest:
+    """The last value under each of up to `most` names, as long as its moment is the present one. Safe to share."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most, self._lock = most, Lock()
+        self._kept: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
+
+    def get(self, name: str, moment: Any, make: Callable[[], T]) -> T:
+        """What is known under the name, if it is of this moment; or else what is made now."""
+        with self._lock:
+            known, value = self._kept.get(name, (None, None))
+        if known == moment:
+            return cast(T, value)
+        made = make()
+        with self._lock:
+            self._kept[name] = (moment, made)
+            self._kept.move_to_end(name)
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return made
+
+
+class Answers:
+    """Those that were asked for last, up to `most` bytes. Safe to share between threads."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most, self._bytes = most, 0
+        self._kept: OrderedDict[Key, Answer] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> Answer:
+        """The answer that is known under a key, if it is of this moment; or else as it is made now."""
+        tag = f'W/"{moment}"'
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None and found.tag == tag:
+                self._kept.move_to_end(key)
+                return found
+        text = json.dumps(make(), allow_nan=False, separators=(",", ":"))
+        made = Answer(tag, gzip.compress(text.encode(), LEVEL))
+        with self._lock:
+            self._keep(key, made)
+        return made
+
+    def _keep(self, key: Key, made: Answer) -> None:
+        self._drop(key)
+        self._kept[key] = made
+        self._bytes += len(made.packed)
+        while self._bytes > self._most and len(self._kept) > 1:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: Key) -> None:
+        if (old := self._kept.pop(key, None)) is not None:
+            self._bytes -= len(old.packed)

@@ -1,0 +1,106 @@
+"""Which checkpoint holds the weights that somebody asks for, and what is in it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+
+from app.away import store_is_away
+from app.domain import keeping, results
+from app.domain.errors import Unknown
+from app.domain.search_plan import Checkpoint, SearchPlan, Study
+from app.object_store import PART, ObjectStore, StoreUnavailable
+from stagetree.weights import weight_parts
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """The state of a trial after `step` steps, and what was measured there."""
+
+    trial: int
+    step: int
+    checkpoint: Checkpoint
+    metrics: dict[str, float | None]
+
+    def file_name(self, *, whole: bool) -> str:
+        """What to call a file with it, or with its weights alone, behind the study's name."""
+        return f"trial-{self.trial}-step-{self.step}{'-state' if whole else ''}.safetensors"
+
+
+def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | None) -> KeptState:
+    """The state of a trial after a step; by default of the best trial, where its value was measured.
+
+    Raises `Unknown`, which says which steps there are.
+    """
+    if trial is None:
+        found = results.best(plan, study)
+        if found is None:
+            raise Unknown(f"no trial of {study.id} has a result yet: name one")
+        trial = found[0].number
+    if not 0 <= trial < len(study.trials):
+        raise Unknown(f"{study.id} has no trial {trial}: its trials are 0 to {len(study.trials) - 1}")
+    of = study.trials[trial]
+    there = keeping.states_of(plan, of)
+    if step is None:
+        result = results.result(plan, study, of)
+        step = result.step if result else max(there, default=0)
+    if step not in there:
+        steps = ", ".join(map(str, there)) or "none"
+        raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}")
+    return KeptState(trial, step, there[step].checkpoint, dict(plan.metrics(of, step) or {}))
+
+
+def parts(store: ObjectStore, checkpoint: Checkpoint, *, whole: bool) -> Iterator[memoryview]:
+    """A safetensors file of the model's weights or, if `whole`, the checkpoint as it is.
+
+    Raises `Unknown` before the first part where the checkpoint is gone, damaged, or holds no tensors, and
+    `StoreUnavailable`.
+    """
+    with _image(store, checkpoint) as image:
+        try:
+            pieces = [memoryview(image)] if whole else weight_parts(image)
+        except ValueError as error:
+            raise Unknown(str(error)) from None
+        for piece in pieces:
+            for begin in range(0, len(piece), PART):
+                yield piece[begin : begin + PART]
+
+
+@contextmanager
+def _image(store: ObjectStore, checkpoint: Checkpoint) -> Iterator[mmap.mmap]:
+    """The checkpoint in a file of this machine, which is its own where it can be."""
+    fd = _descriptor(store, checkpoint)
+    try:
+        image, digest = mmap.mmap(fd, 0, access=mmap.ACCESS_READ), sha256()
+    finally:
+        os.close(fd)
+    for begin in range(0, len(image), PART):
+        digest.update(memoryview(image)[begin : begin + PART])
+    if digest.hexdigest() != checkpoint.sha256:
+        raise Unknown(f"checkpoint {checkpoint.key} is damaged: its SHA-256 is not the one recorded")
+    yield image  # it is unmapped when nobody has a part of it any more
+
+
+def _descriptor(store: ObjectStore, checkpoint: Checkpoint) -> int:
+    try:
+        fd = store.open(checkpoint.key)
+        return _copied(store.read(checkpoint.key)) if fd is None else fd
+    except Exception as error:  # whatever the client of the store raises
+        if isinstance(error, FileNotFoundError) and not store_is_away(error):
+            raise Unknown(f"checkpoint {checkpoint.key} is not there") from None
+        text = f"checkpoint {checkpoint.key} cannot be read: {type(error).__name__}: {error}"
+        raise StoreUnavailable(text) from error
+
+
+def _copied(parts: Iterator[bytes]) -> int:
+    """A file without a name that holds these parts."""
+    with tempfile.TemporaryFile() as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        return os.dup(file.fileno())

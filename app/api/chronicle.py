@@ -1,0 +1,207 @@
+"""What happened when: the times of a stream's events, what each slot trained, what was decided, and when results came.
+
+Read from the log once, event by event, and kept; an earlier moment is all that was begun by then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from app.domain import events as e
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.events.log import EventLog, StoredEvent
+
+Json = dict[str, Any]
+BATCH = 5_000
+KEPT = 16
+"""So many streams stay in memory."""
+
+DECIDED: dict[type[e.Event], str] = {
+    e.TrialAdded: "start",
+    e.TrialExtended: "promote",
+    e.TrialStopped: "stop",
+    e.TrialCancelled: "cancel",
+    e.StudyPaused: "pause",
+    e.StudyResumed: "resume",
+    e.StudyReopened: "reopen",
+    e.StudyCompleted: "complete",
+    e.StudyCancelled: "cancel study",
+    e.StudyFailed: "fail study",
+}
+
+
+@dataclass(slots=True)
+class Span:
+    """A stage on a slot: begun with one event and ended with another, each by version and time."""
+
+    chain: ChainId
+    slot: str
+    stage: e.Stage
+    begun: int
+    begun_at: float
+    ended: int | None = None
+    ended_at: float | None = None
+    outcome: str = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about a trial, or about the study (`trial` is None), by which event."""
+
+    version: int
+    kind: str
+    trial: int | None
+    steps: int | None
+    reason: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A result of a trial: by which event, when, and what its study had spent on slots by then."""
+
+    version: int
+    at: float
+    slot_seconds: float
+    trial: int
+    step: int
+    metrics: e.Metrics
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is told of one study. path: for each trial, where its nodes begin."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    results: list[Measured] = field(default_factory=list)
+    paths: dict[int, dict[NodeId, int]] = field(default_factory=dict)
+    slot_seconds: float = 0.0
+
+
+class Chronicle:
+    """One stream, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.spans: list[Span] = []
+        self.marks: list[tuple[int, str, int, int]] = []
+        """(version, what was done, number of the span, step)"""
+        self._studies: dict[StudyId, _Told] = {}
+        self._chains: dict[ChainId, tuple[str, tuple[e.Stage, ...]]] = {}
+        self._under_way: dict[ChainId, int] = {}
+        self._last_in: dict[NodeId, int] = {}
+        self._wanted: dict[tuple[NodeId, int], list[tuple[StudyId, int]]] = {}
+        self._metrics: dict[tuple[NodeId, int], e.Metrics] = {}
+
+    @property
+    def version(self) -> int:
+        return len(self.times)
+
+    def decisions(self, study: StudyId) -> list[Decision]:
+        return self._told(study).decisions
+
+    def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
+        """What a chain was assigned."""
+        return self._chains[chain][1]
+
+    def results(self, study: StudyId) -> list[Measured]:
+        return self._told(study).results
+
+    def take(self, recorded: StoredEvent) -> None:
+        """The next event."""
+        self.times.append(recorded.at)
+        event = recorded.event
+        if (kind := DECIDED.get(type(event))) is not None:
+            self._decide(event, kind)
+        match event:
+            case e.TrialAdded() | e.TrialExtended():
+                self._ask(event)
+            case e.ChainAssigned():
+                self._chains[event.chain] = (event.slot, event.stages)
+                self._begin(event.chain, 0)
+            case e.StageCompleted():
+                self._pay(event.chain, event.index, event.seconds)
+                self._end(event.chain, "done")
+                self._begin(event.chain, event.index + 1)
+            case e.StageFailed():
+                self._pay(event.chain, event.index, event.seconds)
+                self._end(event.chain, "failed")
+            case e.ChainEnded():
+                self._end(event.chain, str(event.outcome))
+            case e.Evaluated():
+                self._metrics[event.node, event.step] = event.metrics
+                self._mark("evaluated", event.node, event.step)
+                self._measure(event.node, event.step)
+            case e.CheckpointKept():
+                self._mark("kept", event.node, event.step)
+
+    def _told(self, study: StudyId) -> _Told:
+        return self._studies.setdefault(study, _Told())
+
+    def _decide(self, event: Any, kind: str) -> None:
+        given = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
+        self._told(event.study).decisions.append(Decision(self.version, kind, *given))
+
+    def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
+        """A result is wanted of a trial at a step; it may be there already."""
+        path = self._told(event.study).paths.setdefault(event.trial, {})
+        path.update(event.path or {})
+        node = next((name for name, start in reversed(path.items()) if start < event.steps), None)
+        if node is not None:
+            self._wanted.setdefault((node, event.steps), []).append((event.study, event.trial))
+            if (node, event.steps) in self._metrics:
+                self._record(event.study, event.trial, node, event.steps)
+
+    def _measure(self, node: NodeId, step: int) -> None:
+        for study, trial in self._wanted.get((node, step), ()):
+            self._record(study, trial, node, step)
+
+    def _record(self, study: StudyId, trial: int, node: NodeId, step: int) -> None:
+        told, metrics = self._told(study), self._metrics[node, step]
+        told.results.append(Measured(self.version, self.times[-1], told.slot_seconds, trial, step, metrics))
+
+    def _begin(self, chain: ChainId, index: int) -> None:
+        slot, stages = self._chains[chain]
+        if index < len(stages):
+            self._under_way[chain] = self._last_in[stages[index].node] = len(self.spans)
+            self.spans.append(Span(chain, slot, stages[index], self.version, self.times[-1]))
+
+    def _end(self, chain: ChainId, outcome: str) -> None:
+        if (number := self._under_way.pop(chain, None)) is not None:
+            span = self.spans[number]
+            span.ended, span.ended_at, span.outcome = self.version, self.times[-1], outcome
+
+    def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
+        self._told(self._chains[chain][1][index].study).slot_seconds += seconds
+
+    def _mark(self, what: str, node: NodeId, step: int) -> None:
+        if (number := self._last_in.get(node)) is not None:
+            self.marks.append((self.version, what, number, step))
+
+
+class Chronicles:
+    """The chronicles of the streams that were asked for last. Safe to share between threads."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._kept: OrderedDict[str, tuple[Chronicle, Lock]] = OrderedDict()
+        self._lock = Lock()
+
+    @contextmanager
+    def holding(self, stream: str, version: int) -> Iterator[Chronicle]:
+        """The chronicle of a stream, read as far as `version` at least."""
+        with self._lock:
+            found, lock = self._kept.setdefault(stream, (Chronicle(), Lock()))
+            self._kept.move_to_end(stream)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        with lock:
+            while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
+                for recorded in batch:
+                    found.take(recorded)
+            yield found

@@ -1,0 +1,240 @@
+"""What pictures are drawn from, in columns: the study's part of the tree, its rungs, its slots over time, its history.
+
+Pure functions from a folded plan, or from a chronicle, to JSON. Positions are the study's: `version - before`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Any
+
+from app.api.chronicle import Chronicle, Decision, Measured, Span
+from app.api.forms import form_text
+from app.api.writable import writable
+from app.domain.ids import NodeId
+from app.domain.results import sign
+from app.domain.search_plan import Node, SearchPlan, Study
+from app.domain.standing import Rung, standing
+from stagetree.sequences import parse
+
+Json = dict[str, Any]
+
+MOST_FORMS = 500
+"""The forms of hyper-parameters are told of so many nodes; of more, they say nothing at a glance."""
+
+MOST_TIMES = 500
+"""So many of the times of events are enough to draw an axis."""
+
+
+# ---------------------------------------------------------------------------------------------------------- the tree
+
+
+def tree(plan: SearchPlan, study: Study, points: int) -> Json:
+    """The nodes that the study's trials pass, parents first, each with up to `points` of its metric; and its trials."""
+    names = [name for name in plan.nodes if name in study.max_step_by_node]
+    index = {name: number for number, name in enumerate(names)}
+    passing = _passing(study)
+    rows = [_node(plan.nodes[name], study, index, passing.get(name, 0), points) for name in names]
+    told = len(names) <= MOST_FORMS
+    return {
+        "count": len(names),
+        "nodes": {key: [row[key] for row in rows] for key in NODE_KEYS},
+        "forms": [_forms(plan, plan.nodes[name]) for name in names] if told else [],
+        "trials": {
+            "node": [index[trial.path[-1]] for trial in study.trials],
+            "steps": [trial.steps for trial in study.trials],
+            "state": [trial.state for trial in study.trials],
+        },
+    }
+
+
+NODE_KEYS = ("id", "parent", "start", "end", "trained", "trials", "running", "checkpoints", "steps", "values")
+
+
+def _passing(study: Study) -> dict[NodeId, int]:
+    found: dict[NodeId, int] = {}
+    for trial in study.trials:
+        for name in trial.path:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
+    end = study.max_step_by_node[node.id]
+    curve = sampled(list(_curve(node, study.spec.get("metric", ""), end)), points)
+    return {
+        "id": node.id,
+        "parent": -1 if node.parent is None else index.get(node.parent, -1),
+        "start": node.start,
+        "end": end,
+        "trained": max(node.start, min(end, node.trained)),
+        "trials": trials,
+        "running": [[start, stop] for start, stop in node.running.values()],
+        "checkpoints": sorted(step for step in node.checkpoints if step <= end),
+        "steps": [step for step, _ in curve],
+        "values": [value for _, value in curve],
+    }
+
+
+def _curve(node: Node, metric: str, end: int) -> Iterator[tuple[int, float]]:
+    for step in sorted(node.metrics):
+        if step <= end and (value := _finite(node.metrics[step].get(metric))) is not None:
+            yield step, value
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def sampled(curve: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int, float]]:
+    """At most `most` points of a curve: of each part, the lowest and the highest; and both ends."""
+    if len(curve) <= most:
+        return curve
+    parts = max(1, (most - 2) // 2)
+    inner, found = curve[1:-1], [curve[0]]
+    for number in range(parts):
+        part = inner[number * len(inner) // parts : (number + 1) * len(inner) // parts]
+        found += sorted({min(part, key=_height), max(part, key=_height)})
+    return [*found, curve[-1]]
+
+
+def _height(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
+    """What each hyper-parameter does from the node on, where its parent did something else."""
+    before = {} if node.parent is None else plan.nodes[node.parent].segment.forms
+    forms = node.segment.forms
+    return {name: form_text(form) for name, form in sorted(forms.items()) if form != before.get(name)}
+
+
+# ---------------------------------------------------------------------------------------------------------- the rungs
+
+
+def rungs(study: Study) -> Json:
+    """Each rung with its trials, the best first, those that failed on the way last, and which went on."""
+    return {"items": [_rung(rung, sign(study)) for rung in standing(study).ladder()]}
+
+
+def _rung(rung: Rung, sign: int) -> Json:
+    order = rung.best_first(sign)
+    return {
+        "bracket": rung.bracket,
+        "rung": rung.number,
+        "steps": rung.steps,
+        "entered": rung.entered,
+        "trials": order,
+        "values": [rung.values.get(trial) for trial in order],
+        "promoted": sorted(rung.promoted),
+    }
+
+
+# --------------------------------------------------------------------------------------------------- slots and history
+
+
+def timeline(told: Chronicle, study: Study, before: int, version: int) -> Json:
+    """The stages on slots up to a moment. `own`: charged to the study. Times are Unix seconds, open ends null."""
+    spans = [span for span in told.spans if before < span.begun <= version]
+    first = next((number for number, span in enumerate(told.spans) if span.begun > before), 0)
+    rows = [_span(span, study, before, version) for span in spans]
+    marks = [mark for mark in told.marks if mark[2] >= first and mark[0] <= version]
+    return {
+        "count": len(rows),
+        "at": told.times[version - 1],
+        "spans": {key: [row[key] for row in rows] for key in SPAN_KEYS},
+        "marks": {
+            "position": [mark[0] - before for mark in marks],
+            "at": [told.times[mark[0] - 1] for mark in marks],
+            "kind": [mark[1] for mark in marks],
+            "span": [mark[2] - first for mark in marks],
+            "step": [mark[3] for mark in marks],
+        },
+    }
+
+
+SPAN_KEYS = ("slot", "node", "start", "end", "own", "begun", "ended", "begun_at", "ended_at", "outcome")
+
+
+def _span(span: Span, study: Study, before: int, version: int) -> Json:
+    is_over = span.ended is not None and span.ended <= version
+    return {
+        "slot": span.slot,
+        "node": span.stage.node,
+        "start": span.stage.start,
+        "end": span.stage.end,
+        "own": span.stage.study == study.id,
+        "begun": span.begun - before,
+        "ended": span.ended - before if is_over and span.ended else None,
+        "begun_at": span.begun_at,
+        "ended_at": span.ended_at if is_over else None,
+        "outcome": span.outcome if is_over else "running",
+    }
+
+
+def history(told: Chronicle, study: Study, before: int, version: int) -> Json:
+    """What was decided, each time a better result came, and when events happened, up to a moment."""
+    decisions = [each for each in told.decisions(study.id) if each.version <= version]
+    better = list(_better(told.results(study.id), study, version))
+    return {
+        "position": version - before,
+        "at": told.times[version - 1],
+        "decisions": {key: [_decided(each, before)[key] for each in decisions] for key in DECISION_KEYS},
+        "best": [
+            {
+                "position": each.version - before,
+                "at": each.at,
+                "slot_seconds": round(each.slot_seconds, 3),
+                "trial": each.trial,
+                "step": each.step,
+                "value": value,
+            }
+            for each, value in better
+        ],
+        "times": _times(told, before, version),
+    }
+
+
+DECISION_KEYS = ("position", "kind", "trial", "steps", "reason")
+
+
+def _decided(each: Decision, before: int) -> Json:
+    return {
+        "position": each.version - before,
+        "kind": each.kind,
+        "trial": each.trial,
+        "steps": each.steps,
+        "reason": writable(each.reason),
+    }
+
+
+def _better(results: Sequence[Measured], study: Study, version: int) -> Iterator[tuple[Measured, float]]:
+    """The results that were better than all before them."""
+    best: float | None = None
+    for each in results:
+        value = _finite(each.metrics.get(study.spec.get("metric", "")))
+        if each.version <= version and value is not None and (best is None or sign(study) * value < best):
+            best = sign(study) * value
+            yield each, value
+
+
+def _times(told: Chronicle, before: int, version: int) -> list[list[float]]:
+    """(position, time) of some events, the first and the last among them."""
+    step = max(1, (version - before) // MOST_TIMES)
+    versions = [*range(before + 1, version, step), version]
+    return [[found - before, told.times[found - 1]] for found in versions]
+
+
+# ----------------------------------------------------------------------------------------------------- hyper-parameters
+
+
+def schedules(hp: Json, steps: int, points: int) -> Json:
+    """Each hyper-parameter at up to `points` of so many steps, the first and the last among them."""
+    at = sorted({round(number * (steps - 1) / max(1, points - 1)) for number in range(points)}) if steps > 1 else [0]
+    return {"items": [{"name": name, "steps": at, "values": _values(value, at)} for name, value in hp.items()]}
+
+
+def _values(value: Any, at: list[int]) -> list[Any]:
+    sequence = parse(value)
+    return [writable(sequence.at(step)) for step in at]

@@ -1,0 +1,94 @@
+"""A study as one HTML file that needs no server and no network: the page itself, and the answers that it asks for.
+
+What it holds is what the page's views show of the study as it is now; the trials of large studies are there in the
+table and in every picture, and only the best of them as pages of their own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from hashlib import sha256
+from typing import Any
+
+from app.api import built, paging, reading
+from app.api.errors import Problem
+from app.api.services import Services
+from app.domain.errors import Unknown
+from app.events.tables import StudyRow
+
+Json = dict[str, Any]
+PAGES = 200
+"""So many trials have a page of their own."""
+
+EVENTS = 20_000
+"""So many events are in the file, the last ones."""
+
+DIGITS, TREE_POINTS, SCHEDULE_POINTS, RUNNERS_UP = 6, 60, 60, 5
+LINK = re.compile(r'\s*<link rel="(?:icon|stylesheet|modulepreload)"[^>]*>')
+SCRIPT = re.compile(r'<script type="module"[^>]*></script>')
+META = '<meta http-equiv="Content-Security-Policy" content="{}">'
+
+
+def report(use: Services, row: StudyRow) -> str:
+    """The HTML. Raises `Problem` where the page was not built."""
+    index = built.index()
+    if index is None:
+        raise Problem(503, f"The report is made of the page, and that is missing here. {built.why_missing()}")
+    text = index.read_text(encoding="utf-8")
+    script, style = _asset(text, "js"), _asset(text, "css")
+    said = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    inside = f'<script type="application/json" id="answers">{said}</script><script type="module">{script}</script>'
+    text = SCRIPT.sub("", LINK.sub("", text))
+    text = text.replace("<head>", f"<head>{META.format(policy)}<style>{style}</style>", 1)
+    return text.replace("</body>", f"{inside}</body>", 1)
+
+
+def answers(use: Services, row: StudyRow) -> dict[str, Json]:
+    """What the API would answer to each path that the page asks for, and `events`, of which it asks for parts."""
+    study, root = reading.study(use, row, with_trials=False)[0], f"studies/{row.id}"
+    best = reading.trials(use, row, PAGES, sort="value")["items"]
+    found = {
+        f"{root}?trials=false": study,
+        f"{root}/history": reading.history(use, row),
+        f"{root}/tree": reading.tree(use, row, TREE_POINTS),
+        f"{root}/rungs": reading.rungs(use, row),
+        f"{root}/timeline": reading.timeline(use, row),
+        f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS),
+        f"{root}/importance": reading.importance(use, row, None),
+        f"{root}/trials?sort=value&limit={RUNNERS_UP}": {"items": best[:RUNNERS_UP], "next_cursor": None},
+        "events": {"items": _events(use, row)},
+    }
+    for trial in best:
+        number = trial["trial"]
+        found[f"{root}/trials/{number}"] = reading.trial(use, row, number)
+        found[f"{root}/trials/{number}/schedules"] = reading.schedules(use, row, number, SCHEDULE_POINTS)
+    return found
+
+
+def _events(use: Services, row: StudyRow) -> list[Json]:
+    """The last ones."""
+    after = max(0, reading.history(use, row)["position"] - EVENTS)
+    items: list[Json] = []
+    cursor: str | None = str(after)
+    while cursor is not None:
+        found = reading.events(use, row, paging.MOST, cursor=cursor)
+        items += found["items"]
+        cursor = found["next_cursor"]
+    return items
+
+
+def _asset(text: str, kind: str) -> str:
+    """The script or the style sheet that the page loads. Raises `Unknown` where it is of another build."""
+    name = re.search(rf'"\./assets/([^"]+\.{kind})"', text)
+    path = built.asset(name[1]) if name else None
+    if path is None:
+        raise Unknown(f"the page was built without a .{kind} file")
+    found = path.read_text(encoding="utf-8")
+    return found.replace("</script", "<\\/script").strip()
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"

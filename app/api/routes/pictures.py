@@ -1,0 +1,76 @@
+"""What pictures of a study are drawn from: made from the folded plan, and kept as long as nothing happens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api import paging, reading, schemas
+from app.api.openapi import UNCHANGED, refusals
+from app.api.services import StudyRowDep, TrialPath, Use
+from app.api.strict import StrictRoute
+from app.api.turns import heavy
+
+router = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
+
+Json = dict[str, Any]
+Points = Annotated[int, Query(ge=4, le=1000, description="the most points of a curve")]
+Rung = Annotated[int | None, Query(ge=0, description="by the results at this rung, instead of the trials' values")]
+
+
+def _picture(path: str, summary: str, model: Any) -> Json:
+    return {
+        "path": path,
+        "summary": summary,
+        "response_model": model,
+        "response_description": "The columns; `ETag` says at which event.",
+        "responses": {304: UNCHANGED, **refusals(404)},
+    }
+
+
+@router.get(**_picture("/tree", "What its trials share", schemas.Tree))
+@heavy
+def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: paging.At = None) -> Response:
+    """The study's part of the search plan, with the curve of the metric in each node."""
+    return reading.kept(use, row, ("tree", points), at, lambda: reading.tree(use, row, points, at)).to(request)
+
+
+@router.get(**_picture("/rungs", "Who came how far", schemas.Rungs))
+@heavy
+def get_rungs(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+    """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
+    return reading.kept(use, row, ("rungs",), at, lambda: reading.rungs(use, row, at)).to(request)
+
+
+@router.get(**_picture("/timeline", "What each slot did", schemas.Timeline))
+@heavy
+def get_timeline(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+    """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
+    return reading.kept(use, row, ("timeline",), at, lambda: reading.timeline(use, row, at)).to(request)
+
+
+@router.get(**_picture("/history", "What was decided, and when", schemas.History))
+@heavy
+def get_history(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+    """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
+    return reading.kept(use, row, ("history",), at, lambda: reading.history(use, row, at)).to(request)
+
+
+@router.get(**_picture("/importance", "What the result depends on", schemas.Importance))
+@heavy
+def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: paging.At = None) -> Response:
+    """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
+    key = ("importance", rung)
+    return reading.kept(use, row, key, at, lambda: reading.importance(use, row, rung, at)).to(request)
+
+
+@router.get(
+    "/trials/{number}/schedules",
+    summary="What a trial's hyper-parameters do",
+    response_model=schemas.Schedules,
+    responses=refusals(404),
+)
+def get_schedules(row: StudyRowDep, number: TrialPath, use: Use, points: Points = 60) -> Json:
+    """Their values over its steps, to draw them."""
+    return reading.schedules(use, row, number, points)

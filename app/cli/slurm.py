@@ -1,0 +1,78 @@
+"""Workers as tasks of a Slurm job: the script that starts them, and the queue of each by what Slurm tells it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.cli.errors import USAGE, fail
+
+NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
+"""Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=stagetree
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={tasks}
+{resources}
+#SBATCH --signal=TERM@{early}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=stagetree-%j.out
+
+# {early} seconds before the job's time is over, Slurm asks each worker to end. A worker saves what it has, and gives
+# its work back: slots that stay, or the next job, go on from there.
+set -euo pipefail
+{checks}
+export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"
+{cpus}
+exec srun --label --kill-on-bad-exit=0 --wait=0 {program} worker slurm
+"""
+MARGIN_SECONDS = 10
+"""Between the end of the last worker, asked to stop in time, and the end of the job."""
+
+
+def script(nodes: int, gpus: int, cpus: int, early: int) -> str:
+    """A script for `sbatch`, of a task for each GPU, or of one for each node without GPUs.
+
+    cpus: of a task. early: how many seconds before its end the job is told.
+    """
+    resources = ["#SBATCH --gpus-per-task=1"] if gpus else []
+    return SCRIPT.format(
+        nodes=nodes,
+        tasks=gpus or 1,
+        resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
+        early=early,
+        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
+        stop=max(early - MARGIN_SECONDS, 1),
+        cpus=f"export SRUN_CPUS_PER_TASK={cpus}",
+        program=shlex.quote(str(Path(sys.executable).with_name("stagetree"))),
+    )
+
+
+def queue_of(task: Mapping[str, str]) -> str:
+    """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
+
+    Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
+    as the first one. Ends with a message outside of a task.
+    """
+    for name in ("SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_JOB_ID"):
+        if not task.get(name):
+            fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
+    node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
+    if gpus := _numbers(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
+        if number >= len(gpus):
+            fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
+        return f"{node}-{gpus[number]}-gpu0"
+    return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
+
+
+def _numbers(written: str) -> list[int]:
+    """GPUs as Slurm lists them: `0,2-4`."""
+    found = list[int]()
+    for part in filter(None, written.split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found

@@ -1,0 +1,59 @@
+"""Where the API listens, and how it is reached: from this machine, and from others."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+
+from app.embedded.errors import StackFailed
+
+
+def free_port(host: str, port: int) -> int:
+    """The port, or one that is free for 0. Raises `StackFailed` where nobody can listen at this address."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            return int(probe.getsockname()[1])
+    except (OSError, UnicodeError) as error:
+        is_taken = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
+        advice = (
+            "choose another with --port" if is_taken else "--host is an address of this machine, or 0.0.0.0 for all"
+        )
+        reason = getattr(error, "strerror", None) or error
+        raise StackFailed(f"port {port} of {host} cannot be used ({reason}): {advice}") from None
+
+
+def url(host: str, port: int) -> str:
+    """Where this machine reaches the API."""
+    if _is_any(host):
+        return _url("::1" if ":" in host else "127.0.0.1", port)
+    return _url(host, port)
+
+
+def url_for_others(host: str, port: int) -> str | None:
+    """Where other machines reach the API; None where they do not."""
+    if _is_any(host):
+        return _url(socket.gethostname(), port)
+    return None if _is_of_this_machine_alone(host) else _url(host, port)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_any(host: str) -> bool:
+    """Whether it stands for all addresses of this machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_of_this_machine_alone(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

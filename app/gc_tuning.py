@@ -1,0 +1,59 @@
+"""The garbage collector of a process that holds a plan: it looks at what is new, often, and never at all there is.
+
+A pass over a plan of 100,000 trials takes seconds. What is new is little, but left to itself the collector lets it
+become much, because as many objects go as come.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+FULL_EVERY = 20
+LONG_SECONDS = 0.02
+"""A pass that takes longer is felt by who asks for little meanwhile: no thread runs beside it."""
+
+_passes = count(1)
+
+
+def freeze_survivors() -> None:
+    """From here on, what outlives a full pass is not looked at again.
+
+    It is still freed when its last reference goes; only what is part of a cycle by then stays until the process ends.
+    """
+    gc.callbacks.append(_freeze)
+
+
+@contextmanager
+def no_long_pass_twice(seconds: float = LONG_SECONDS) -> Iterator[None]:
+    """In the block, what outlives a full pass of more than so many seconds is not looked at again.
+
+    For a process that answers many at once: passes that are short may find cycles that are about to be garbage.
+    """
+    began = [0.0]
+
+    def watch(phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            began[0] = perf_counter()
+        elif info["generation"] == 2 and perf_counter() - began[0] > seconds:
+            gc.freeze()
+
+    gc.callbacks.append(watch)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(watch)
+
+
+def collect_young() -> None:
+    """Free what became garbage since the last time; now and then, since the last full pass."""
+    gc.collect(1 if next(_passes) % FULL_EVERY else 2)
+
+
+def _freeze(phase: str, info: dict[str, Any]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()

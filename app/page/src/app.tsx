@@ -1,0 +1,86 @@
+/** The page: what is always there, and the view that its address names. */
+import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
+import { isReport, savedStudy } from "./data.ts";
+import { AwayNote } from "./parts/badge.tsx";
+import { Guarded } from "./parts/panel.tsx";
+import { formatRoute, route } from "./route.ts";
+import { choice, choose, type Choice } from "./theme.ts";
+import { AllSlots } from "./views/all_slots.tsx";
+import { Studies } from "./views/studies.tsx";
+import { StudyPage } from "./views/study.tsx";
+import { Submit } from "./views/submit.tsx";
+
+export function App() {
+  useEffect(() => choose(choice.value), []);
+  return (
+    <>
+      <a class="skip" href="#content" onClick={skip}>
+        To the content
+      </a>
+      <Top />
+      <AwayNote />
+      <main id="content" tabIndex={-1}>
+        <Guarded key={route.value.path.slice(0, 2).join("/")}>{view(route.value.path)}</Guarded>
+      </main>
+    </>
+  );
+}
+
+function skip(event: Event): void {
+  event.preventDefault();
+  document.getElementById("content")?.focus();
+}
+
+function view([room, study, ...rest]: string[]): ComponentChildren {
+  if (isReport && !study) return <StudyPage study={savedStudy()} view={[]} />;
+  if (room === "studies" && study) return <StudyPage key={study} study={study} view={rest} />;
+  if (room === "slots") return <AllSlots />;
+  if (room === "submit") return <Submit />;
+  return <Studies />;
+}
+
+function Top() {
+  const [room = "studies"] = route.value.path;
+  const here = (name: string) => (room === name ? { "aria-current": "page" as const } : {});
+  return (
+    <nav class="top" aria-label="Rooms">
+      <a class="name" href={formatRoute([])}>
+        <svg viewBox="0 0 32 32" width="20" height="20" aria-hidden="true">
+          <path d="M3 16h10" stroke-width="5" />
+          <path d="M13 16c5 0 4-9 9-9h7M13 16h12M13 16c5 0 4 9 9 9h4" stroke-width="2.5" />
+        </svg>
+        stagetree
+      </a>
+      {!isReport && (
+        <>
+          <a href={formatRoute([])} {...here("studies")}>
+            Studies
+          </a>
+          <a href={formatRoute(["slots"])} {...here("slots")}>
+            Slots
+          </a>
+          <a href={formatRoute(["submit"])} {...here("submit")}>
+            New study
+          </a>
+        </>
+      )}
+      <span class="space" />
+      <Theme />
+      {!isReport && <a href="docs">API</a>}
+    </nav>
+  );
+}
+
+function Theme() {
+  return (
+    <label class="theme">
+      <span class="hidden">Colours</span>
+      <select value={choice.value} onChange={(event) => choose(event.currentTarget.value as Choice)}>
+        <option value="auto">as the system</option>
+        <option value="light">light</option>
+        <option value="dark">dark</option>
+      </select>
+    </label>
+  );
+}

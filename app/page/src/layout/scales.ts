@@ -1,0 +1,51 @@
+/** From what is measured to where it is drawn. */
+
+export type Scale = (value: number) => number;
+
+/** Straight, from [low, high] to [from, to]. */
+export function linear([low, high]: [number, number], [from, to]: [number, number]): Scale {
+  const span = high - low || 1;
+  return (value) => from + ((value - low) / span) * (to - from);
+}
+
+/** By the logarithm of what follows step 0, which has a place of its own at the beginning. */
+export function steps(most: number, range: [number, number], isLog: boolean): Scale {
+  if (!isLog) return linear([0, Math.max(1, most)], range);
+  const scale = linear([0, Math.log2(1 + Math.max(1, most))], range);
+  return (step) => scale(Math.log2(1 + Math.max(0, step)));
+}
+
+/** The range in which nearly all values lie: one bad trial must not press the others flat. */
+export function robust(values: number[], isWhole = false): [number, number] {
+  const known = values.filter(Number.isFinite).sort((a, b) => a - b);
+  if (known.length === 0) return [0, 1];
+  const quantile = (share: number) => known[Math.min(known.length - 1, Math.floor(share * known.length))]!;
+  let [low, high] = [known[0]!, known.at(-1)!];
+  if (!isWhole && known.length >= 10) {
+    const [a, b] = [quantile(0.05), quantile(0.95)];
+    const margin = (b - a || Math.abs(b) || 1) * 0.35;
+    [low, high] = [Math.max(low, a - margin), Math.min(high, b + margin)];
+  }
+  const pad = (high - low || Math.abs(high) || 1) * 0.04;
+  return [low - pad, high + pad];
+}
+
+/** Round numbers in a range, about so many. */
+export function ticks([low, high]: [number, number], wanted: number): number[] {
+  const span = high - low;
+  if (!(span > 0)) return [low];
+  const rough = span / Math.max(1, wanted);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? power;
+  const found: number[] = [];
+  for (let index = Math.ceil(low / step); index * step <= high; index += 1) found.push(Number((index * step).toPrecision(12)));
+  return found;
+}
+
+/** Steps to mark on an axis: powers of two where it is logarithmic. */
+export function stepTicks(most: number, isLog: boolean): number[] {
+  if (!isLog) return ticks([0, most], 6).filter(Number.isInteger);
+  const found: number[] = [];
+  for (let step = 1; step <= most; step *= most > 4096 ? 10 : 4) found.push(step);
+  return found;
+}

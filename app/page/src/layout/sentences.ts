@@ -1,0 +1,72 @@
+/** Events in a few words. */
+import { number } from "../format.ts";
+import type { LoggedEvent } from "../types.ts";
+
+type Data = Record<string, unknown>;
+
+const SENTENCES: Record<string, (data: Data) => string> = {
+  PlanOpened: (data) => `a plan for trainer ${data["trainer"]} was opened`,
+  StudySubmitted: () => "the study was submitted",
+  TrialAdded: (data) => `trial ${data["trial"]} starts, to step ${data["steps"]}${why(data)}`,
+  TrialExtended: (data) => `trial ${data["trial"]} goes on to step ${data["steps"]}${why(data)}`,
+  TrialStopped: (data) => `trial ${data["trial"]} is stopped${why(data)}`,
+  TrialCancelled: (data) => `trial ${data["trial"]} was cancelled`,
+  TrialPrioritized: (data) => `trial ${data["trial"]} has priority ${number(data["priority"] as number)}`,
+  StudyPaused: () => "the study was paused",
+  StudyResumed: () => "the study was resumed",
+  StudyReopened: () => "the study was reopened with more trials",
+  StudyCancelled: () => "the study was cancelled",
+  StudyCompleted: () => "the study is completed",
+  StudyFailed: (data) => `the study failed: ${data["error"]}`,
+  ChainAssigned: (data) => `${data["slot"]} was given ${stages(data["stages"])}`,
+  StageCompleted: (data) => `a stage was trained, in ${number(data["seconds"] as number, 3)} s`,
+  ChainEnded: (data) => `a slot's work ended: ${data["outcome"]}`,
+  StageFailed: (data) => `training failed after step ${data["step"]}: ${lastLine(data["error"])}`,
+  Evaluated: (data) => `measured at step ${data["step"]}: ${metrics(data["metrics"])}`,
+  CheckpointKept: (data) => `the state at step ${data["step"]} was saved`,
+  CheckpointReleased: (data) => `the state at step ${data["step"]} is not needed any more`,
+  CheckpointDropped: (data) => `the state at step ${data["step"]} is gone: ${data["reason"]}`,
+  ExactnessLost: (data) => `not exact from step ${data["step"]} on: ${data["reason"]}`,
+};
+
+export function sentence(event: LoggedEvent): string {
+  return SENTENCES[event.type]?.(event.data as Data) ?? event.type;
+}
+
+/** Why something was decided, from the reason that the tuner gave. */
+export function reason(given: Data): string {
+  const { rank, of, cut, rung } = given;
+  const at = typeof rung === "number" ? `rung ${rung}` : "";
+  if (rank !== undefined && of !== undefined) {
+    const best = cut === undefined ? "" : `, the best ${cut} ${cut === 1 ? "goes" : "go"} on`;
+    return `${at ? `${at}: ` : ""}rank ${rank} of ${of}${best}`;
+  }
+  if (given["kill_threshold"] !== undefined) {
+    return `${number(given["value"] as number)} is worse than ${number(given["kill_threshold"] as number)}`;
+  }
+  if (given["median"] !== undefined) {
+    return `its best ${number(given["best"] as number)} is worse than the median ${number(given["median"] as number)}`;
+  }
+  if (given["by"] === "user") return "asked for by a user";
+  return at;
+}
+
+function why(data: Data): string {
+  const text = reason((data["reason"] ?? {}) as Data);
+  return text ? ` (${text})` : "";
+}
+
+function stages(given: unknown): string {
+  const all = given as { start: number; end: number }[];
+  const steps = all.reduce((sum, stage) => sum + stage.end - stage.start, 0);
+  return `${all.length === 1 ? "a stage" : `${all.length} stages`} of ${steps} steps`;
+}
+
+function metrics(given: unknown): string {
+  const found = Object.entries(given as Record<string, number | null>);
+  return found.map(([name, value]) => `${name} ${number(value)}`).join(", ");
+}
+
+function lastLine(text: unknown): string {
+  return String(text).trim().split("\n").at(-1) ?? "";
+}

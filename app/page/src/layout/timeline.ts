@@ -1,0 +1,89 @@
+/** What slots did over time: lanes, times without those in which nobody did anything, and a trace for other tools. */
+import type { Timeline } from "../types.ts";
+
+export interface Collapse {
+  /** Pieces of time that are shown, in order, each with where it begins on the shown axis, in seconds. */
+  pieces: { from: number; to: number; shown: number }[];
+  length: number;
+}
+
+const GAP_SHARE = 0.02;
+
+/** The lanes by name, as people count: gpu2 before gpu10. */
+export function lanes({ spans }: Timeline): string[] {
+  return [...new Set(spans.slot)].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+}
+
+/** An axis of time; if `isCollapsed`, long times in which no slot trained are a small gap each. */
+export function axis({ spans, at }: Timeline, isCollapsed: boolean): Collapse {
+  const times = spans.begun_at.map((from, index): [number, number] => [from, spans.ended_at[index] ?? at]);
+  times.sort((a, b) => a[0] - b[0]);
+  const busy: [number, number][] = [];
+  for (const [from, to] of times) {
+    const last = busy.at(-1);
+    if (last && from <= last[1]) last[1] = Math.max(last[1], to);
+    else busy.push([from, to]);
+  }
+  const total = busy.reduce((sum, [from, to]) => sum + to - from, 0);
+  const gap = Math.max(total * GAP_SHARE, 1e-3);
+  const pieces: Collapse["pieces"] = [];
+  let shown = 0;
+  for (const [from, to] of busy) {
+    const last = pieces.at(-1);
+    const idle = last ? from - last.to : 0;
+    if (last && (!isCollapsed || idle <= gap)) last.to = to;
+    else pieces.push({ from, to, shown: last ? shown + gap : 0 });
+    const now = pieces.at(-1)!;
+    shown = now.shown + now.to - now.from;
+  }
+  return { pieces, length: Math.max(shown, 1e-3) };
+}
+
+/** Where a time lies on the shown axis. */
+export function place({ pieces }: Collapse, time: number): number {
+  let piece = pieces[0];
+  for (const each of pieces) if (each.from <= time) piece = each;
+  if (!piece) return 0;
+  return piece.shown + Math.min(Math.max(0, time - piece.from), piece.to - piece.from);
+}
+
+/** How much of the time from the first stage to the last a slot trained. */
+export function busyShare({ spans, at }: Timeline, slot: string): number {
+  const all = spans.begun_at.map((from, index) => [from, spans.ended_at[index] ?? at] as const);
+  if (all.length === 0) return 0;
+  const begin = all.reduce((least, [from]) => Math.min(least, from), Infinity);
+  const end = all.reduce((most, [, to]) => Math.max(most, to), 0);
+  const own = all.filter((_, index) => spans.slot[index] === slot).reduce((sum, [from, to]) => sum + to - from, 0);
+  return end > begin ? Math.min(1, own / (end - begin)) : 1;
+}
+
+/** The timeline in the format of Chrome's tracing, which Perfetto reads. */
+export function chromeTrace(timeline: Timeline, study: string): string {
+  const { spans, marks } = timeline;
+  const begin = Math.min(...spans.begun_at);
+  const micro = (time: number) => Math.round((time - begin) * 1e6);
+  const names = lanes(timeline);
+  const tid = (slot: string) => names.indexOf(slot) + 1;
+  const events = [
+    ...names.map((name) => ({ ph: "M", name: "thread_name", pid: 1, tid: tid(name), args: { name } })),
+    ...spans.slot.map((slot, index) => ({
+      ph: "X",
+      name: `steps ${spans.start[index]}–${spans.end[index]}`,
+      cat: spans.outcome[index],
+      pid: 1,
+      tid: tid(slot),
+      ts: micro(spans.begun_at[index]!),
+      dur: micro(spans.ended_at[index] ?? timeline.at) - micro(spans.begun_at[index]!),
+      args: { node: spans.node[index], begun: spans.begun[index], ended: spans.ended[index] },
+    })),
+    ...marks.at.map((at, index) => ({
+      ph: "i",
+      name: `${marks.kind[index]} at step ${marks.step[index]}`,
+      pid: 1,
+      tid: tid(spans.slot[marks.span[index]!]!),
+      ts: micro(at),
+      s: "t",
+    })),
+  ];
+  return JSON.stringify({ traceEvents: events, otherData: { study } });
+}

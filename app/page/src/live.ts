@@ -1,0 +1,125 @@
+/** What happens in a study, as it happens. All pages of a browser share one stream, and one of them holds it. */
+import { signal } from "@preact/signals";
+import { address, happened } from "./data.ts";
+import type { LoggedEvent } from "./types.ts";
+
+export type Freshness = "connecting" | "live" | "lost" | "over";
+
+export const freshness = signal<Freshness>("connecting");
+export const lastHeard = signal<number>(Date.now());
+export const lastEvents = signal<LoggedEvent[]>([]);
+
+const SHOWN = 12;
+const GATHER_MILLISECONDS = 400;
+const HIDDEN_MILLISECONDS = 10_000;
+const MOST_SECONDS = 30;
+const OVER_SECONDS = 15;
+
+interface Said {
+  freshness: Freshness;
+  events: LoggedEvent[];
+}
+
+/** Follow a study from behind an event on. Returns how to stop. */
+export function follow(study: string, after: number): () => void {
+  const channel = new BroadcastChannel(`stagetree ${address("")} ${study}`);
+  const stopping = new AbortController();
+  lastEvents.value = [];
+  freshness.value = "connecting";
+  channel.onmessage = (message: MessageEvent<Said>) => hear(message.data);
+  const lead = () => hold(study, after, channel, stopping.signal);
+  if (navigator.locks) {
+    const name = `stagetree ${address("")} ${study}`;
+    navigator.locks.request(name, { signal: stopping.signal }, lead).catch(() => undefined);
+  } else {
+    void lead();
+  }
+  return () => {
+    stopping.abort();
+    channel.close();
+  };
+}
+
+let gathering: ReturnType<typeof setTimeout> | undefined;
+
+function hear(said: Said): void {
+  freshness.value = said.freshness;
+  lastHeard.value = Date.now();
+  if (!said.events.length) return;
+  lastEvents.value = [...said.events.reverse(), ...lastEvents.value].slice(0, SHOWN);
+  gathering ??= setTimeout(
+    () => {
+      gathering = undefined;
+      happened.value += 1;
+    },
+    document.hidden ? HIDDEN_MILLISECONDS : GATHER_MILLISECONDS,
+  );
+}
+
+/** Hold the stream until the page goes: a stream that broke comes back by itself, one that was refused after a while. */
+async function hold(study: string, after: number, channel: BroadcastChannel, stopping: AbortSignal): Promise<void> {
+  const say = (said: Said) => {
+    if (stopping.aborted) return;
+    channel.postMessage(said);
+    hear(said);
+  };
+  for (let failures = 0; !stopping.aborted; failures += 1) {
+    const began = Date.now();
+    after = await read(study, after, say, stopping);
+    const isOver = freshness.value === "over";
+    if (isOver || Date.now() - began > MOST_SECONDS * 1000) failures = 0;
+    await pause((isOver ? OVER_SECONDS : Math.min(MOST_SECONDS, 2 ** failures)) * 1000, stopping);
+  }
+}
+
+/** One stream, to its end. Returns the position of the last event that it gave. */
+function read(study: string, after: number, say: (said: Said) => void, stopping: AbortSignal): Promise<number> {
+  return new Promise((resolve) => {
+    const source = new EventSource(address(`studies/${encodeURIComponent(study)}/events?after=${after}`));
+    let isOver = false;
+    const end = () => {
+      source.close();
+      resolve(after);
+    };
+    stopping.addEventListener("abort", end, { once: true });
+    source.onopen = () => say({ freshness: "live", events: [] });
+    source.onmessage = (message: MessageEvent<string>) => {
+      after = Number(message.lastEventId) || after;
+      say({ freshness: "live", events: [JSON.parse(message.data) as LoggedEvent] });
+    };
+    source.addEventListener("end", () => {
+      isOver = true;
+      say({ freshness: "over", events: [] });
+      end();
+    });
+    source.onerror = () => {
+      if (isOver) return;
+      if (source.readyState === EventSource.CLOSED) {
+        void isThere(study).then((state) => {
+          say({ freshness: state, events: [] });
+          end();
+        });
+      } else {
+        say({ freshness: "lost", events: [] });
+      }
+    };
+  });
+}
+
+/** Whether a stream that was refused was so because nothing more will come. */
+async function isThere(study: string): Promise<Freshness> {
+  try {
+    const answer = await fetch(address(`studies/${encodeURIComponent(study)}?trials=false`));
+    if (!answer.ok) return "lost";
+    return ((await answer.json()) as { finished_at: number | null }).finished_at ? "over" : "lost";
+  } catch {
+    return "lost";
+  }
+}
+
+function pause(milliseconds: number, stopping: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    stopping.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}

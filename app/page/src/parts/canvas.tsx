@@ -1,0 +1,80 @@
+/** A drawing that fills its place, sharp on every screen, and is drawn again when the place, the theme or its data change. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { palette, type Palette } from "../theme.ts";
+
+export interface Size {
+  width: number;
+  height: number;
+}
+
+interface Props {
+  height: number;
+  label: string;
+  draw: (context: CanvasRenderingContext2D, size: Size, colours: Palette) => void;
+  onPoint?: (x: number, y: number, event: PointerEvent) => void;
+  onLeave?: () => void;
+  onPick?: (x: number, y: number) => void;
+  onKeyDown?: (event: KeyboardEvent) => void;
+  onWheel?: (event: WheelEvent) => void;
+  class?: string;
+}
+
+export function Canvas({ height, label, draw, onPoint, onLeave, onPick, onKeyDown, onWheel, class: name }: Props) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const width = useWidth(canvas);
+  const colours = palette.value;
+  useEffect(() => {
+    const element = canvas.current;
+    const context = element?.getContext("2d");
+    if (!element || !context || !width) return;
+    const ratio = devicePixelRatio || 1;
+    element.width = Math.round(width * ratio);
+    element.height = Math.round(height * ratio);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.font = "12px system-ui, sans-serif";
+    draw(context, { width, height }, colours);
+  }, [draw, width, height, colours]);
+  useEffect(() => {
+    const element = canvas.current;
+    if (!element || !onWheel) return;
+    element.addEventListener("wheel", onWheel, { passive: false });
+    return () => element.removeEventListener("wheel", onWheel);
+  }, [onWheel]);
+  return (
+    <canvas
+      ref={canvas}
+      class={`drawing ${name ?? ""}`}
+      style={{ height: `${height}px` }}
+      role="img"
+      aria-label={label}
+      tabIndex={onKeyDown ? 0 : undefined}
+      onPointerMove={onPoint && ((event) => onPoint(event.offsetX, event.offsetY, event))}
+      onPointerLeave={onLeave}
+      onClick={onPick && ((event) => onPick(event.offsetX, event.offsetY))}
+      onKeyDown={onKeyDown}
+    />
+  );
+}
+
+function useWidth(canvas: { current: HTMLCanvasElement | null }): number {
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    const element = canvas.current;
+    if (!element) return;
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry?.contentRect.width ?? 0)));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [canvas]);
+  return width;
+}
+
+/** What is said about the place under the pointer, beside it. */
+export function Tip({ x, y, width, children }: { x: number; y: number; width: number; children: preact.ComponentChildren }) {
+  const side = x > width / 2 ? { right: `${Math.max(0, width - x + 12)}px` } : { left: `${x + 12}px` };
+  return (
+    <div class="tip" style={{ ...side, top: `${y + 8}px` }} role="status">
+      {children}
+    </div>
+  );
+}

@@ -1,0 +1,71 @@
+/** A part of the page: with a heading, and with what went wrong in it kept to itself. */
+import { Component, type ComponentChildren } from "preact";
+import type { Answer, Trouble } from "../data.ts";
+
+interface Props {
+  title?: string;
+  aside?: ComponentChildren;
+  class?: string;
+  children: ComponentChildren;
+}
+
+export function Panel({ title, aside, children, class: name = "" }: Props) {
+  return (
+    <section class={`panel ${name}`} aria-label={title}>
+      {title && (
+        <header>
+          <h2>{title}</h2>
+          {aside && <div class="aside">{aside}</div>}
+        </header>
+      )}
+      <Guarded>{children}</Guarded>
+    </section>
+  );
+}
+
+interface State {
+  error: Error | null;
+}
+
+/** What fails inside is said in its place; everything around it goes on. */
+export class Guarded extends Component<{ children: ComponentChildren }, State> {
+  override state: State = { error: null };
+
+  static override getDerivedStateFromError(error: Error): State {
+    return { error };
+  }
+
+  override render() {
+    if (!this.state.error) return this.props.children;
+    return (
+      <div class="trouble" role="alert">
+        <p>This part of the page cannot be shown: {this.state.error.message}</p>
+        <button onClick={() => this.setState({ error: null })}>Try again</button>
+      </div>
+    );
+  }
+}
+
+interface LoadedProps<T> {
+  answer: Answer<T>;
+  children: (data: T) => ComponentChildren;
+}
+
+/** What the server answered; until then that it is asked, and what went wrong above what it answered last. */
+export function Loaded<T>({ answer, children }: LoadedProps<T>) {
+  const { data, error } = answer;
+  return (
+    <>
+      {error && <TroubleNote error={error} isOld={data !== null} />}
+      {data !== null ? <Guarded>{children(data)}</Guarded> : !error && <p class="quiet">Loading …</p>}
+    </>
+  );
+}
+
+export function TroubleNote({ error, isOld }: { error: Trouble; isOld: boolean }) {
+  return (
+    <p class="trouble" role="alert">
+      {error.message} {isOld && "What is shown is what it said last."}
+    </p>
+  );
+}

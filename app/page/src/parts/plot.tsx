@@ -1,0 +1,122 @@
+/** Lines over steps or time, by uPlot. */
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { number } from "../format.ts";
+import { palette } from "../theme.ts";
+
+export interface Line {
+  label: string;
+  colour: string;
+  width?: number;
+  isStepped?: boolean;
+  dash?: number[];
+  x: number[];
+  y: number[];
+}
+
+interface Props {
+  label: string;
+  height: number;
+  lines: Line[];
+  xLabel: string;
+  isLogX?: boolean;
+  isLogY?: boolean;
+  marks?: { x: number; text: string }[];
+  format?: (x: number) => string;
+  range?: [number, number] | null;
+  /** Where the x axis begins at the latest. */
+  from?: number;
+  /** Told of the line under the pointer, with a point of it. */
+  onNear?: (line: number | null, x: number | null, y: number | null) => void;
+  onPick?: (line: number) => void;
+}
+
+export function Plot(props: Props) {
+  const place = useRef<HTMLDivElement>(null);
+  const colours = palette.value;
+  useEffect(() => {
+    const element = place.current!;
+    const plot = new uPlot(options(props, element.clientWidth), data(props.lines), element);
+    const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: props.height }));
+    observer.observe(element);
+    return () => (observer.disconnect(), plot.destroy());
+  }, [props.lines, props.isLogX, props.isLogY, props.range, colours, props.xLabel]);
+  return <div ref={place} class="plot" role="img" aria-label={props.label} style={{ minHeight: `${props.height}px` }} />;
+}
+
+/** uPlot wants one list of x for all lines. */
+export function data(lines: Line[]): uPlot.AlignedData {
+  if (lines.length === 0) return [[], []];
+  return uPlot.join(lines.map((line) => [line.x, line.y]));
+}
+
+function options(props: Props, width: number): uPlot.Options {
+  const { soft, line: grid } = palette.value;
+  const axis: uPlot.Axis = { stroke: soft, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+  const format = props.format ?? ((value: number) => number(value));
+  return {
+    width,
+    height: props.height,
+    legend: { show: false },
+    cursor: { points: { size: 7 }, drag: { x: true, y: false }, focus: { prox: 24 } },
+    focus: { alpha: 0.35 },
+    scales: {
+      x: { time: false, distr: props.isLogX ? 3 : 1, ...(props.isLogX ? {} : { range: (_, low, high) => (low === high ? [0, Math.max(1, high)] : [Math.min(low, props.from ?? low), high]) }) },
+      y: { distr: props.isLogY ? 3 : 1, ...(props.range ? { range: props.range } : {}) },
+    },
+    axes: [
+      { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
+      { ...axis, size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
+    ],
+    series: [{}, ...seriesOf(props.lines)],
+    hooks: { draw: [(plot) => rule(plot, props.marks ?? [])], setSeries: [], ready: [(plot) => listen(plot, props)] },
+  };
+}
+
+function seriesOf(lines: Line[]): uPlot.Series[] {
+  const stepped = uPlot.paths.stepped!({ align: 1 });
+  if (lines.length === 0) return [{ show: false }];
+  return lines.map((line) => ({
+    label: line.label,
+    stroke: line.colour,
+    width: line.width ?? 1.5,
+    spanGaps: true,
+    dash: line.dash,
+    points: { show: line.x.length < 40, size: 4, fill: line.colour },
+    ...(line.isStepped ? { paths: stepped } : {}),
+  }));
+}
+
+/** Upright lines, such as rungs. */
+function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
+  const { ctx: context, bbox } = plot;
+  context.save();
+  context.strokeStyle = palette.value.faint;
+  context.fillStyle = palette.value.soft;
+  context.font = `${11 * devicePixelRatio}px system-ui`;
+  context.textAlign = "left";
+  context.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const mark of marks) {
+    const x = plot.valToPos(mark.x, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    context.beginPath();
+    context.moveTo(x, bbox.top);
+    context.lineTo(x, bbox.top + bbox.height);
+    context.stroke();
+    context.fillText(mark.text, x + 3 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+  }
+  context.restore();
+}
+
+function listen(plot: uPlot, props: Props): void {
+  let near: number | null = null;
+  plot.hooks.setSeries = [(_, index) => void (near = index ?? null)];
+  plot.hooks.setCursor = [
+    () => {
+      const index = near ? plot.cursor.idxs?.[near] : null;
+      const isOn = near !== null && near > 0 && index !== null && index !== undefined;
+      props.onNear?.(isOn ? near! - 1 : null, isOn ? plot.data[0][index!]! : null, isOn ? (plot.data[near!]![index!] ?? null) : null);
+    },
+  ];
+  plot.over.addEventListener("click", () => near !== null && near > 0 && props.onPick?.(near - 1));
+}

@@ -1,0 +1,49 @@
+/** A hyper-parameter over the steps: a small picture, with its values in words. */
+import { number } from "../format.ts";
+import type { Schedule } from "../types.ts";
+
+const [WIDTH, HEIGHT] = [160, 26];
+
+export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[] }) {
+  const heights = levels(schedule.values);
+  const last = schedule.steps.at(-1) ?? 0;
+  const x = (step: number) => 2 + (last ? (step / last) * (WIDTH - 4) : 0);
+  const y = (share: number) => HEIGHT - 4 - share * (HEIGHT - 8);
+  const points = schedule.steps.map((step, index) => `${x(step).toFixed(1)},${y(heights[index]!).toFixed(1)}`);
+  const text = words(schedule);
+  return (
+    <>
+      <dt>{schedule.name}</dt>
+      <dd>
+        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} width={WIDTH} height={HEIGHT} role="img" aria-label={`${schedule.name}: ${text}`}>
+          {marks.map((mark) => (
+            <line key={mark} x1={x(Math.min(mark - 1, last))} x2={x(Math.min(mark - 1, last))} y1="0" y2={HEIGHT} class="mark" />
+          ))}
+          <polyline points={points.join(" ")} />
+        </svg>
+        <span>{text}</span>
+      </dd>
+    </>
+  );
+}
+
+/** Where each value is drawn, from 0 to 1; what is no number stands on a level of its own. */
+export function levels(values: unknown[]): number[] {
+  const numbers = values.every((value) => typeof value === "number")
+    ? (values as number[])
+    : values.map((value) => [...new Set(values.map(String))].indexOf(String(value)));
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  return numbers.map((value) => (high > low ? (value - low) / (high - low) : 0.5));
+}
+
+/** The values that it goes through: where it begins, where it turns, and where it ends. */
+export function words(schedule: Schedule): string {
+  const texts = schedule.values.map((value) => (typeof value === "number" ? number(value, 3) : String(value)));
+  const different = texts.filter((text, index) => index === 0 || text !== texts[index - 1]);
+  if (different.length <= 4) return different.join(" → ");
+  const numbers = schedule.values.filter((value): value is number => typeof value === "number");
+  const [first, end] = [texts[0]!, texts.at(-1)!];
+  const peak = Math.max(...numbers);
+  const isRise = numbers.length > 0 && peak > numbers[0]! && peak > numbers.at(-1)!;
+  return isRise ? `${first} → ${number(peak, 3)} → ${end}` : `${first} → ${end}`;
+}

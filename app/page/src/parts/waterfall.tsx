@@ -1,0 +1,58 @@
+/** What a study would have cost, what it did not have to pay, and what it paid: in steps. */
+import { count, percent } from "../format.ts";
+import type { Study } from "../types.ts";
+
+export interface Bar {
+  name: string;
+  title: string;
+  steps: number;
+  from: number;
+  kind: "total" | "saved" | "plain" | "bad" | "run";
+}
+
+/** The bars, from what training alone would take down to what was run; those of no steps are left out. */
+export function bars(cost: Study["cost"]): Bar[] {
+  const parts: [string, string, number, Bar["kind"]][] = [
+    ["stopped early", "what the tuner decided not to train", -cost.stopped_early, "saved"],
+    ["unfinished", "what nobody has trained (yet), and is not saved either", -cost.unfinished, "plain"],
+    ["shared", "what trials took together", -cost.shared, "saved"],
+    ["known", "what was trained for another study", -cost.known, "saved"],
+    ["repeated", "run again, or in vain, because of accidents", cost.repeated, "bad"],
+  ];
+  let level = cost.alone;
+  const found: Bar[] = [{ name: "alone", title: "every trial trained alone to the end", steps: cost.alone, from: 0, kind: "total" }];
+  for (const [name, title, steps, kind] of parts) {
+    if (steps) found.push({ name, title, steps, from: Math.min(level, level + steps), kind });
+    level += steps;
+  }
+  return [...found, { name: "run", title: "what slots ran for it", steps: cost.run, from: 0, kind: "run" }];
+}
+
+export function Waterfall({ study }: { study: Study }) {
+  const most = Math.max(1, study.cost.alone, study.cost.run);
+  return (
+    <>
+      <table class="waterfall">
+        <caption class="hidden">What the study would have cost, and what it did</caption>
+        <tbody>
+          {bars(study.cost).map((bar) => (
+            <tr key={bar.name} class={bar.kind}>
+              <th scope="row" title={bar.title}>
+                {bar.name}
+              </th>
+              <td class="n">{bar.kind === "saved" || bar.kind === "plain" ? count(bar.steps) : count(bar.steps)}</td>
+              <td class="bar" aria-hidden="true">
+                <svg viewBox={`0 0 ${most} 10`} preserveAspectRatio="none" width="100%" height="14">
+                  <rect x={bar.from} y="0" width={Math.max(Math.abs(bar.steps), most / 300)} height="10" />
+                </svg>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="quiet">
+        <strong class="saved">{percent(study.cost.saved_share)} saved</strong>: {count(study.cost.saved)} steps that training each trial alone would have taken
+      </p>
+    </>
+  );
+}

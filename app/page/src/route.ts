@@ -1,0 +1,64 @@
+/** Where the page is: everything it shows is in the part of its address behind the #, so every view can be linked to. */
+import { computed, signal } from "@preact/signals";
+
+export type Query = Record<string, string>;
+
+export interface Route {
+  path: string[];
+  query: Query;
+}
+
+export function parseRoute(hash: string): Route {
+  const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
+  return {
+    path: path.split("/").filter(Boolean).map(decodeURIComponent),
+    query: Object.fromEntries(new URLSearchParams(query)),
+  };
+}
+
+export function formatRoute(path: string[], query: Query = {}): string {
+  const given = Object.entries(query).filter(([, value]) => value !== "");
+  const text = new URLSearchParams(given).toString();
+  return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+export const route = signal<Route>(parseRoute(globalThis.location?.hash ?? ""));
+
+globalThis.addEventListener?.("hashchange", () => {
+  route.value = parseRoute(location.hash);
+});
+
+/** The position of the event after which the study is looked at; null for now. */
+export const moment = computed<number | null>(() => {
+  const at = Number(route.value.query["at"]);
+  return Number.isInteger(at) && at > 0 ? at : null;
+});
+
+/** Change what is behind the ?, and leave no step in the browser's history while something is dragged. */
+export function setQuery(changes: Query, { replace = true } = {}): void {
+  const hash = formatRoute(route.value.path, { ...route.value.query, ...changes });
+  if (replace) {
+    history.replaceState(null, "", hash);
+    route.value = parseRoute(hash);
+  } else {
+    location.hash = hash;
+  }
+}
+
+/** A view of a study, at the moment that is looked at now and with the trials that are chosen. */
+export function studyLink(study: string, view: string[] = [], query: Query = {}): string {
+  const { at = "", trials = "" } = route.value.query;
+  const same = route.value.path[1] === study;
+  return formatRoute(["studies", study, ...view], { ...(same ? { at, trials } : {}), ...query });
+}
+
+/** The numbers of the trials that are chosen. */
+export const chosen = computed<number[]>(() =>
+  (route.value.query["trials"] ?? "").split(",").filter(Boolean).map(Number).filter(Number.isInteger),
+);
+
+export function toggleChosen(trial: number): void {
+  const now = chosen.value;
+  const next = now.includes(trial) ? now.filter((each) => each !== trial) : [...now, trial];
+  setQuery({ trials: next.join(",") });
+}

@@ -1,0 +1,44 @@
+/** The trials of a study by column, as the server gives them, and what can be asked of them. */
+import { about, useAnswer, type Answer } from "./data.ts";
+import type { Columns } from "./types.ts";
+
+/** More of them are not told apart in a table or a drawing. */
+const DIGITS = "6";
+
+export type Value = unknown;
+
+export class Table {
+  readonly count: number;
+  readonly columns: Record<string, Value[]>;
+
+  constructor(given: Columns) {
+    this.count = given.count;
+    this.columns = given.columns as Record<string, Value[]>;
+  }
+
+  get(row: number, column: string): Value {
+    return this.columns[column]?.[row] ?? null;
+  }
+
+  /** A column with a value for each trial, nulls where there is no such column. */
+  column(name: string): Value[] {
+    return this.columns[name] ?? Array<Value>(this.count).fill(null);
+  }
+
+  /** The columns that tell hyper-parameters apart, those that never vary left out. */
+  get varied(): string[] {
+    return Object.keys(this.columns)
+      .filter((name) => name.startsWith("hp."))
+      .filter((name) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1);
+  }
+}
+
+const tables = new WeakMap<Columns, Table>();
+
+export function useTable(study: string, at: number | null): Answer<Table> {
+  const { data, error } = useAnswer<Columns>(about(study, "/trials:columns", at, { digits: DIGITS }));
+  if (data === null) return { data, error };
+  let table = tables.get(data);
+  if (!table) tables.set(data, (table = new Table(data)));
+  return { data: table, error };
+}

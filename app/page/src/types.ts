@@ -1,0 +1,26 @@
+/** The API's answers, by the names that its OpenAPI document gives them. */
+import type { components } from "./api";
+
+type Schemas = components["schemas"];
+
+export type Study = Schemas["Study"];
+export type StudyPage = Schemas["StudyPage"];
+export type Listed = Schemas["Listed"];
+export type Columns = Schemas["Columns"];
+export type Trial = Schemas["Trial"];
+export type TrialDetail = Schemas["TrialDetail"];
+export type Tree = Schemas["Tree"];
+export type Rungs = Schemas["Rungs"];
+export type RankedRung = Schemas["RankedRung"];
+export type Timeline = Schemas["Timeline"];
+export type History = Schemas["History"];
+export type Schedules = Schemas["Schedules"];
+export type Schedule = Schemas["Schedule"];
+export type EventPage = Schemas["EventPage"];
+export type LoggedEvent = Schemas["Event"];
+export type SlotPage = Schemas["SlotPage"];
+export type Slot = Schemas["Slot"];
+export type Preview = Schemas["Preview"];
+export type Problem = Schemas["Problem"];
+export type Imagined = Schemas["Imagined"];
+export type Importance = Schemas["Importance"];

@@ -1,0 +1,152 @@
+/** What can be done about a study: each asks what it must, and says what it did. */
+import { useState } from "preact/hooks";
+import { address, tell } from "../data.ts";
+import { plural } from "../format.ts";
+import { Dialog } from "../parts/dialog.tsx";
+import { formatRoute } from "../route.ts";
+import type { Study, TrialDetail } from "../types.ts";
+
+type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "delete";
+
+const NAMES: Record<Act, string> = {
+  pause: "Pause",
+  resume: "Resume",
+  trial: "Add a trial",
+  complete: "Complete",
+  reopen: "More trials",
+  cancel: "Cancel",
+  delete: "Delete",
+};
+
+/** What a study in this state can be asked to do. */
+export function possible(study: Study): Act[] {
+  if (study.state === "running") return [...(study.tuner === "external" ? (["complete"] as Act[]) : []), "pause", "trial", "cancel"];
+  if (study.state === "paused") return ["resume", "cancel"];
+  return [...(study.state === "completed" ? (["reopen"] as Act[]) : []), "delete"];
+}
+
+export function Acts({ study }: { study: Study }) {
+  const [act, setAct] = useState<Act | null>(null);
+  return (
+    <div class="acts">
+      {possible(study).map((each) => (
+        <button key={each} onClick={() => setAct(each)}>
+          {NAMES[each]}
+        </button>
+      ))}
+      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report`)} download title="One HTML file that works without a server">
+        Save as file
+      </a>
+      {act && <Question study={study} act={act} close={() => setAct(null)} />}
+    </div>
+  );
+}
+
+function Question({ study, act, close }: { study: Study; act: Act; close: () => void }) {
+  const path = `studies/${encodeURIComponent(study.study)}`;
+  const command = (name: string, said: string) => async () => {
+    const now = await tell<Study>("POST", `${path}:${name}`);
+    return `${said} The study is ${now.state}.`;
+  };
+  switch (act) {
+    case "pause":
+      return (
+        <Dialog title="Pause the study?" verb="Pause" close={close} act={command("pause", "Nothing new is started for it.")}>
+          <p>Nothing new is started until you resume it. What is under way, and nobody else wants, ends at its step.</p>
+        </Dialog>
+      );
+    case "resume":
+      return (
+        <Dialog title="Resume the study?" verb="Resume" close={close} act={command("resume", "It goes on where it was.")}>
+          <p>It goes on where it was.</p>
+        </Dialog>
+      );
+    case "complete":
+      return (
+        <Dialog title="Complete the study?" verb="Complete" close={close} act={command("complete", "Nothing more is asked of it.")}>
+          <p>Its trials come from outside: nothing more will be asked of it.</p>
+        </Dialog>
+      );
+    case "cancel":
+      return (
+        <Dialog title="Cancel the study for good?" verb="Cancel it" isGrave close={close} act={command("cancel", "What it has so far remains.")}>
+          <p>It cannot be resumed. What it has so far remains.</p>
+        </Dialog>
+      );
+    case "reopen":
+      return <Reopen study={study} path={path} close={close} />;
+    case "trial":
+      return <AddTrial study={study} path={path} close={close} />;
+    case "delete":
+      return (
+        <Dialog
+          title="Delete the study?"
+          verb="Delete it"
+          isGrave
+          close={() => (close(), (location.hash = formatRoute([])))}
+          act={async () => (await tell("DELETE", path), "It is not listed any more, and nothing is kept for it.")}
+        >
+          <p>It is not listed any more, and its checkpoints go unless another study needs them. Its events stay in the log.</p>
+        </Dialog>
+      );
+  }
+}
+
+interface AskedProps {
+  study: Study;
+  path: string;
+  close: () => void;
+}
+
+function Reopen({ study, path, close }: AskedProps) {
+  const now = Object.values(study.counts).reduce((sum, each) => sum + each, 0);
+  return (
+    <Dialog
+      title="Go on with more trials"
+      verb="Go on"
+      close={close}
+      act={async (form) => {
+        const trials = Number(form.get("trials"));
+        const answer = await tell<Study>("POST", `${path}:reopen?num_trials=${trials}`);
+        return `The study is ${answer.state}, and will have ${plural(trials, "trial")}.`;
+      }}
+    >
+      <label>
+        Trials in all <input name="trials" type="number" min={now + 1} defaultValue={String(now * 2)} required />
+      </label>
+      <p class="quiet">It has {plural(now, "trial")}. Results and promotions are kept, and nothing is trained twice.</p>
+    </Dialog>
+  );
+}
+
+function AddTrial({ study, path, close }: AskedProps) {
+  const example = JSON.stringify(study.best?.hp ?? {}, null, 2);
+  return (
+    <Dialog
+      title="Add a trial of your own"
+      verb="Add it"
+      close={close}
+      act={async (form) => {
+        const hp: unknown = parsed(String(form.get("hp")));
+        const added = await tell<TrialDetail>("POST", `${path}/trials`, { hp, steps: Number(form.get("steps")) });
+        return `It is trial ${added.trial}: ${added.standing}.`;
+      }}
+    >
+      <label>
+        Hyper-parameters, as JSON
+        <textarea name="hp" rows={10} spellcheck={false} defaultValue={example} />
+      </label>
+      <label>
+        Steps <input name="steps" type="number" min={1} defaultValue={String(study.best?.steps ?? 1)} required />
+      </label>
+    </Dialog>
+  );
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The hyper-parameters are not JSON: ${(error as Error).message}`);
+  }
+}

@@ -1,0 +1,80 @@
+/** The slots of the whole service: what each does, and whether its worker is there. */
+import { useEffect } from "preact/hooks";
+import { happened, useAnswer } from "../data.ts";
+import { ago, time } from "../format.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { formatRoute } from "../route.ts";
+import type { Slot, SlotPage } from "../types.ts";
+
+const LOOK_AGAIN_MILLISECONDS = 3000;
+const MARKS: Record<string, string> = { idle: "○", busy: "◐", quarantined: "△", lost: "✕" };
+
+export function AllSlots() {
+  const answer = useAnswer<SlotPage>("slots?limit=1000");
+  useEffect(() => {
+    document.title = "Slots · stagetree";
+    const timer = setInterval(() => !document.hidden && (happened.value += 1), LOOK_AGAIN_MILLISECONDS);
+    return () => clearInterval(timer);
+  }, []);
+  return (
+    <Panel title="Slots and workers" class="wide">
+      <Loaded answer={answer}>
+        {({ items }) =>
+          items.length === 0 ? (
+            <p class="quiet">No worker has registered yet: `stagetree up`, or `stagetree worker gpu0` on a machine of a cluster.</p>
+          ) : (
+            <div class="scroll">
+              <table class="list">
+                <thead>
+                  <tr>
+                    <th>Slot</th>
+                    <th>State</th>
+                    <th>Device</th>
+                    <th>Host</th>
+                    <th>Trains</th>
+                    <th>Study</th>
+                    <th>Trainers</th>
+                    <th>Last heard of</th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {items.map((slot) => (
+                    <Row key={slot.name} slot={slot} />
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          )
+        }
+      </Loaded>
+    </Panel>
+  );
+}
+
+function Row({ slot }: { slot: Slot }) {
+  return (
+    <tr>
+      <th scope="row">{slot.name}</th>
+      <td>
+        <span aria-hidden="true">{MARKS[slot.state]}</span> {slot.state}
+        {slot.note && <p class="quiet">{slot.note}</p>}
+        {slot.quarantined_until && <p class="quiet">until {time(slot.quarantined_until)}</p>}
+      </td>
+      <td>{slot.device}</td>
+      <td>{slot.host}</td>
+      <td>
+        {slot.stage ? (
+          <>
+            step {slot.stage.step} of {slot.stage.end}{" "}
+            <progress value={slot.stage.step - slot.stage.start} max={Math.max(1, slot.stage.end - slot.stage.start)} aria-label={`${slot.name}: step ${slot.stage.step}`} />
+          </>
+        ) : (
+          "–"
+        )}
+      </td>
+      <td>{slot.study ? <a href={formatRoute(["studies", slot.study])}>{slot.study}</a> : "–"}</td>
+      <td>{Object.keys(slot.trainers).join(", ") || "–"}</td>
+      <td>{ago(Math.max(0, Date.now() - slot.seen_at * 1000))} ago</td>
+    </tr>
+  );
+}

@@ -1,0 +1,35 @@
+/** The trials that are chosen: what each is, and the way to compare them. */
+import { Panel } from "../parts/panel.tsx";
+import { State } from "../parts/states.tsx";
+import { chosen, setQuery, studyLink, toggleChosen } from "../route.ts";
+import { useTable } from "../table.ts";
+import { number } from "../format.ts";
+import type { ViewProps } from "./study.tsx";
+
+export function Chosen({ study, at }: ViewProps) {
+  const { data } = useTable(study.study, at);
+  if (chosen.value.length === 0 || !data) return null;
+  const aside = (
+    <>
+      {chosen.value.length > 1 && <a href={studyLink(study.study, ["compare"])}>compare them</a>}
+      <button onClick={() => setQuery({ trials: "" })}>choose none</button>
+    </>
+  );
+  return (
+    <Panel title="Chosen" aside={aside}>
+      <ul class="chosen">
+        {chosen.value
+          .filter((trial) => trial < data.count)
+          .map((trial) => (
+            <li key={trial}>
+              <a href={studyLink(study.study, ["trials", String(trial)])}>trial {trial}</a> <State state={String(data.get(trial, "state"))} />{" "}
+              <b>{number(data.get(trial, "value") as number | null)}</b> <span>{String(data.get(trial, "standing"))}</span>
+              <button class="small" onClick={() => toggleChosen(trial)} aria-label={`Do not choose trial ${trial} any more`}>
+                ×
+              </button>
+            </li>
+          ))}
+      </ul>
+    </Panel>
+  );
+}

@@ -1,0 +1,105 @@
+/** Some trials beside each other: what differs, what they share, and their curves. */
+import { useMemo } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { cell, number } from "../format.ts";
+import { pathOf } from "../layout/rungtree.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { Plot } from "../parts/plot.tsx";
+import { chosen, studyLink } from "../route.ts";
+import { useTable } from "../table.ts";
+import { palette, series } from "../theme.ts";
+import type { Tree } from "../types.ts";
+import { line } from "./curves.tsx";
+import { Pictures } from "./overview.tsx";
+import type { ViewProps } from "./study.tsx";
+
+const FACTS = ["state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+
+export function Compare({ study, at }: ViewProps) {
+  const table = useTable(study.study, at);
+  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+  const trials = chosen.value;
+  const lines = useMemo(
+    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => ({ ...line(tree.data!, trial, index, null), width: 2 })) : []),
+    [tree.data, trials, palette.value],
+  );
+  if (trials.length < 2) {
+    return (
+      <p class="quiet">
+        Choose two trials or more in the <a href={studyLink(study.study, ["trials"])}>table</a>.
+      </p>
+    );
+  }
+  return (
+    <Loaded answer={table}>
+      {(data) => {
+        const there = trials.filter((trial) => trial < data.count);
+        const varied = data.varied.filter((name) => new Set(there.map((trial) => JSON.stringify(data.get(trial, name)))).size > 1);
+        return (
+          <>
+            <Panel title={`${there.length} trials`} aside={<span>{tree.data && sharedText(tree.data, there)}</span>}>
+              <div class="scroll">
+                <table class="list">
+                  <thead>
+                    <tr>
+                      <th />
+                      {there.map((trial, index) => (
+                        <th key={trial} class="n">
+                          <span style={{ color: series(index) }} aria-hidden="true">
+                            ━
+                          </span>{" "}
+                          <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>
+                        </th>
+                      ))}
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {[...FACTS, ...varied].map((name) => (
+                      <tr key={name}>
+                        <th scope="row">{name.replace(/^hp\./, "")}</th>
+                        {there.map((trial) => (
+                          <td key={trial} class="n">
+                            {cell(data.get(trial, name))}
+                          </td>
+                        ))}
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            </Panel>
+            <Panel title="Curves">
+              <Plot label={`${study.metric} of the chosen trials`} height={280} lines={lines} xLabel="step" />
+            </Panel>
+            <Panel title="Schedules">
+              <div class="columns">
+                {there.map((trial) => (
+                  <section key={trial}>
+                    <h3>trial {trial}</h3>
+                    <Pictures study={study.study} trial={trial} marks={[]} />
+                  </section>
+                ))}
+              </div>
+            </Panel>
+          </>
+        );
+      }}
+    </Loaded>
+  );
+}
+
+/** Up to which step all of them are one training. */
+export function sharedSteps(tree: Tree, trials: number[]): number {
+  const paths = trials.map((trial) => pathOf(tree, trial).reverse());
+  const first = paths[0] ?? [];
+  let same = 0;
+  while (same < first.length && paths.every((path) => path[same] === first[same])) same += 1;
+  if (same === 0) return 0;
+  const ends = paths.map((path, index) => (path[same] === undefined ? tree.trials.steps[trials[index]!]! : tree.nodes.start[path[same]!]!));
+  return Math.min(...ends);
+}
+
+function sharedText(tree: Tree, trials: number[]): string {
+  const steps = sharedSteps(tree, trials);
+  return steps ? `all share steps 0 to ${number(steps)}` : "they share no beginning";
+}

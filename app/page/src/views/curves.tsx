@@ -1,0 +1,93 @@
+/** Learning curves with rungs: the best twenty, those that train now, and those that are chosen. */
+import { useMemo, useState } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { number } from "../format.ts";
+import { pathOf } from "../layout/rungtree.ts";
+import { robust } from "../layout/scales.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { Plot, type Line } from "../parts/plot.tsx";
+import { chosen, route, setQuery, toggleChosen } from "../route.ts";
+import { useTable, type Table } from "../table.ts";
+import { palette, series } from "../theme.ts";
+import type { Rungs, Tree } from "../types.ts";
+import { Chosen } from "./chosen.tsx";
+import { rungLines } from "./rung_tree.tsx";
+import type { ViewProps } from "./study.tsx";
+
+const TOP = 20;
+
+export function Curves(props: ViewProps) {
+  const { study, at } = props;
+  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+  const table = useTable(study.study, at);
+  const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
+  const [near, setNear] = useState("");
+  const { x, y, value } = route.value.query;
+  const shown = useMemo(() => (table.data ? wanted(table.data, study.mode, chosen.value) : []), [table.data, study.mode, chosen.value]);
+  const lines = useMemo(() => (tree.data ? shown.map((trial, index) => line(tree.data!, trial, index, study.best?.trial ?? null)) : []), [tree.data, shown, study.best?.trial, palette.value]);
+  const drawn = useMemo(() => lines.filter((each) => each.x.length > 0), [lines]);
+  const range = useMemo(() => robust(drawn.flatMap((each) => each.y), value === "all"), [drawn, value]);
+  const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
+  const toggle = (name: string, on: string, text: string) => (
+    <label>
+      <input type="checkbox" checked={route.value.query[name] === on} onChange={(event) => setQuery({ [name]: event.currentTarget.checked ? on : "" })} /> {text}
+    </label>
+  );
+  return (
+    <>
+      <Panel title="Learning curves" aside={<>{toggle("x", "log", "log steps")} {toggle("y", "log", "log metric")} {toggle("value", "all", "all values")}</>}>
+        <Loaded answer={tree}>
+          {() => (
+            <>
+              <Plot
+                label={`${study.metric} by step of ${drawn.length} trials`}
+                height={Math.max(320, Math.min(600, innerHeight - 340))}
+                lines={drawn}
+                marks={marks}
+                xLabel="step"
+                isLogX={x === "log"}
+                isLogY={y === "log"}
+                range={y === "log" ? null : range}
+                from={0}
+                onNear={(index, step, value) => setNear(index === null ? "" : `trial ${drawn[index]!.label}: ${number(value)} at step ${step}`)}
+                onPick={(index) => toggleChosen(Number(drawn[index]!.label))}
+              />
+              <p role="status" class="near">
+                {near}
+              </p>
+              <p class="quiet">
+                The best {Math.min(TOP, drawn.length)} of {table.data?.count ?? 0} trials, those that train now (dashed), and those that are chosen. Drag to look closer; double-click for
+                all; click a line to choose its trial.
+              </p>
+            </>
+          )}
+        </Loaded>
+      </Panel>
+      <Chosen {...props} />
+    </>
+  );
+}
+
+function wanted(table: Table, mode: string, chosen: number[]): number[] {
+  const values = table.column("value") as (number | null)[];
+  const states = table.column("state");
+  const sign = mode === "min" ? 1 : -1;
+  const all = values.map((_, row) => row);
+  const best = all.filter((row) => values[row] !== null).sort((a, b) => sign * (values[a]! - values[b]!)).slice(0, TOP);
+  const running = all.filter((row) => states[row] === "running").slice(0, TOP);
+  return [...new Set([...chosen.filter((row) => row < table.count), ...best, ...running])];
+}
+
+/** The curve of a trial: that of every node on its way, up to where it leaves it. */
+export function line(tree: Tree, trial: number, index: number, best: number | null): Line {
+  const path = pathOf(tree, trial).reverse();
+  const [x, y]: [number[], number[]] = [[], []];
+  path.forEach((node, place) => {
+    const next = path[place + 1];
+    const end = next === undefined ? tree.trials.steps[trial]! : tree.nodes.start[next]!;
+    tree.nodes.steps[node]!.forEach((step, number) => step <= end && (x.push(step), y.push(tree.nodes.values[node]![number]!)));
+  });
+  const isBest = trial === best;
+  const dash = tree.trials.state[trial] === "active" ? { dash: [6, 4] } : {};
+  return { label: String(trial), colour: isBest ? palette.value.accent : series(index), width: isBest ? 3 : 1.3, x, y, ...dash };
+}

@@ -1,0 +1,117 @@
+/** What happened, event by event: a window on the log, with the payload of each. */
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { download } from "../download.ts";
+import { time } from "../format.ts";
+import { sentence } from "../layout/sentences.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { route, setQuery, studyLink } from "../route.ts";
+import type { EventPage, History, LoggedEvent } from "../types.ts";
+import type { ViewProps } from "./study.tsx";
+
+const WINDOW = 500;
+
+export function Events({ study, at }: ViewProps) {
+  const { data: history } = useAnswer<History>(about(study.study, "/history", null));
+  const head = at ?? history?.position ?? null;
+  const wanted = Number(route.value.query["event"]) || null;
+  const from = Number(route.value.query["from"]) || (wanted ? Math.max(0, wanted - WINDOW / 2) : head === null ? null : Math.max(0, head - WINDOW));
+  const path = from === null ? null : about(study.study, "/events", null, { after: String(from), limit: String(WINDOW) });
+  const answer = useAnswer<EventPage>(path);
+  const text = (route.value.query["q"] ?? "").toLowerCase();
+  const kind = route.value.query["type"] ?? "";
+  const aside = (
+    <>
+      <input type="search" aria-label="Find in events" placeholder="trial 3, gpu0, Evaluated …" value={text} onInput={(event) => setQuery({ q: event.currentTarget.value })} />
+      <KindPicker items={answer.data?.items ?? []} kind={kind} />
+      {answer.data && <button onClick={() => download(`${study.study}.events.jsonl`, lines(answer.data!.items), "application/x-ndjson")}>JSONL</button>}
+    </>
+  );
+  return (
+    <Panel title="Events" aside={aside}>
+      <p class="buttons">
+        <button disabled={!from} onClick={() => setQuery({ from: String(Math.max(1, (from ?? 0) - WINDOW)), event: "" })}>
+          earlier
+        </button>
+        <button disabled={head === null || (from ?? 0) + WINDOW >= head} onClick={() => setQuery({ from: String((from ?? 0) + WINDOW), event: "" })}>
+          later
+        </button>
+        <button onClick={() => setQuery({ from: "", event: "" })}>the last ones</button>
+        <span class="quiet">
+          {from === null ? "" : `events ${from + 1} to ${Math.min(from + WINDOW, head ?? from + WINDOW)}`}
+          {head !== null && ` of ${head}`}
+        </span>
+      </p>
+      <Loaded answer={answer}>
+        {(page) => {
+          const items = page.items.filter((event) => (at === null || event.position <= at) && (!kind || event.type === kind) && fits(event, text));
+          return <List study={study.study} items={items.reverse()} wanted={wanted} />;
+        }}
+      </Loaded>
+    </Panel>
+  );
+}
+
+function KindPicker({ items, kind }: { items: LoggedEvent[]; kind: string }) {
+  const kinds = useMemo(() => [...new Set(items.map((event) => event.type))].sort(), [items]);
+  return (
+    <label>
+      <span class="hidden">Type</span>
+      <select value={kind} onChange={(event) => setQuery({ type: event.currentTarget.value })}>
+        <option value="">every type</option>
+        {kinds.map((each) => (
+          <option key={each} value={each}>
+            {each}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+function fits(event: LoggedEvent, text: string): boolean {
+  return !text || `${event.position} ${event.type} ${sentence(event)} ${JSON.stringify(event.data)}`.toLowerCase().includes(text);
+}
+
+function lines(items: LoggedEvent[]): string {
+  return items.map((event) => `${JSON.stringify(event)}\n`).join("");
+}
+
+function List({ study, items, wanted }: { study: string; items: LoggedEvent[]; wanted: number | null }) {
+  if (items.length === 0) return <p class="quiet">No event fits.</p>;
+  return (
+    <ol class="events">
+      {items.map((event) => (
+        <Item key={event.position} study={study} event={event} isWanted={event.position === wanted} />
+      ))}
+    </ol>
+  );
+}
+
+function Item({ study, event, isWanted }: { study: string; event: LoggedEvent; isWanted: boolean }) {
+  const row = useRef<HTMLLIElement>(null);
+  useEffect(() => {
+    if (isWanted) row.current?.scrollIntoView({ block: "center" });
+  }, [isWanted]);
+  const trial = (event.data as { trial?: number }).trial;
+  return (
+    <li ref={row} class={isWanted ? "wanted" : ""}>
+      <details open={isWanted}>
+        <summary>
+          <span class="n">{event.position}</span>
+          <time>{time(event.at)}</time>
+          <span>{sentence(event)}</span>
+        </summary>
+        <p class="buttons">
+          <a href={studyLink(study, [], { at: String(event.position) })}>look at this moment</a>
+          {trial !== undefined && <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a>}
+          <a href={studyLink(study, ["events"], { event: String(event.position) })}>link to this event</a>
+          <span class="quiet">
+            {event.type}, version {event.version} of the plan
+          </span>
+        </p>
+        <pre class="text">{JSON.stringify(event.data, null, 2)}</pre>
+      </details>
+    </li>
+  );
+}

@@ -1,0 +1,108 @@
+/** Two moments of a study beside each other: what is different. */
+import { useMemo } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { cell, count, duration, number, percent, plural } from "../format.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { route, setQuery, studyLink } from "../route.ts";
+import { useTable, type Table } from "../table.ts";
+import type { History, Study } from "../types.ts";
+import type { ViewProps } from "./study.tsx";
+
+const LOOKED_AT = ["state", "rung", "rank", "value", "steps", "trained"];
+const MOST = 200;
+
+export function Moments({ study }: ViewProps) {
+  const name = study.study;
+  const history = useAnswer<History>(about(name, "/history", null));
+  const head = history.data?.position ?? 1;
+  const a = Number(route.value.query["a"]) || 1;
+  const b = Number(route.value.query["b"]) || null;
+  const first = useAnswer<Study>(about(name, "", a, { trials: "false" }));
+  const second = useAnswer<Study>(about(name, "", b, { trials: "false" }));
+  const [before, after] = [useTable(name, a), useTable(name, b)];
+  const field = (key: string, value: number | null) => (
+    <label>
+      event{" "}
+      <input type="number" min={1} max={head} value={value ?? ""} placeholder="now" onChange={(event) => setQuery({ [key]: event.currentTarget.value })} />
+    </label>
+  );
+  return (
+    <Panel title="Two moments" aside={<>{field("a", a)} and {field("b", b)}</>}>
+      <Loaded answer={first}>
+        {(then) => (
+          <Loaded answer={second}>
+            {(now) => (
+              <table class="list narrow">
+                <thead>
+                  <tr>
+                    <th />
+                    <th class="n">event {a}</th>
+                    <th class="n">{b ? `event ${b}` : "now"}</th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {facts(then).map(([label, value], index) => {
+                    const other = facts(now)[index]![1];
+                    return (
+                      <tr key={label} class={value === other ? "" : "changed"}>
+                        <th scope="row">{label}</th>
+                        <td class="n">{value}</td>
+                        <td class="n">{value === other ? <span class="quiet">the same</span> : <b>{other}</b>}</td>
+                      </tr>
+                    );
+                  })}
+                </tbody>
+              </table>
+            )}
+          </Loaded>
+        )}
+      </Loaded>
+      {before.data && after.data && <Changed study={name} before={before.data} after={after.data} />}
+    </Panel>
+  );
+}
+
+function facts(study: Study): [string, string][] {
+  return [
+    ["state", study.state],
+    ["best", study.best ? `${number(study.best.value)} (trial ${study.best.trial})` : "–"],
+    ["trials", count(Object.values(study.counts).reduce((sum, each) => sum + each, 0))],
+    ...Object.entries(study.counts).map(([state, each]): [string, string] => [`· ${state}`, count(each)]),
+    ["steps run", count(study.cost.run)],
+    ["saved", percent(study.cost.saved_share)],
+    ["slot time", duration(study.gpu_seconds)],
+    ["time", duration(study.wall_seconds)],
+  ];
+}
+
+function Changed({ study, before, after }: { study: string; before: Table; after: Table }) {
+  const rows = useMemo(() => changes(before, after), [before, after]);
+  return (
+    <>
+      <h3>{plural(rows.length, "trial")} changed</h3>
+      <ul class="told">
+        {rows.slice(0, MOST).map(({ trial, what }) => (
+          <li key={trial}>
+            <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a> {what}
+          </li>
+        ))}
+      </ul>
+      {rows.length > MOST && <p class="quiet">and {rows.length - MOST} more</p>}
+    </>
+  );
+}
+
+/** What is different about each trial between two moments, in words; those that are the same are left out. */
+export function changes(before: Table, after: Table): { trial: number; what: string }[] {
+  const found: { trial: number; what: string }[] = [];
+  for (let trial = 0; trial < after.count; trial += 1) {
+    if (trial >= before.count) {
+      found.push({ trial, what: `is new: ${cell(after.get(trial, "standing"))}` });
+      continue;
+    }
+    const different = LOOKED_AT.filter((name) => before.get(trial, name) !== after.get(trial, name));
+    const words = different.map((name) => `${name} ${cell(before.get(trial, name))} → ${cell(after.get(trial, name))}`);
+    if (words.length) found.push({ trial, what: words.join(", ") });
+  }
+  return found;
+}

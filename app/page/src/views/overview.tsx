@@ -1,0 +1,190 @@
+/** What won, what it cost, how it came about, and what happens now. */
+import { about, address, isReport, useAnswer } from "../data.ts";
+import { count, duration, number, percent, plural, time } from "../format.ts";
+import { lastEvents } from "../live.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { Plot, type Line } from "../parts/plot.tsx";
+import { Sketch } from "../parts/sketch.tsx";
+import { Waterfall } from "../parts/waterfall.tsx";
+import { route, setQuery, studyLink } from "../route.ts";
+import { palette } from "../theme.ts";
+import type { History, LoggedEvent, Schedules, Study, Trial } from "../types.ts";
+import { useMemo } from "preact/hooks";
+import { sentence } from "../layout/sentences.ts";
+import { RungTreeCard } from "./rung_tree.tsx";
+import type { ViewProps } from "./study.tsx";
+
+export function Overview({ study, at }: ViewProps) {
+  return (
+    <div class="overview">
+      <Winner study={study} at={at} />
+      <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
+        <Waterfall study={study} />
+      </Panel>
+      <RungTreeCard study={study} at={at} />
+      <BestOverTime study={study} at={at} />
+      <Now study={study} at={at} />
+    </div>
+  );
+}
+
+function Winner({ study, at }: ViewProps) {
+  const best = study.best;
+  if (!best) {
+    return (
+      <Panel title="Best trial">
+        <p class="quiet">No trial has a result yet.</p>
+      </Panel>
+    );
+  }
+  const link = studyLink(study.study, ["trials", String(best.trial)]);
+  return (
+    <Panel title="Best trial" aside={<a href={link}>trial {best.trial}</a>}>
+      <p class="value">
+        <strong>{number(best.value, 6)}</strong> <span>{study.metric}</span>
+      </p>
+      <p class="quiet">
+        after {plural(best.steps, "step")}
+        {best.last && best.best && best.best.step !== best.last.step && (
+          <>
+            ; best {number(best.best.value, 6)} at step {best.best.step}, last {number(best.last.value, 6)} at step {best.last.step}
+          </>
+        )}
+      </p>
+      <Pictures study={study.study} trial={best.trial} marks={[best.best?.step, best.last?.step]} />
+      <RunnersUp study={study} at={at} />
+      {!isReport && <Take study={study.study} trial={best.trial} />}
+    </Panel>
+  );
+}
+
+/** Each hyper-parameter drawn over the steps. */
+export function Pictures({ study, trial, marks }: { study: string; trial: number; marks: (number | undefined)[] }) {
+  const answer = useAnswer<Schedules>(about(study, `/trials/${trial}/schedules`, null));
+  return (
+    <Loaded answer={answer}>
+      {({ items }) => (
+        <dl class="schedules">
+          {items.map((item) => (
+            <Sketch key={item.name} schedule={item} marks={marks.filter((mark) => mark !== undefined)} />
+          ))}
+        </dl>
+      )}
+    </Loaded>
+  );
+}
+
+function Take({ study, trial }: { study: string; trial: number }) {
+  const weights = address(`studies/${encodeURIComponent(study)}/checkpoint?trial=${trial}`);
+  const code = `stagetree.Client().study("${study}").weights(${trial})`;
+  return (
+    <p class="buttons">
+      <a class="button main" href={weights} download>
+        Weights
+      </a>
+      <button onClick={() => void navigator.clipboard?.writeText(code)} title={code}>
+        Copy the Python that loads them
+      </button>
+    </p>
+  );
+}
+
+function RunnersUp({ study, at }: ViewProps) {
+  const answer = useAnswer<{ items: Trial[] }>(about(study.study, "/trials", at, { sort: "value", limit: "5" }));
+  const others = (answer.data?.items ?? []).filter((trial) => trial.value !== null && trial.trial !== study.best?.trial);
+  if (others.length === 0) return null;
+  return (
+    <p class="quiet">
+      Then{" "}
+      {others.slice(0, 4).map((trial, index) => (
+        <span key={trial.trial}>
+          {index > 0 && " · "}
+          <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)}
+        </span>
+      ))}
+    </p>
+  );
+}
+
+function BestOverTime({ study, at }: ViewProps) {
+  const answer = useAnswer<History>(about(study.study, "/history", at));
+  const by = route.value.query["by"] === "slots" ? "slots" : "time";
+  const aside = (
+    <span class="choice" role="group" aria-label="Against">
+      {[
+        ["time", "time"],
+        ["slots", "slot time"],
+      ].map(([value, text]) => (
+        <button key={value} aria-pressed={by === value} onClick={() => setQuery({ by: value === "time" ? "" : value! })}>
+          {text}
+        </button>
+      ))}
+    </span>
+  );
+  return (
+    <Panel title="Best result so far" aside={aside}>
+      <Loaded answer={answer}>{(history) => <BestPlot study={study} history={history} by={by} />}</Loaded>
+    </Panel>
+  );
+}
+
+function BestPlot({ study, history, by }: { study: Study; history: History; by: string }) {
+  const lines = useMemo<Line[]>(() => {
+    const end = by === "slots" ? study.gpu_seconds : history.at - study.submitted_at;
+    const x = history.best.map((each) => (by === "slots" ? each.slot_seconds : each.at - study.submitted_at));
+    const y = history.best.map((each) => each.value);
+    if (y.length) [x.push(Math.max(end, x.at(-1)!)), y.push(y.at(-1)!)];
+    return [{ label: "best", colour: palette.value.accent, width: 2, isStepped: true, x, y }];
+  }, [history, by, study.gpu_seconds, palette.value]);
+  if (history.best.length === 0) return <p class="quiet">No result yet.</p>;
+  const last = history.best.at(-1)!;
+  return (
+    <>
+      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time" : "time"} format={duration} />
+      <p class="quiet">
+        {plural(history.best.length, "improvement")}; the last by trial {last.trial} at step {last.step},{" "}
+        <a href={studyLink(study.study, ["events"], { event: String(last.position) })}>event {last.position}</a>
+      </p>
+    </>
+  );
+}
+
+function Now({ study, at }: ViewProps) {
+  const running = study.progress.running;
+  const recent: LoggedEvent[] = at === null ? lastEvents.value : [];
+  return (
+    <Panel title={study.finished_at ? "How it ended" : "Now"} aside={<span>{percentDone(study)}</span>}>
+      {running.length === 0 && <p class="quiet">{idle(study)}</p>}
+      <ul class="running">
+        {running.map((stage) => (
+          <li key={stage.slot + stage.node}>
+            <b>{stage.slot}</b>
+            <progress value={stage.step - stage.start} max={Math.max(1, stage.end - stage.start)} aria-label={`${stage.slot}: step ${stage.step}`} />
+            <span>
+              step {count(stage.step)} of {count(stage.end)} for {stage.trial_count > 1 ? `${stage.trial_count} trials` : `trial ${stage.trials[0] ?? "?"}`}
+            </span>
+          </li>
+        ))}
+      </ul>
+      {recent.length > 0 && (
+        <ol class="recent">
+          {recent.slice(0, 6).map((event) => (
+            <li key={event.position}>
+              <a href={studyLink(study.study, ["events"], { event: String(event.position) })}>{event.position}</a> {sentence(event)}
+            </li>
+          ))}
+        </ol>
+      )}
+    </Panel>
+  );
+}
+
+function percentDone(study: Study): string {
+  const { done, expected } = study.progress.steps;
+  return study.finished_at ? time(study.finished_at) : `${percent(expected ? done / expected : null)} of ${count(expected)} steps`;
+}
+
+function idle(study: Study): string {
+  if (study.finished_at) return study.ending ? `Ended by ${study.ending}.` : `The study is ${study.state}.`;
+  return study.state === "paused" ? "The study is paused." : "No slot trains for it at the moment.";
+}

@@ -1,0 +1,147 @@
+/** The tree: what is shared by whom, what runs, what is done and kept, and what that saved. */
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { count, plural } from "../format.ts";
+import { icicle, savedBy, type Bar } from "../layout/icicle.ts";
+import { pathOf } from "../layout/rungtree.ts";
+import { linear, ticks } from "../layout/scales.ts";
+import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { chosen, route, setQuery } from "../route.ts";
+import type { Palette } from "../theme.ts";
+import type { Tree } from "../types.ts";
+import type { ViewProps } from "./study.tsx";
+
+const [TOP, LEFT, RIGHT] = [22, 8, 8];
+
+export function PlanTree({ study, at }: ViewProps) {
+  const answer = useAnswer<Tree>(about(study.study, "/tree", at));
+  return (
+    <Loaded answer={answer}>{(tree) => (tree.count ? <Drawn tree={tree} /> : <p class="quiet">No trial is asked for yet.</p>)}</Loaded>
+  );
+}
+
+function Drawn({ tree }: { tree: Tree }) {
+  const named = route.value.query["node"];
+  const root = named ? tree.nodes.id.indexOf(named) : -1;
+  const layout = useMemo(() => icicle(tree, root), [tree, root]);
+  const height = Math.max(280, Math.min(720, 30 + layout.height * 22));
+  const lit = useMemo(() => new Set(chosen.value.flatMap((trial) => pathOf(tree, trial))), [tree, chosen.value]);
+  const [place, setPlace] = useState<{ x: number; y: number; width: number; bar: Bar } | null>(null);
+  const [size, setSize] = useState<Size>({ width: 1, height });
+  const draw = useCallback(
+    (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
+      setSize(drawn);
+      paint(context, drawn, ink, tree, layout, lit);
+    },
+    [tree, layout, lit],
+  );
+  const find = (px: number, py: number) => {
+    const [step, row] = [unscale(px, layout, size), ((py - TOP) / (size.height - TOP)) * layout.height];
+    return layout.bars.find((bar) => bar.x0 <= step && step < bar.x1 && bar.y0 <= row && row < bar.y1);
+  };
+  const shared = tree.nodes.id.filter((_, node) => tree.nodes.trials[node]! > 1).length;
+  const aside = root >= 0 && <button onClick={() => setQuery({ node: "" })}>the whole tree</button>;
+  return (
+    <Panel title={`${plural(tree.count, "node")}, ${count(shared)} of them shared`} aside={aside}>
+      <div class="with-tip">
+        <Canvas
+          height={height}
+          draw={draw}
+          label={`The tree by steps: ${tree.count} nodes; a bar is as high as it has trials. Click a node to look at what is below it.`}
+          onPoint={(x, y) => {
+            const bar = find(x, y);
+            setPlace(bar ? { x, y, width: size.width, bar } : null);
+          }}
+          onLeave={() => setPlace(null)}
+          onPick={(x, y) => {
+            const bar = find(x, y);
+            if (bar) setQuery({ node: bar.node === root ? "" : tree.nodes.id[bar.node]! }, { replace: false });
+          }}
+          onKeyDown={(event) => event.key === "Escape" && setQuery({ node: "" })}
+        />
+        {place && (
+          <Tip x={place.x} y={place.y} width={place.width}>
+            <About tree={tree} bar={place.bar} />
+          </Tip>
+        )}
+      </div>
+      <p class="quiet key">
+        <span class="swatch done" /> trained, one trial · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> trains now ·{" "}
+        <span class="swatch open" /> still to do · <b>|</b> state kept. Click a bar for what is below it, Escape for all.
+      </p>
+    </Panel>
+  );
+}
+
+type Layout = ReturnType<typeof icicle>;
+
+function unscale(px: number, layout: Layout, size: Size): number {
+  return layout.from + ((px - LEFT) / (size.width - LEFT - RIGHT)) * (layout.to - layout.from);
+}
+
+function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree: Tree, layout: Layout, lit: Set<number>): void {
+  const x = linear([layout.from, layout.to], [LEFT, size.width - RIGHT]);
+  const y = linear([0, layout.height], [TOP, size.height]);
+  context.textBaseline = "middle";
+  context.textAlign = "center";
+  context.fillStyle = ink.soft;
+  for (const step of ticks([layout.from, layout.to], size.width / 90)) context.fillText(count(step), Math.min(size.width - 20, Math.max(12, x(step))), 9);
+  for (const bar of layout.bars) {
+    const trained = tree.nodes.trained[bar.node]!;
+    const gap = y(bar.y1) - y(bar.y0) > 4 ? 1 : 0;
+    const rect = (from: number, to: number) => context.fillRect(x(from), y(bar.y0), Math.max(0.5, x(to) - x(from) - gap), y(bar.y1) - y(bar.y0) - gap);
+    context.globalAlpha = lit.size && !lit.has(bar.node) ? 0.25 : 1;
+    context.fillStyle = ink.line;
+    rect(bar.x0, bar.x1);
+    context.fillStyle = bar.trials > 1 ? ink.accent : ink.faint;
+    if (trained > bar.x0) rect(bar.x0, Math.min(bar.x1, trained));
+    context.fillStyle = ink.warm;
+    for (const [from, to] of tree.nodes.running[bar.node]!) if (to! > bar.x0 && from! < bar.x1) rect(Math.max(from!, bar.x0), Math.min(to!, bar.x1));
+    context.fillStyle = ink.ink;
+    for (const step of tree.nodes.checkpoints[bar.node]!) if (step > bar.x0 && step <= bar.x1) context.fillRect(x(step) - 3, y(bar.y0), 2, Math.min(8, y(bar.y1) - y(bar.y0) - gap));
+    write(context, ink, tree, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
+  }
+  context.globalAlpha = 1;
+}
+
+function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, bar: Bar, left: number, width: number, top: number, bottom: number): void {
+  const forms = Object.entries(tree.forms[bar.node] ?? {}).map(([name, form]) => `${name} ${form}`);
+  const { trials } = bar;
+  if (!bar.isFirst) forms.length = 0;
+  const text = [trials > 1 ? `${trials} trials` : "", ...forms].filter(Boolean).join(" · ");
+  if (bottom - top < 13 || width < 30 || !text) return;
+  context.save();
+  context.beginPath();
+  context.rect(left + 3, top, width - 8, bottom - top);
+  context.clip();
+  context.textAlign = "left";
+  context.fillStyle = trials > 1 && tree.nodes.trained[bar.node]! > bar.x0 ? ink.paper : ink.ink;
+  context.fillText(text, left + 5, (top + bottom) / 2);
+  context.restore();
+}
+
+function About({ tree, bar }: { tree: Tree; bar: Bar }) {
+  const { nodes } = tree;
+  const { node } = bar;
+  const saved = savedBy(tree, bar);
+  return (
+    <>
+      <b>
+        steps {bar.x0} to {bar.x1}
+      </b>{" "}
+      {plural(bar.trials, "trial")}
+      {saved > 0 && <p>shared: {plural(saved, "step")} saved</p>}
+      <p>
+        {nodes.trained[node]! > nodes.start[node]! ? `trained to step ${nodes.trained[node]}` : "not trained yet"}
+        {nodes.running[node]!.map(([from, to]) => `; trains ${from} to ${to} now`)}
+      </p>
+      {nodes.checkpoints[node]!.length > 0 && <p>kept: {nodes.checkpoints[node]!.slice(0, 8).join(", ")}</p>}
+      {Object.entries(tree.forms[node] ?? {}).map(([name, form]) => (
+        <p key={name}>
+          {name} {form}
+        </p>
+      ))}
+    </>
+  );
+}

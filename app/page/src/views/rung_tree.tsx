@@ -1,0 +1,127 @@
+/** Why that one: the rung tree, with what there is to choose about it. */
+import { useMemo } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { number, plural } from "../format.ts";
+import type { End } from "../layout/rungtree.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
+import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
+import { useTable, type Table } from "../table.ts";
+import type { History, RankedRung, Rungs, Study, Tree } from "../types.ts";
+import { Chosen } from "./chosen.tsx";
+import type { ViewProps } from "./study.tsx";
+
+const MOST_RUNGS = 12;
+
+export function RungTreeView(props: ViewProps) {
+  return (
+    <>
+      <Panel title="Rung tree" aside={<Controls {...props} />}>
+        <Drawn {...props} height={Math.max(320, Math.min(640, innerHeight - 330))} />
+        <p class="quiet key">
+          ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits. A line is as thick as it has trials. Click the end of a line, or choose it with the
+          arrow keys and Enter, to keep it marked.
+        </p>
+      </Panel>
+      <Chosen {...props} />
+    </>
+  );
+}
+
+/** The same, small, for the overview. */
+export function RungTreeCard(props: ViewProps) {
+  return (
+    <Panel title="Rung tree" class="wide" aside={<a href={studyLink(props.study.study, ["rung-tree"])}>larger</a>}>
+      <Drawn {...props} height={300} />
+    </Panel>
+  );
+}
+
+function Controls({ study, at }: ViewProps) {
+  const { data } = useTable(study.study, at);
+  const query = route.value.query;
+  return (
+    <>
+      <label>
+        colour{" "}
+        <select value={query["colour"] ?? ""} onChange={(event) => setQuery({ colour: event.currentTarget.value })}>
+          <option value="">the best trial</option>
+          {(data?.varied ?? []).map((name) => (
+            <option key={name} value={name}>
+              {name.slice(3)}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label>
+        <input type="checkbox" checked={query["x"] !== "linear"} onChange={(event) => setQuery({ x: event.currentTarget.checked ? "" : "linear" })} /> log
+        steps
+      </label>
+      <label>
+        <input type="checkbox" checked={query["y"] === "all"} onChange={(event) => setQuery({ y: event.currentTarget.checked ? "all" : "" })} /> all values
+      </label>
+    </>
+  );
+}
+
+function Drawn({ study, at, height }: ViewProps & { height: number }) {
+  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+  const table = useTable(study.study, at);
+  const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
+  const history = useAnswer<History>(about(study.study, "/history", at));
+  const lines = useMemo(() => rungLines(rungs.data?.items ?? []), [rungs.data]);
+  const ends = useMemo(() => lastDecisions(history.data), [history.data]);
+  const { colour, x, y } = route.value.query;
+  return (
+    <Loaded answer={tree}>
+      {(data) =>
+        data.nodes.steps.every((steps) => steps.length === 0) ? (
+          <p class="quiet">Nothing is measured yet. {plural(data.trials.node.length, "trial")} asked for.</p>
+        ) : (
+          <RungTreeCanvas
+            tree={data}
+            mode={study.mode}
+            metric={study.metric}
+            height={height}
+            rungs={lines}
+            best={study.best?.trial ?? null}
+            chosen={chosen.value}
+            isLog={x !== "linear"}
+            isWhole={y === "all"}
+            values={colour && table.data ? table.data.column(colour) : null}
+            states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
+            tell={(end) => <EndTold end={end} study={study} table={table.data} event={ends.get(end.trial)} />}
+            pick={toggleChosen}
+          />
+        )
+      }
+    </Loaded>
+  );
+}
+
+function EndTold({ end, study, table, event }: { end: End; study: Study; table: Table | null; event: number | undefined }) {
+  return (
+    <>
+      <b>trial {end.trial}</b> {study.metric} {number(end.value)} at step {end.step}
+      {table && <p>{String(table.get(end.trial, "standing") ?? "")}</p>}
+      {event !== undefined && <p class="quiet">event {event}</p>}
+    </>
+  );
+}
+
+/** The event of the last decision about each trial. */
+export function lastDecisions(history: History | null): Map<number, number> {
+  const found = new Map<number, number>();
+  history?.decisions.trial.forEach((trial, index) => {
+    if (trial !== null) found.set(trial, history.decisions.position[index]!);
+  });
+  return found;
+}
+
+/** The steps at which trials are compared; where every step is one, none is worth a line. */
+export function rungLines(items: RankedRung[]): { step: number; name: string }[] {
+  const names = new Map<number, string>();
+  for (const item of items) if (!names.has(item.steps)) names.set(item.steps, `rung ${item.rung}`);
+  const found = [...names].map(([step, name]) => ({ step, name })).sort((a, b) => a.step - b.step);
+  return found.length > MOST_RUNGS ? [] : found;
+}

@@ -1,0 +1,254 @@
+/** Slots over time: a lane for each, with the stages that it trained, what was measured and kept, and what was lost. */
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { download } from "../download.ts";
+import { duration, percent, time } from "../format.ts";
+import { axis, busyShare, chromeTrace, lanes, place, type Collapse } from "../layout/timeline.ts";
+import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { route, setQuery, studyLink } from "../route.ts";
+import { isDark, scale as colourScale, type Palette } from "../theme.ts";
+import type { Study, Timeline, Tree } from "../types.ts";
+import type { ViewProps } from "./study.tsx";
+
+const [NAME, TOP] = [92, 22];
+
+/** How high a lane is: fewer have more room. */
+function laneOf(slots: number): number {
+  return Math.max(30, Math.min(72, Math.round(420 / Math.max(1, slots))));
+}
+
+type Range = [number, number];
+
+export function SlotsView({ study, at }: ViewProps) {
+  const answer = useAnswer<Timeline>(about(study.study, "/timeline", at));
+  const tree = useAnswer<Tree>(about(study.study, "/tree", at));
+  const isCollapsed = route.value.query["idle"] !== "shown";
+  const aside = (
+    <>
+      <label>
+        <input type="checkbox" checked={isCollapsed} onChange={(event) => setQuery({ idle: event.currentTarget.checked ? "" : "shown" })} /> leave out idle times
+      </label>
+      {answer.data && (
+        <button onClick={() => download(`${study.study}.trace.json`, chromeTrace(answer.data!, study.study), "application/json")}>Chrome trace</button>
+      )}
+    </>
+  );
+  return (
+    <Panel title="Slots over time" aside={aside}>
+      <Loaded answer={answer}>
+        {(timeline) => (timeline.count ? <Lanes study={study} timeline={timeline} tree={tree.data} isCollapsed={isCollapsed} /> : <p class="quiet">No slot has trained for it yet.</p>)}
+      </Loaded>
+    </Panel>
+  );
+}
+
+interface LanesProps {
+  study: Study;
+  timeline: Timeline;
+  tree: Tree | null;
+  isCollapsed: boolean;
+}
+
+function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
+  const names = useMemo(() => lanes(timeline), [timeline]);
+  const shown = useMemo(() => axis(timeline, isCollapsed), [timeline, isCollapsed]);
+  const trials = useMemo(() => new Map((tree?.nodes.id ?? []).map((id, node) => [id, tree!.nodes.trials[node]!])), [tree]);
+  const [range, setRange] = useState<Range | null>(null);
+  const [over, setOver] = useState<{ x: number; y: number; width: number; span: number } | null>(null);
+  const [size, setSize] = useState<Size>({ width: 600, height: 100 });
+  const [from, to] = range ?? [0, shown.length];
+  const lane = laneOf(names.length);
+  const height = TOP + names.length * lane + 4;
+  const zoom = useCallback(
+    (factor: number, share = 0.5) => {
+      const middle = from + (to - from) * share;
+      const span = Math.min(shown.length, (to - from) * factor);
+      const start = Math.min(Math.max(0, middle - span * share), shown.length - span);
+      setRange(span >= shown.length ? null : [start, start + span]);
+    },
+    [from, to, shown.length],
+  );
+  const move = (share: number) => {
+    const start = Math.min(Math.max(0, from + (to - from) * share), shown.length - (to - from));
+    setRange([start, start + (to - from)]);
+  };
+  const x = (at: number, width: number) => NAME + ((place(shown, at) - from) / (to - from)) * (width - NAME - 4);
+  const draw = useCallback(
+    (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
+      setSize(drawn);
+      paint(context, drawn, ink, { timeline, names, shown, trials, from, to, begin: study.submitted_at, x: (at) => x(at, drawn.width) });
+    },
+    [timeline, names, shown, trials, from, to, isDark.value],
+  );
+  const find = (px: number, py: number): number => {
+    const slot = names[Math.floor((py - TOP) / lane)];
+    if (slot === undefined || px < NAME) return -1;
+    const { spans } = timeline;
+    return spans.slot.findLastIndex((each, index) => each === slot && x(spans.begun_at[index]!, size.width) - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? timeline.at, size.width), x(spans.begun_at[index]!, size.width) + 2));
+  };
+  return (
+    <>
+      <div class="with-tip">
+        <Canvas
+          height={height}
+          draw={draw}
+          label={`${names.length} slots over time, ${timeline.count} stages. Plus and minus zoom, arrows move, 0 shows all.`}
+          onPoint={(px, py) => {
+            const span = find(px, py);
+            setOver(span >= 0 ? { x: px, y: py, width: size.width, span } : null);
+          }}
+          onLeave={() => setOver(null)}
+          onPick={(px, py) => {
+            const span = find(px, py);
+            if (span >= 0) location.hash = studyLink(study.study, ["events"], { event: String(timeline.spans.begun[span]) });
+          }}
+          onWheel={useCallback(
+            (event: WheelEvent) => {
+              if (!event.ctrlKey && !event.shiftKey) return;
+              event.preventDefault();
+              zoom(event.deltaY > 0 ? 1.25 : 0.8, Math.max(0, (event.offsetX - NAME) / (size.width - NAME)));
+            },
+            [zoom, size.width],
+          )}
+          onKeyDown={(event) => {
+            const keys: Record<string, () => void> = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1.6), "0": () => setRange(null), ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2) };
+            if (!keys[event.key]) return;
+            event.preventDefault();
+            keys[event.key]!();
+          }}
+        />
+        {over && (
+          <Tip x={over.x} y={over.y} width={over.width}>
+            <Told timeline={timeline} span={over.span} trials={trials} />
+          </Tip>
+        )}
+      </div>
+      <p class="buttons">
+        <button onClick={() => zoom(0.6)}>closer</button>
+        <button onClick={() => zoom(1.6)}>wider</button>
+        <button onClick={() => move(-0.3)}>‹</button>
+        <button onClick={() => move(0.3)}>›</button>
+        <button onClick={() => setRange(null)} disabled={!range}>
+          all
+        </button>
+        <span class="quiet key">The darker, the more trials share the stage · hatched: another study's · red cross: failed or lost · tick above: measured, below: kept. Ctrl and wheel zoom.</span>
+      </p>
+    </>
+  );
+}
+
+interface Drawn {
+  timeline: Timeline;
+  names: string[];
+  shown: Collapse;
+  trials: Map<string, number>;
+  from: number;
+  to: number;
+  begin: number;
+  x: (at: number) => number;
+}
+
+function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: Drawn): void {
+  const { timeline, names, shown, trials, x } = drawn;
+  const lane = laneOf(names.length);
+  const { spans, marks } = timeline;
+  const row = new Map(names.map((name, index) => [name, TOP + index * lane]));
+  const most = Math.log2(1 + Math.max(1, ...trials.values()));
+  context.textBaseline = "middle";
+  names.forEach((name) => {
+    const y = row.get(name)!;
+    context.fillStyle = ink.line;
+    context.globalAlpha = 0.45;
+    context.fillRect(NAME, y + 4, size.width - NAME - 4, lane - 10);
+    context.globalAlpha = 1;
+    context.fillStyle = ink.ink;
+    context.fillText(name, 0, y + 12, 56);
+    context.fillStyle = ink.soft;
+    context.fillText(percent(busyShare(timeline, name)), 0, y + 25, NAME - 10);
+  });
+  context.save();
+  context.beginPath();
+  context.rect(NAME, 0, size.width - NAME, size.height);
+  context.clip();
+  spans.slot.forEach((slot, index) => {
+    const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? timeline.at)];
+    if (right < NAME || left > size.width) return;
+    const [y, width] = [row.get(slot)! + 4, Math.max(1, right - left - 0.5)];
+    const share = Math.log2(1 + (trials.get(spans.node[index]!) ?? 1)) / most;
+    context.fillStyle = colourScale(0.75 - 0.75 * share);
+    if (!spans.own[index]) context.fillStyle = ink.faint;
+    context.fillRect(left, y, width, lane - 10);
+    if (!spans.own[index]) hatch(context, ink, left, y, width, lane);
+    const outcome = spans.outcome[index]!;
+    if (!["done", "running", "stopped"].includes(outcome)) {
+      context.fillStyle = ink.bad;
+      context.fillRect(right - 2, y - 2, 3, lane - 6);
+      context.fillText("✕", right - 4, y - 4);
+    }
+  });
+  marks.at.forEach((at, index) => {
+    const y = row.get(spans.slot[marks.span[index]!]!)!;
+    context.fillStyle = ink.ink;
+    if (marks.kind[index] === "evaluated") context.fillRect(x(at), y + 1, 1, 4);
+    else context.fillRect(x(at), y + lane - 7, 1, 4);
+  });
+  drawTimes(context, size, ink, drawn, shown);
+  context.restore();
+}
+
+function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, lane: number): void {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, lane - 10);
+  context.clip();
+  context.strokeStyle = ink.paper;
+  context.lineWidth = 2;
+  for (let x = left - lane; x < left + width; x += 7) {
+    context.beginPath();
+    context.moveTo(x, top + lane);
+    context.lineTo(x + lane, top);
+    context.stroke();
+  }
+  context.restore();
+}
+
+/** The time since the submission where each piece begins, and where idle time was left out a broken line. */
+function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to }: Drawn, shown: Collapse): void {
+  let free = NAME;
+  const inner = (piece: Collapse["pieces"][number]) => {
+    const wanted = Math.max(1, Math.floor(((piece.to - piece.from) / (to - from)) * (size.width / 110)));
+    return Array.from({ length: wanted }, (_, index) => piece.from + ((piece.to - piece.from) * index) / wanted);
+  };
+  shown.pieces.forEach((piece, index) => {
+    context.fillStyle = ink.soft;
+    for (const at of inner(piece)) {
+      if (x(at) >= free && x(at) < size.width - 40) {
+        context.fillText(duration(at - begin), x(at), 9);
+        free = x(at) + 70;
+      }
+    }
+    if (index === 0) return;
+    context.fillStyle = ink.faint;
+    for (let y = TOP; y < size.height; y += 6) context.fillRect(x(piece.from) - 2, y, 1, 3);
+  });
+}
+
+function Told({ timeline, span, trials }: { timeline: Timeline; span: number; trials: Map<string, number> }) {
+  const { spans } = timeline;
+  const took = (spans.ended_at[span] ?? timeline.at) - spans.begun_at[span]!;
+  const shared = trials.get(spans.node[span]!);
+  return (
+    <>
+      <b>{spans.slot[span]}</b> steps {spans.start[span]} to {spans.end[span]}, {spans.outcome[span]}
+      <p>
+        {time(spans.begun_at[span])}, took {duration(took)}
+      </p>
+      <p>{spans.own[span] ? (shared && shared > 1 ? `for ${shared} trials at once` : "for one trial") : "charged to another study"}</p>
+      <p class="quiet">
+        event {spans.begun[span]}
+        {spans.ended[span] ? ` to ${spans.ended[span]}` : ""}
+      </p>
+    </>
+  );
+}

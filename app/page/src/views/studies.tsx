@@ -1,0 +1,108 @@
+/** All studies, newest first, each with its best result and what sharing saved. */
+import { useEffect, useState } from "preact/hooks";
+import { about, useAnswer } from "../data.ts";
+import { duration, number, percent, time } from "../format.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { State } from "../parts/states.tsx";
+import { formatRoute, route, setQuery } from "../route.ts";
+import { happened } from "../data.ts";
+import type { Listed, Study, StudyPage } from "../types.ts";
+
+const LOOK_AGAIN_MILLISECONDS = 5000;
+const PAGE = 50;
+
+export function Studies() {
+  const [limit, setLimit] = useState(PAGE);
+  const answer = useAnswer<StudyPage>(`studies?limit=${limit}`);
+  useEffect(() => {
+    document.title = "stagetree";
+    const timer = setInterval(() => !document.hidden && (happened.value += 1), LOOK_AGAIN_MILLISECONDS);
+    return () => clearInterval(timer);
+  }, []);
+  const wanted = (route.value.query["q"] ?? "").toLowerCase();
+  return (
+    <Panel title="Studies" class="wide" aside={<Search />}>
+      <Loaded answer={answer}>
+        {(page) => {
+          const items = page.items.filter((item) => `${item.study} ${item.state}`.toLowerCase().includes(wanted));
+          if (page.items.length === 0) return <Empty />;
+          return (
+            <>
+              <div class="scroll">
+                <table class="list">
+                  <thead>
+                    <tr>
+                      <th>Study</th>
+                      <th>State</th>
+                      <th>Tuner</th>
+                      <th class="n">Best</th>
+                      <th class="n">Trials</th>
+                      <th class="n">Steps run</th>
+                      <th class="n">Saved</th>
+                      <th class="n">Slot time</th>
+                      <th>Submitted</th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {items.map((item) => (
+                      <Row key={item.study} item={item} />
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+              {page.next_cursor && <button onClick={() => setLimit(limit + PAGE)}>Older studies</button>}
+            </>
+          );
+        }}
+      </Loaded>
+    </Panel>
+  );
+}
+
+function Search() {
+  return (
+    <label>
+      <span class="hidden">Find a study</span>
+      <input
+        type="search"
+        placeholder="Find a study"
+        value={route.value.query["q"] ?? ""}
+        onInput={(event) => setQuery({ q: event.currentTarget.value })}
+      />
+    </label>
+  );
+}
+
+function Row({ item }: { item: Listed }) {
+  const isOver = !["running", "paused"].includes(item.state);
+  const { data } = useAnswer<Study>(about(item.study, "", null, { trials: "false" }), isOver);
+  return (
+    <tr>
+      <th scope="row">
+        <a href={formatRoute(["studies", item.study])}>{item.study}</a>
+      </th>
+      <td>
+        <State state={item.state} />
+      </td>
+      <td>{data?.tuner ?? "…"}</td>
+      <td class="n">{data?.best ? <span title={data.metric}>{number(data.best.value)}</span> : "–"}</td>
+      <td class="n">{data ? `${data.progress.trials.done}${data.progress.trials.expected ? ` of ${data.progress.trials.expected}` : ""}` : "…"}</td>
+      <td class="n">{data ? number(data.cost.run) : "…"}</td>
+      <td class="n strong">{data ? percent(data.cost.saved_share) : "…"}</td>
+      <td class="n">{data ? duration(data.gpu_seconds) : "…"}</td>
+      <td>{time(item.submitted_at)}</td>
+    </tr>
+  );
+}
+
+function Empty() {
+  return (
+    <div class="empty">
+      <p>There are no studies yet. In a terminal:</p>
+      <pre>stagetree run examples/digits/study.yaml</pre>
+      <p>
+        or <a href={formatRoute(["submit"])}>write one here</a>.
+      </p>
+    </div>
+  );
+}

@@ -1,0 +1,156 @@
+/** A study: its name, state and what can be done about it, the views of it, and the moment that is looked at. */
+import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
+import { about, isReport, useAnswer } from "../data.ts";
+import { duration, plural } from "../format.ts";
+import { follow } from "../live.ts";
+import { Badge } from "../parts/badge.tsx";
+import { Guarded, TroubleNote } from "../parts/panel.tsx";
+import { State } from "../parts/states.tsx";
+import { formatRoute, moment, studyLink } from "../route.ts";
+import type { History, Study } from "../types.ts";
+import { Acts } from "./acts.tsx";
+import { Compare } from "./compare.tsx";
+import { Curves } from "./curves.tsx";
+import { Events } from "./events.tsx";
+import { Ladder } from "./ladder.tsx";
+import { Moments } from "./moments.tsx";
+import { Overview } from "./overview.tsx";
+import { PlanTree } from "./plan_tree.tsx";
+import { Relations } from "./relations.tsx";
+import { RungTreeView } from "./rung_tree.tsx";
+import { Scrubber } from "./scrubber.tsx";
+import { SlotsView } from "./slots.tsx";
+import { TrialPage } from "./trial.tsx";
+import { Trials } from "./trials.tsx";
+
+export interface ViewProps {
+  study: Study;
+  at: number | null;
+}
+
+const VIEWS: [string, string][] = [
+  ["", "Overview"],
+  ["rung-tree", "Rung tree"],
+  ["trials", "Trials"],
+  ["curves", "Curves"],
+  ["rungs", "Rungs"],
+  ["tree", "Tree"],
+  ["slots", "Slots"],
+  ["relations", "Relations"],
+  ["events", "Events"],
+];
+
+export function StudyPage({ study, view }: { study: string; view: string[] }) {
+  const at = moment.value;
+  const answer = useAnswer<Study>(about(study, "", at, { trials: "false" }));
+  const history = useAnswer<History>(about(study, "/history", null));
+  const isThere = history.data !== null;
+  useEffect(() => {
+    document.title = `${study} · stagetree`;
+    if (isThere && at === null && !isReport) return follow(study, history.data!.position);
+    return undefined;
+  }, [study, isThere, at === null]);
+  if (answer.error?.status === 404) return <Gone study={study} said={answer.error.message} />;
+  const shown = answer.data;
+  return (
+    <>
+      {answer.error && <TroubleNote error={answer.error} isOld={shown !== null} />}
+      {shown ? <Head study={shown} /> : <h1>{study}</h1>}
+      <Views study={study} view={view[0] ?? ""} />
+      <div class="view">
+        {shown && <Guarded key={view.join("/")}>{viewOf(view, { study: shown, at })}</Guarded>}
+      </div>
+      {history.data && !isReport && <Scrubber history={history.data} />}
+    </>
+  );
+}
+
+function viewOf([name = "", number]: string[], props: ViewProps): ComponentChildren {
+  switch (name) {
+    case "trials":
+      return number === undefined ? <Trials {...props} /> : <TrialPage {...props} number={Number(number)} />;
+    case "rung-tree":
+      return <RungTreeView {...props} />;
+    case "curves":
+      return <Curves {...props} />;
+    case "rungs":
+      return <Ladder {...props} />;
+    case "tree":
+      return <PlanTree {...props} />;
+    case "slots":
+      return <SlotsView {...props} />;
+    case "relations":
+      return <Relations {...props} />;
+    case "events":
+      return <Events {...props} />;
+    case "compare":
+      return <Compare {...props} />;
+    case "moments":
+      return <Moments {...props} />;
+    default:
+      return <Overview {...props} />;
+  }
+}
+
+function Head({ study }: { study: Study }) {
+  const failed = study.counts.failed ?? 0;
+  const resting = study.progress.trials.resting;
+  return (
+    <header class="study">
+      <div>
+        <h1>{study.study}</h1>
+        <p class="facts">
+          <State state={study.state} />
+          <span>{study.tuner}</span>
+          <span>{plural(study.progress.trials.done, "trial")}</span>
+          {failed > 0 && (
+            <a class="bad" href={studyLink(study.study, ["trials"], { q: "state:failed" })}>
+              ▲ {failed} failed
+            </a>
+          )}
+          {resting > 0 && <span>{resting} waiting at rungs</span>}
+          <span>{duration(study.wall_seconds)}</span>
+          {study.progress.seconds_left !== null && <span>about {duration(study.progress.seconds_left)} left</span>}
+          {study.ending && <span>{study.ending}</span>}
+          <Badge />
+        </p>
+        {study.error && <p class="trouble">{study.error}</p>}
+        {(study.not_exact ?? []).map((reason) => (
+          <p class="quiet" key={reason}>
+            Not exact to the last bit: {reason}
+          </p>
+        ))}
+      </div>
+      {!isReport && moment.value === null && <Acts study={study} />}
+    </header>
+  );
+}
+
+function Views({ study, view }: { study: string; view: string }) {
+  return (
+    <nav class="views" aria-label="Views of the study">
+      {VIEWS.map(([name, title]) => (
+        <a
+          key={name}
+          href={studyLink(study, name ? [name] : [])}
+          aria-current={name === view ? "page" : undefined}
+        >
+          {title}
+        </a>
+      ))}
+    </nav>
+  );
+}
+
+function Gone({ study, said }: { study: string; said: string }) {
+  return (
+    <div class="empty" role="alert">
+      <h1>{study}</h1>
+      <p>{said}. It may have been deleted.</p>
+      <p>
+        <a href={formatRoute([])}>All studies</a>
+      </p>
+    </div>
+  );
+}

@@ -1,0 +1,120 @@
+/** A new study: its file, what it would cost, and the button that submits it. */
+import { useState } from "preact/hooks";
+import { tell, useAnswer, type Trouble } from "../data.ts";
+import { cell, count, number } from "../format.ts";
+import { Panel } from "../parts/panel.tsx";
+import { formatRoute } from "../route.ts";
+import type { Preview, SlotPage, Study } from "../types.ts";
+
+const EXAMPLE = `name: my-study
+trainer: digits
+metric: val_accuracy
+mode: max
+space:
+  lr: [{family: multistep, init: 0.1, milestones: [20, 30], gamma: 0.1}, 0.1]
+  bs: [64, {family: values, values: [64, 128], milestones: [24]}]
+tuner: {kind: grid, max_steps: 40}
+`;
+
+export function Submit() {
+  const [text, setText] = useState(EXAMPLE);
+  const [slots, setSlots] = useState<number | null>(null);
+  const [said, setSaid] = useState<{ preview?: Preview; error?: string }>({});
+  const [busy, setBusy] = useState(false);
+  const there = useAnswer<SlotPage>("slots");
+  const trainers = useAnswer<{ items: { name: string }[] }>("trainers");
+  const wanted = slots ?? Math.max(1, there.data?.items.length ?? 1);
+  const run = async (what: () => Promise<void>) => {
+    setBusy(true);
+    try {
+      await what();
+    } catch (error) {
+      setSaid({ error: (error as Trouble).message });
+    } finally {
+      setBusy(false);
+    }
+  };
+  const preview = () =>
+    run(async () => setSaid({ preview: await tell<Preview>("POST", `studies:preview?slots=${wanted}`, await read(text)) }));
+  const submit = () =>
+    run(async () => {
+      const study = await tell<Study>("POST", "studies", await read(text));
+      location.hash = formatRoute(["studies", study.study]);
+    });
+  const names = (trainers.data?.items ?? []).map((trainer) => trainer.name);
+  return (
+    <div class="overview">
+      <Panel title="New study">
+        <label>
+          Study file, YAML or JSON
+          <textarea class="file" rows={22} spellcheck={false} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+        </label>
+        <p class="buttons">
+          <label>
+            slots <input type="number" min={1} max={10000} value={wanted} onInput={(event) => setSlots(Number(event.currentTarget.value) || null)} />
+          </label>
+          <button disabled={busy} onClick={() => void preview()}>
+            What would it cost?
+          </button>
+          <button class="main" disabled={busy} onClick={() => void submit()}>
+            Submit
+          </button>
+        </p>
+        <p class="quiet">{names.length ? `Trainers here: ${names.join(", ")}.` : "This server has no trainer yet: start it with --trainers FILE.py."}</p>
+      </Panel>
+      <Panel title="What it would cost">
+        {said.error && (
+          <p class="trouble" role="alert">
+            {said.error}
+          </p>
+        )}
+        {said.preview ? <Costs preview={said.preview} slots={wanted} /> : !said.error && <p class="quiet">Ask, and nothing is run.</p>}
+      </Panel>
+    </div>
+  );
+}
+
+/** YAML holds JSON. The reader is loaded when it is first needed. */
+async function read(text: string): Promise<unknown> {
+  const { load } = await import("js-yaml");
+  return load(text);
+}
+
+const SHOWN = ["trials", "requested", "unique", "merge_rate", "critical_path_steps", "makespan_steps"];
+
+function Costs({ preview, slots }: { preview: Preview; slots: number }) {
+  const share = preview.requested ? 1 - preview.unique / preview.requested : 0;
+  const others = Object.entries(preview).filter(([name, value]) => !SHOWN.includes(name) && name !== "advice" && typeof value === "number");
+  return (
+    <>
+      <p class="value">
+        <strong>{Math.round(share * 100)} %</strong> <span>of the steps are shared</span>
+      </p>
+      <table class="list narrow">
+        <tbody>
+          <Fact name="trials" value={count(preview.trials)} />
+          <Fact name="steps, each trial alone" value={count(preview.requested)} />
+          <Fact name="different steps" value={count(preview.unique)} />
+          <Fact name="merge rate" value={number(preview.merge_rate, 3)} />
+          <Fact name={`steps one after the other on ${slots} slots`} value={count(preview.makespan_steps)} />
+          <Fact name="and on any number of slots" value={count(preview.critical_path_steps)} />
+          {others.map(([name, value]) => (
+            <Fact key={name} name={name.replaceAll("_", " ")} value={cell(value)} />
+          ))}
+        </tbody>
+      </table>
+      {(preview.advice ?? []).map((text) => (
+        <p key={text}>{text}</p>
+      ))}
+    </>
+  );
+}
+
+function Fact({ name, value }: { name: string; value: string }) {
+  return (
+    <tr>
+      <th scope="row">{name}</th>
+      <td class="n">{value}</td>
+    </tr>
+  );
+}

@@ -1,0 +1,157 @@
+/** One trial: what it is, how it went, why it is where it is, and what can be done with it. */
+import { useMemo, useState } from "preact/hooks";
+import { about, address, ask, isReport, tell, useAnswer, type Trouble } from "../data.ts";
+import { number, plural } from "../format.ts";
+import { reason } from "../layout/sentences.ts";
+import { Dialog } from "../parts/dialog.tsx";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { Plot, type Line } from "../parts/plot.tsx";
+import { State } from "../parts/states.tsx";
+import { studyLink } from "../route.ts";
+import { palette } from "../theme.ts";
+import type { History, Rungs, Study, TrialDetail } from "../types.ts";
+import { Pictures } from "./overview.tsx";
+import { rungLines } from "./rung_tree.tsx";
+import type { ViewProps } from "./study.tsx";
+
+export function TrialPage({ study, at, number: trial }: ViewProps & { number: number }) {
+  const answer = useAnswer<TrialDetail>(about(study.study, `/trials/${trial}`, at));
+  return (
+    <Loaded answer={answer}>
+      {(shown) => (
+        <div class="overview">
+          <Panel title={`Trial ${trial}`} aside={<Steps study={study} trial={trial} />}>
+            <p class="value">
+              <strong>{number(shown.value, 6)}</strong> <span>{study.metric}</span>
+            </p>
+            <p>
+              <State state={shown.state} /> {shown.standing}
+            </p>
+            <p class="quiet">
+              {plural(shown.trained, "step")} of {shown.steps} trained
+              {shown.best && `; best ${number(shown.best.value, 6)} at step ${shown.best.step}`}
+              {shown.last && `, last ${number(shown.last.value, 6)} at step ${shown.last.step}`}
+            </p>
+            <Pictures study={study.study} trial={trial} marks={[shown.best?.step, shown.last?.step]} />
+            {(shown.not_exact ?? []).map((text) => (
+              <p class="quiet" key={text}>
+                Not exact to the last bit: {text}
+              </p>
+            ))}
+            {!isReport && at === null && <TrialActs study={study} trial={shown} />}
+          </Panel>
+          <Panel title="Why">
+            <Why study={study} at={at} trial={trial} />
+          </Panel>
+          <Panel title="Learning curve" class="wide">
+            <Curve study={study} at={at} trial={shown} />
+          </Panel>
+          {shown.failure && (
+            <Panel title={`Failed after step ${shown.failure.step}: ${shown.failure.kind}`} class="wide">
+              <pre class="text">{shown.failure.error}</pre>
+            </Panel>
+          )}
+          {!isReport && <Printed study={study.study} trial={trial} />}
+        </div>
+      )}
+    </Loaded>
+  );
+}
+
+function Steps({ study, trial }: { study: Study; trial: number }) {
+  const most = study.progress.trials.expected ?? trial + 2;
+  return (
+    <>
+      {trial > 0 && <a href={studyLink(study.study, ["trials", String(trial - 1)])}>‹ {trial - 1}</a>}
+      {trial + 1 < most && <a href={studyLink(study.study, ["trials", String(trial + 1)])}>{trial + 1} ›</a>}
+    </>
+  );
+}
+
+/** Every decision about the trial, with the event that made it. */
+function Why({ study, at, trial }: ViewProps & { trial: number }) {
+  const answer = useAnswer<History>(about(study.study, "/history", at));
+  return (
+    <Loaded answer={answer}>
+      {({ decisions }) => (
+        <ol class="decisions">
+          {decisions.position.map((position, index) => {
+            if (decisions.trial[index] !== trial) return null;
+            const given = reason(decisions.reason[index] as Record<string, unknown>);
+            return (
+              <li key={position}>
+                <a href={studyLink(study.study, ["events"], { event: String(position) })}>event {position}</a> {said(decisions.kind[index]!, decisions.steps[index] ?? null)}
+                {given && <span>: {given}</span>}
+              </li>
+            );
+          })}
+        </ol>
+      )}
+    </Loaded>
+  );
+}
+
+function said(kind: string, steps: number | null): string {
+  const words: Record<string, string> = { start: `asked to train to step ${steps}`, promote: `goes on to step ${steps}`, stop: "stopped", cancel: "cancelled" };
+  return words[kind] ?? kind;
+}
+
+function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
+  const rungs = useAnswer<Rungs>(about(study.study, "/rungs", at));
+  const lines = useMemo<Line[]>(() => {
+    const points = trial.curve.filter((point) => typeof point.metrics[study.metric] === "number");
+    const [x, y] = [points.map((point) => point.step), points.map((point) => point.metrics[study.metric]!)];
+    return x.length ? [{ label: `trial ${trial.trial}`, colour: palette.value.accent, width: 2, x, y }] : [];
+  }, [trial, study.metric, palette.value]);
+  const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
+  if (lines.length === 0) return <p class="quiet">Nothing is measured yet.</p>;
+  return <Plot label={`${study.metric} of trial ${trial.trial} by step`} height={240} lines={lines} marks={marks} xLabel="step" />;
+}
+
+function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
+  const [isAsked, setAsked] = useState(false);
+  const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
+  const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
+  const canCancel = !study.finished_at && !["stopped", "failed", "cancelled"].includes(trial.state);
+  return (
+    <p class="buttons">
+      <a class="button" href={weights} download>
+        Weights
+      </a>
+      {canCancel && <button onClick={() => setAsked(true)}>Stop this trial</button>}
+      {isAsked && (
+        <Dialog
+          title={`Stop trial ${trial.trial}?`}
+          verb="Stop it"
+          isGrave
+          close={() => setAsked(false)}
+          act={async () => (await tell("DELETE", path), `Trial ${trial.trial} is cancelled: nobody trains it any further for this study.`)}
+        >
+          <p>It is not trained any further. What it shares with other trials goes on, and what it has reached stays.</p>
+        </Dialog>
+      )}
+    </p>
+  );
+}
+
+function Printed({ study, trial }: { study: string; trial: number }) {
+  const [text, setText] = useState<string | null>(null);
+  const load = async () => {
+    try {
+      const answer = await fetch(address(about(study, `/trials/${trial}/log`, null)));
+      setText(answer.ok ? await answer.text() : ((await answer.json()) as { detail: string }).detail);
+    } catch (error) {
+      setText((error as Trouble).message);
+    }
+  };
+  return (
+    <Panel title="What it printed" class="wide" aside={<button onClick={() => void load()}>{text === null ? "show" : "again"}</button>}>
+      {text !== null && <pre class="text">{text || "Nothing."}</pre>}
+    </Panel>
+  );
+}
+
+/** So that a view can ask for details of several trials at once. */
+export function details(study: string, trials: number[], at: number | null): Promise<TrialDetail[]> {
+  return Promise.all(trials.map((trial) => ask<TrialDetail>(about(study, `/trials/${trial}`, at))));
+}

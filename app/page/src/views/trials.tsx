@@ -1,0 +1,155 @@
+/** All trials: sorted and filtered, thousands of them, and some chosen. */
+import { useMemo, useState } from "preact/hooks";
+import { download } from "../download.ts";
+import { cell, count } from "../format.ts";
+import { csv, filtered, sorted } from "../layout/filter.ts";
+import { Loaded, Panel } from "../parts/panel.tsx";
+import { Rows } from "../parts/rows.tsx";
+import { State } from "../parts/states.tsx";
+import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
+import { useTable, type Table } from "../table.ts";
+import { Chosen } from "./chosen.tsx";
+import type { ViewProps } from "./study.tsx";
+
+const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+const [NUMBER_REM, WORD_REM] = [5.5, 8];
+const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", trained: "steps", standing: "why" };
+const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 21, rung: 4, rank: 4, trained: 4 };
+
+export function Trials(props: ViewProps) {
+  const answer = useTable(props.study.study, props.at);
+  return (
+    <>
+      <Loaded answer={answer}>{(table) => <List {...props} table={table} />}</Loaded>
+      <Chosen {...props} />
+    </>
+  );
+}
+
+function List({ study, table }: ViewProps & { table: Table }) {
+  const query = route.value.query;
+  const best = study.mode === "min" ? "value" : "-value";
+  const sort = query["sort"] ?? best;
+  const text = query["q"] ?? "";
+  const columns = useColumns(table);
+  const rows = useMemo(() => {
+    return sorted(table, filtered(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
+  }, [table, text, sort]);
+  const order = (name: string) => setQuery({ sort: sort === name ? `-${name}` : name });
+  const aside = (
+    <>
+      <input
+        type="search"
+        class="filter"
+        aria-label="Filter"
+        placeholder="state:running rung>=1 lr.init<0.1"
+        value={text}
+        onInput={(event) => setQuery({ q: event.currentTarget.value })}
+      />
+      <ColumnPicker table={table} columns={columns} />
+      <button onClick={() => download(`${study.study}.csv`, csv(table, rows, Object.keys(table.columns)), "text/csv;charset=utf-8")}>CSV</button>
+    </>
+  );
+  const title = rows.length === table.count ? `${count(table.count)} trials` : `${count(rows.length)} of ${count(table.count)} trials`;
+  return (
+    <Panel title={title} aside={aside}>
+      <Rows
+        count={rows.length}
+        label="Trials"
+        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? (isNumeric(table, name) ? NUMBER_REM : WORD_REM))]}
+        head={
+          <>
+            <span role="columnheader">
+              <span class="hidden">chosen</span>
+            </span>
+            {columns.map((name) => (
+              <Heading key={name} name={name} sort={sort} order={order} isNumeric={isNumeric(table, name)} />
+            ))}
+          </>
+        }
+        row={(index) => <Row study={study.study} table={table} row={rows[index]!} columns={columns} />}
+      />
+    </Panel>
+  );
+}
+
+function useColumns(table: Table): string[] {
+  const given = route.value.query["columns"];
+  return useMemo(() => {
+    const there = (name: string) => name in table.columns && table.columns[name]!.some((value) => value !== null);
+    return (given ? given.split(",") : [...FIXED, ...table.varied.slice(0, 12)]).filter(there);
+  }, [table, given]);
+}
+
+interface HeadingProps {
+  name: string;
+  sort: string;
+  order: (name: string) => void;
+  isNumeric: boolean;
+}
+
+function isNumeric(table: Table, name: string): boolean {
+  const first = table.column(name).find((value) => value !== null);
+  return typeof first === "number";
+}
+
+function Heading({ name, sort, order, isNumeric }: HeadingProps) {
+  const direction = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
+  const arrow = { ascending: "▴", descending: "▾", none: "" }[direction];
+  return (
+    <span role="columnheader" aria-sort={direction} class={isNumeric ? "n" : ""}>
+      <button class="plain" onClick={() => order(name)} title={name}>
+        {TITLES[name] ?? name.replace(/^hp\./, "")} {arrow}
+      </button>
+    </span>
+  );
+}
+
+function Row({ study, table, row, columns }: { study: string; table: Table; row: number; columns: string[] }) {
+  const isChosen = chosen.value.includes(row);
+  return (
+    <>
+      <span role="cell">
+        <input type="checkbox" checked={isChosen} aria-label={`Choose trial ${row}`} onChange={() => toggleChosen(row)} />
+      </span>
+      {columns.map((name) => (
+        <span role="cell" key={name} class={isNumeric(table, name) ? "n" : ""} title={cell(table.get(row, name))}>
+          {content(study, table, row, name)}
+        </span>
+      ))}
+    </>
+  );
+}
+
+function content(study: string, table: Table, row: number, name: string) {
+  if (name === "trial") return <a href={studyLink(study, ["trials", String(row)])}>{row}</a>;
+  if (name === "state") return <State state={String(table.get(row, name))} />;
+  return cell(table.get(row, name));
+}
+
+function ColumnPicker({ table, columns }: { table: Table; columns: string[] }) {
+  const [isOpen, setOpen] = useState(false);
+  const all = Object.keys(table.columns);
+  const toggle = (name: string) => {
+    const next = columns.includes(name) ? columns.filter((each) => each !== name) : [...columns, name];
+    setQuery({ columns: next.join(",") });
+  };
+  return (
+    <details class="menu" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Columns</summary>
+      <ul>
+        {isOpen &&
+          all.map((name) => (
+            <li key={name}>
+              <label>
+                <input type="checkbox" checked={columns.includes(name)} onChange={() => toggle(name)} /> {name}
+              </label>
+            </li>
+          ))}
+        <li>
+          <button onClick={() => setQuery({ columns: "" })}>as at first</button>
+        </li>
+      </ul>
+    </details>
+  );
+}

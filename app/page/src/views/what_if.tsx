@@ -1,0 +1,73 @@
+/** What another tuner would have made of the results that exist: asked of the server, which trains nothing for it. */
+import { useState } from "preact/hooks";
+import { about, isReport, tell, type Trouble } from "../data.ts";
+import { number, plural } from "../format.ts";
+import { Panel } from "../parts/panel.tsx";
+import type { Imagined, Study } from "../types.ts";
+import type { ViewProps } from "./study.tsx";
+
+const FIELDS = ["tuner.reduction_factor", "tuner.min_steps", "tuner.max_steps", "tuner.num_trials", "tuner.brackets"];
+
+export function WhatIf({ study, at }: ViewProps) {
+  const [said, setSaid] = useState<{ found?: Imagined; error?: string }>({});
+  const [busy, setBusy] = useState(false);
+  if (isReport) return null;
+  const imagine = async (event: SubmitEvent) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget as HTMLFormElement);
+    setBusy(true);
+    try {
+      const changes = { [String(form.get("field"))]: valueOf(String(form.get("value"))) };
+      setSaid({ found: await tell<Imagined>("POST", about(study.study, ":what-if", at), { changes }) });
+    } catch (error) {
+      setSaid({ error: (error as Trouble).message });
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Panel title="What if">
+      <form class="buttons" onSubmit={(event) => void imagine(event)}>
+        <label>
+          <span class="hidden">Field of the study file</span>
+          <input name="field" list="what-if-fields" defaultValue={FIELDS[0]} required />
+        </label>
+        <datalist id="what-if-fields">
+          {FIELDS.map((field) => (
+            <option key={field} value={field} />
+          ))}
+        </datalist>
+        <label>
+          had been <input name="value" size={8} defaultValue="3" required />
+        </label>
+        <button disabled={busy}>{busy ? "Working it out …" : "Work it out"}</button>
+      </form>
+      {said.error && (
+        <p class="trouble" role="alert">
+          {said.error}
+        </p>
+      )}
+      {said.found && <Found study={study} found={said.found} />}
+    </Panel>
+  );
+}
+
+function Found({ study, found }: { study: Study; found: Imagined }) {
+  return (
+    <p role="status">
+      It would have asked {plural(found.trials, "trial")} for {plural(found.requested, "step")}, {number(found.unique)} of them different:{" "}
+      {number(found.saved)} that the study had would not have been needed, and {number(found.needed)} would have been that nobody has trained.
+      {found.not_known > 0 && ` ${plural(found.not_known, "result")} that would have decided are not known.`}
+      {found.best && ` Best: trial ${found.best.trial} with ${study.metric} ${number(found.best.value)} after ${plural(found.best.steps, "step")}, as far as is known.`}
+    </p>
+  );
+}
+
+/** A number, `true`, a list: what is JSON is taken as such, anything else as text. */
+function valueOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,65 @@
+/** Where things are drawn, for many random trees: nothing is lost, nothing is drawn twice. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { icicle, savedBy } from "../src/layout/icicle.ts";
+import { commonValues, pathOf, rungTree } from "../src/layout/rungtree.ts";
+import { robust, steps, ticks } from "../src/layout/scales.ts";
+import { randomTree } from "./trees.ts";
+
+const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
+
+for (const seed of SEEDS) {
+  const tree = randomTree(seed);
+
+  test(`rung tree ${seed}: every measurement is on a line, and as many trials as pass it`, () => {
+    const { segments, ends } = rungTree(tree);
+    tree.nodes.steps.forEach((measured, node) => {
+      measured.forEach((step, index) => {
+        const value = tree.nodes.values[node]![index]!;
+        const passing = tree.trials.steps.filter((until, trial) => until >= step && pathOf(tree, trial).includes(node) && leaves(trial, node) >= step).length;
+        const found = segments.find((each) => each.node === node && each.x1 === step && each.y1 === value);
+        assert.equal(found?.trials ?? 0, passing);
+      });
+    });
+    for (const end of ends) assert.ok(end.step <= tree.trials.steps[end.trial]!);
+    for (const each of segments) assert.ok(each.x0 <= each.x1 && each.trials > 0);
+  });
+
+  test(`icicle ${seed}: bars cover every step of every trial once`, () => {
+    const { bars, height } = icicle(tree, -1);
+    assert.equal(height, tree.trials.node.length);
+    const area = bars.reduce((sum, bar) => sum + (bar.x1 - bar.x0) * (bar.y1 - bar.y0), 0);
+    assert.equal(area, tree.trials.steps.reduce((sum, each) => sum + each, 0));
+    const unique = tree.nodes.end.reduce((sum, end, node) => sum + end - tree.nodes.start[node]!, 0);
+    assert.equal(bars.reduce((sum, bar) => sum + savedBy(tree, bar), 0), area - unique);
+    bars.forEach((bar, index) => bars.slice(index + 1).forEach((other) => assert.ok(bar.x1 <= other.x0 || other.x1 <= bar.x0 || bar.y1 <= other.y0 || other.y1 <= bar.y0)));
+  });
+
+  test(`colours ${seed}: a node has the value that all its trials have`, () => {
+    const values = tree.trials.node.map((_, trial) => (trial % 3 ? "a" : "b"));
+    commonValues(tree, values).forEach((value, node) => {
+      const passing = new Set(values.filter((_, trial) => pathOf(tree, trial).includes(node)));
+      assert.equal(value, passing.size === 1 ? [...passing][0] : undefined);
+    });
+  });
+
+  function leaves(trial: number, node: number): number {
+    const path = pathOf(tree, trial);
+    const next = path[path.indexOf(node) - 1];
+    return next === undefined ? tree.trials.steps[trial]! : tree.nodes.start[next]!;
+  }
+}
+
+test("one bad trial does not press the others flat", () => {
+  const values = [...Array.from({ length: 30 }, (_, index) => 0.9 + index / 1000), 0.1];
+  const [low, high] = robust(values);
+  assert.ok(low > 0.85 && high < 1);
+  assert.ok(robust(values, true)[0] < 0.1);
+});
+
+test("scales begin and end where they should, and ticks are round", () => {
+  const scale = steps(32, [0, 100], true);
+  assert.deepEqual([scale(0), scale(32)], [0, 100]);
+  assert.deepEqual(ticks([0, 1], 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
+  assert.deepEqual(ticks([3, 3], 5), [3]);
+});

@@ -1,0 +1,62 @@
+/** Trees for tests: random ones, with what the server would say of them. */
+import type { Tree } from "../src/types.ts";
+
+/** A stream of numbers from 0 to 1 that is the same each time. */
+export function chance(seed: number): () => number {
+  let state = seed + 1;
+  return () => {
+    state = (state * 48271) % 2147483647;
+    return state / 2147483647;
+  };
+}
+
+/** So many trials that part now and then, measured now and then. */
+export function randomTree(seed: number, trials = 20): Tree {
+  const random = chance(seed);
+  const nodes = { id: [] as string[], parent: [] as number[], start: [] as number[] };
+  const add = (parent: number, start: number) => nodes.id.push(`n${nodes.id.length}`) && (nodes.parent.push(parent), nodes.start.push(start), nodes.id.length - 1);
+  add(-1, 0);
+  const leaf: number[] = [];
+  const steps: number[] = [];
+  for (let trial = 0; trial < trials; trial += 1) {
+    let node = random() < 0.2 ? add(-1, 0) : Math.floor(random() * nodes.id.length);
+    for (let depth = 0; depth < 3 && random() < 0.6; depth += 1) node = add(node, nodes.start[node]! + 1 + Math.floor(random() * 5));
+    leaf.push(node);
+    steps.push(nodes.start[node]! + 1 + Math.floor(random() * 10));
+  }
+  return completed(nodes, leaf, steps, random);
+}
+
+function completed(nodes: { id: string[]; parent: number[]; start: number[] }, leaf: number[], steps: number[], random: () => number): Tree {
+  const passing = nodes.id.map(() => 0);
+  const end = [...nodes.start];
+  leaf.forEach((last, trial) => {
+    let until = steps[trial]!;
+    for (let node = last; node >= 0; node = nodes.parent[node]!) {
+      passing[node]! += 1;
+      end[node] = Math.max(end[node]!, until);
+      until = nodes.start[node]!;
+    }
+  });
+  const kept = nodes.id.map((_, node) => passing[node]! > 0);
+  const index = nodes.id.map((_, node) => kept.slice(0, node).filter(Boolean).length);
+  const only = <T>(values: T[]) => values.filter((_, node) => kept[node]);
+  const measured = only(nodes.id.map((_, node) => Array.from({ length: end[node]! - nodes.start[node]! }, (_, step) => nodes.start[node]! + step + 1).filter(() => random() < 0.4)));
+  return {
+    count: only(nodes.id).length,
+    nodes: {
+      id: only(nodes.id),
+      parent: only(nodes.parent).map((parent) => (parent < 0 ? -1 : index[parent]!)),
+      start: only(nodes.start),
+      end: only(end),
+      trained: only(end),
+      trials: only(passing),
+      running: only(nodes.id.map(() => [])),
+      checkpoints: only(nodes.id.map(() => [])),
+      steps: measured,
+      values: measured.map((found) => found.map(random)),
+    },
+    forms: [],
+    trials: { node: leaf.map((node) => index[node]!), steps, state: steps.map(() => "completed") },
+  };
+}

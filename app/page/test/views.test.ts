@@ -1,0 +1,114 @@
+/** What views are made of: addresses, filters, ladders, times and sentences. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { duration, number } from "../src/format.ts";
+import { csv, filtered, sorted } from "../src/layout/filter.ts";
+import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
+import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
+import { reason, sentence } from "../src/layout/sentences.ts";
+import { axis, busyShare, chromeTrace, lanes, place } from "../src/layout/timeline.ts";
+import { formatRoute, parseRoute } from "../src/route.ts";
+import { Table } from "../src/table.ts";
+import type { LoggedEvent, Timeline } from "../src/types.ts";
+
+const table = new Table({
+  count: 4,
+  columns: { trial: [0, 1, 2, 3], state: ["running", "completed", "failed", "completed"], value: [null, 0.5, null, 0.7], "hp.lr": [0.1, 0.2, 0.1, 0.4], standing: ["trains", "stayed, at rung 1", "", 'a "b"'] },
+});
+
+test("an address says what is shown, and comes back", () => {
+  const path = ["studies", "a b/c", "trials"];
+  const query = { q: "lr<0.1 state:running", at: "12" };
+  assert.deepEqual(parseRoute(formatRoute(path, query)), { path, query });
+  assert.equal(formatRoute([], { at: "" }), "#/");
+});
+
+test("filters: every word must hold", () => {
+  assert.deepEqual(filtered(table, ""), [0, 1, 2, 3]);
+  assert.deepEqual(filtered(table, "state:completed lr>=0.3"), [3]);
+  assert.deepEqual(filtered(table, "state:running,failed"), [0, 2]);
+  assert.deepEqual(filtered(table, "rung"), [1]);
+  assert.deepEqual(filtered(table, "lr!=0.1 value<0.6"), [1]);
+  assert.deepEqual(filtered(table, "nothing>1"), []);
+});
+
+test("what has no value comes last, whichever way round", () => {
+  assert.deepEqual(sorted(table, [0, 1, 2, 3], "value", false), [1, 3, 0, 2]);
+  assert.deepEqual(sorted(table, [0, 1, 2, 3], "value", true), [3, 1, 0, 2]);
+});
+
+test("CSV quotes what needs it", () => {
+  assert.equal(csv(table, [3], ["trial", "value", "standing"]), 'trial,value,standing\r\n3,0.7,"a ""b"""\r\n');
+});
+
+test("a ladder shows those around the cut, says how many it hides, and leads on", () => {
+  const trials = Array.from({ length: 1000 }, (_, trial) => trial);
+  const rung = { bracket: 0, rung: 0, steps: 1, entered: 1000, trials, values: trials, promoted: trials.slice(0, 500) };
+  const rows = rowsOf(rung, [999]);
+  const hidden = rows.reduce((sum, row) => sum + (row.kind === "more" ? row.hidden : 0), 0);
+  const shown = rows.filter((row) => row.kind === "trial");
+  assert.equal(hidden + shown.length, 1000);
+  assert.ok(shown.length <= MOST + 1);
+  const cut = rows.findIndex((row) => row.kind === "cut");
+  const [above, below] = [rows[cut - 1], rows[cut + 1]];
+  assert.ok(above?.kind === "trial" && above.isPromoted && below?.kind === "trial" && !below.isPromoted);
+  assert.equal(edges([rows, rowsOf({ ...rung, rung: 1, trials: [7], values: [1], promoted: [] }, [])]).length, 1);
+});
+
+const timeline: Timeline = {
+  count: 3,
+  at: 200,
+  spans: {
+    slot: ["gpu10", "gpu2", "gpu2"],
+    node: ["a", "b", "c"],
+    start: [0, 0, 4],
+    end: [4, 4, 8],
+    own: [true, true, false],
+    begun: [1, 2, 5],
+    ended: [3, 4, null],
+    begun_at: [100, 100, 190],
+    ended_at: [110, 104, null],
+    outcome: ["done", "done", "running"],
+  },
+  marks: { position: [3], at: [110], kind: ["evaluated"], span: [0], step: [4] },
+};
+
+test("idle times are a small gap, unless they are to be seen", () => {
+  const short = axis(timeline, true);
+  assert.ok(short.length < 25);
+  assert.equal(axis(timeline, false).length, 100);
+  assert.ok(place(short, 150) <= place(short, 190));
+  assert.equal(place(short, 100), 0);
+});
+
+test("lanes are in the order in which people count, and know how busy they were", () => {
+  assert.deepEqual(lanes(timeline), ["gpu2", "gpu10"]);
+  assert.equal(busyShare(timeline, "gpu10"), 0.1);
+});
+
+test("a trace holds every span in microseconds", () => {
+  const { traceEvents } = JSON.parse(chromeTrace(timeline, "s")) as { traceEvents: { ph: string; ts?: number; dur?: number }[] };
+  const spans = traceEvents.filter((event) => event.ph === "X");
+  assert.deepEqual(spans.map((span) => [span.ts, span.dur]), [[0, 10e6], [0, 4e6], [90e6, 10e6]]);
+});
+
+test("axes of parallel coordinates: numbers by size, wide ones by their logarithm, others by kind", () => {
+  const wide = axisOf("hp.lr", [1e-4, 1e-3, 1e-2, 1e-1, 1], String);
+  assert.deepEqual(wide.places.map((each) => Math.round(each * 100)), [0, 25, 50, 75, 100]);
+  assert.deepEqual(axisOf("hp.kind", ["b", "a", null], String).places, [1, 0, Number.NaN]);
+  assert.deepEqual(brushed([wide], { "hp.lr": [0.4, 1] }, 5), [2, 3, 4]);
+  const brushes = { "hp.lr.init": [0.25, 0.5] as [number, number] };
+  assert.deepEqual(parseBrushes(formatBrushes(brushes)), brushes);
+});
+
+test("events and reasons in words", () => {
+  const event = { position: 1, version: 1, at: 0, type: "TrialStopped", data: { study: "s", trial: 3, reason: { rung: 1, rank: 7, of: 12, cut: 3 } } };
+  assert.equal(sentence(event as unknown as LoggedEvent), "trial 3 is stopped (rung 1: rank 7 of 12, the best 3 go on)");
+  assert.equal(sentence({ ...event, type: "SomethingNew" } as unknown as LoggedEvent), "SomethingNew");
+  assert.equal(reason({}), "");
+});
+
+test("numbers and durations are short", () => {
+  assert.deepEqual([number(0.123456), number(-2), number(1e-7), number(null), number(12345)], ["0.1235", "−2", "1.00e−7", "–", "12,345"]);
+  assert.deepEqual([duration(59.6), duration(3725), duration(90061)], ["1:00", "1:02:05", "1 d 01:01"]);
+});

@@ -1,0 +1,234 @@
+"""The page of a large study, in Chromium: `python benchmarks/page.py [--trials 10000] [--pages 100] [--folder DIR]`.
+
+A simulated study of ASHA with 20 hyper-parameters in a SQLite log, and the real API over it. Printed for each view:
+seconds from the request to what it shows; then the frames of a scroll through all trials, the memory of the page, and
+the bytes of the columns. Then so many followers who ask for what a page shows whenever something happens, while events
+are added: the CPU time that the API takes. Budgets: 2 s, 16 ms, 300 MB, 1 MB, one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+from playwright.sync_api import Page, sync_playwright
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node
+from app.events.database import Database
+from app.events.log import SqlLog
+from app.simulation.simulator import Simulator
+from stagetree.spec import StudySpec
+
+BATCH = 50
+STUDY, STREAM, PORT = "scale", "simulated", 8199
+URL = f"http://127.0.0.1:{PORT}"
+SPACE = {f"p{number}": {"uniform": [0.0, 1.0]} for number in range(20)}
+TUNER = {"kind": "asha", "min_steps": 1, "max_steps": 81, "reduction_factor": 3}
+VIEWS = {
+    "": "[aria-label='Best trial'] .value",
+    "rung-tree": "canvas",
+    "trials": ".rows .body .row",
+    "curves": ".u-over",
+    "rungs": ".ladder-row",
+    "tree": "canvas",
+    "slots": "canvas",
+    "relations": "canvas",
+    "events": ".events li",
+}
+"""Each with what it shows when it is there."""
+
+PATHS = ("?trials=false", "/history", "/tree", "/rungs", "/trials:columns?digits=6")
+SCROLL = """async () => {
+  const rows = document.querySelector('.rows'), frames = [];
+  let last = performance.now();
+  for (let step = 0; step < 240; step += 1) {
+    rows.scrollTop += 1250;
+    await new Promise(requestAnimationFrame);
+    const now = performance.now();
+    frames.push(now - last);
+    last = now;
+  }
+  return frames.slice(5);
+}"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--pages", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--folder", type=Path, help="where the log is, or is made and left")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = (arguments.folder or Path(folder)) / "log.db"
+        url, is_there = f"sqlite:///{path}", path.is_file()
+        log = SqlLog(Database(url) if is_there else fill(url, arguments.trials))
+        print(f"{arguments.trials} trials, {log.version(STREAM)} events", flush=True)
+        with serving(url) as api:
+            looked_at()
+            asyncio.run(followed(api, log, arguments.pages, arguments.seconds))
+
+
+def fill(url: str, trials: int) -> Database:
+    """A database with the whole log of a study."""
+    spec = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
+    study = StudySpec.from_dict(spec | {"tuner": TUNER | {"num_trials": trials}})
+    simulator = Simulator(slots=64, measure=loss)
+    opened = e.PlanOpened(trainer="none", trainer_version="", trainer_args={}, seed=0)
+    simulator.give(c.SubmitStudy(plan=opened, study=StudyId(STUDY), spec=study.to_json(), at=1e9))
+    simulator.run()
+    database = Database(url)
+    database.create()
+    log = SqlLog(database)
+    recorded = simulator.log()
+    for first in range(0, len(recorded), BATCH):
+        batch = recorded[first : first + BATCH]
+        log.append(STREAM, [each.event for each in batch], expected=first, at=batch[0].at)
+    return database
+
+
+def loss(node: Node, step: int) -> e.Metrics:
+    return {"loss": Random(f"{node.id}/{step}").random() + 1 / step}
+
+
+@contextmanager
+def serving(database: str) -> Iterator[psutil.Process]:
+    """The API in a process of its own."""
+    command = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app", "--port", str(PORT)]
+    environment = os.environ | {"STAGETREE_DATABASE_URL": database, "STAGETREE_BROKER_URL": "memory://"}
+    process = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
+    try:
+        for _ in range(600):
+            if answers(f"{URL}/healthz"):
+                break
+            time.sleep(0.1)
+        answers(f"{URL}/api/v1/studies/{STUDY}?trials=false")  # folds the plan
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=60):
+            return True
+    except OSError:
+        return False
+
+
+def looked_at() -> None:
+    """Every view, scrolling, and memory."""
+    chromium = shutil.which("chromium") or sys.exit("this needs Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--enable-precise-memory-info"]
+        )
+        for turn in ("first", "again"):
+            for view, shown in VIEWS.items():
+                page = browser.new_page(viewport={"width": 1440, "height": 900})
+                print(f"{turn:6} {view or 'overview':10} {seconds_until(page, view, shown):5.2f} s", flush=True)
+                if view == "trials" and turn == "again":
+                    scrolled(page)
+                page.close()
+        browser.close()
+
+
+def seconds_until(page: Page, view: str, shown: str) -> float:
+    begun = time.perf_counter()
+    page.goto(f"{URL}/#/studies/{STUDY}/{view}")
+    page.locator(shown).first.wait_for()
+    return time.perf_counter() - begun
+
+
+def scrolled(page: Page) -> None:
+    frames = sorted(page.evaluate(SCROLL))
+    heap = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
+    print(
+        f"scroll: median frame {statistics.median(frames):.1f} ms, p95 {frames[len(frames) * 95 // 100]:.1f} ms; "
+        f"memory of its scripts {heap:.0f} MB, of its process {renderer():.0f} MB; columns {columns():.0f} kB",
+        flush=True,
+    )
+
+
+def renderer() -> float:
+    """The largest of the browser's processes that draw pages, in MB that are its own."""
+    of = (each for each in psutil.Process().children(recursive=True) if "--type=renderer" in each.cmdline())
+    return max(each.memory_full_info().uss for each in of) / 2**20
+
+
+def columns() -> float:
+    asked = urllib.request.Request(
+        f"{URL}/api/v1/studies/{STUDY}/trials:columns?digits=6", headers={"Accept-Encoding": "gzip"}
+    )
+    with urllib.request.urlopen(asked) as answer:
+        return len(answer.read()) / 1000
+
+
+async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float) -> None:
+    """So many pages of another study, small and growing, which is what most people have open."""
+    watchers = [asyncio.create_task(watcher()) for _ in range(pages)]
+    await asyncio.sleep(3.0)
+    trials = (each.event for each in log.read(STREAM, limit=20) if isinstance(each.event, e.TrialAdded))
+    first = next(iter(next(trials).path or {}))
+    before, end, added = api.cpu_times(), time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        event = e.Evaluated(node=first, step=1, metrics={"loss": 1.0})
+        await asyncio.to_thread(log.append, STREAM, [event], expected=None, at=2e9)
+        added += 1
+        await asyncio.sleep(2.0)
+    after = api.cpu_times()
+    spent = after.user + after.system - before.user - before.system
+    print(
+        f"{pages} open pages, {added / seconds:.1f} events a second: {100 * spent / seconds:.0f} % of a core",
+        flush=True,
+    )
+    for task in watchers:
+        task.cancel()
+
+
+async def watcher() -> None:
+    """Follows events as a page does, and asks for what it shows at most every 0.4 s."""
+    tags: dict[str, str] = {}
+    reader = await asked(f"/api/v1/studies/{STUDY}/events?after=1000000", "text/event-stream")
+    while await reader.read(65536):
+        await asyncio.sleep(0.4)
+        for path in PATHS:
+            await look(path, tags)
+
+
+async def look(path: str, tags: dict[str, str]) -> None:
+    reader = await asked(f"/api/v1/studies/{STUDY}{path}", "application/json", tags.get(path, ""))
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    await reader.read()
+    tags[path] = next((line[6:] for line in head.splitlines() if line.startswith("etag: ")), "")
+
+
+async def asked(path: str, accept: str, tag: str = "") -> Any:
+    reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\nAccept-Encoding: gzip\r\n"
+    writer.write(f"{head}If-None-Match: {tag}\r\nConnection: close\r\n\r\n".encode())
+    await writer.drain()
+    reader.writer = writer  # type: ignore[attr-defined]  # or it is closed with the last name of it
+    return reader
+
+
+if __name__ == "__main__":
+    main()

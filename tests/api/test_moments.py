@@ -1,0 +1,133 @@
+"""A study as it was after each of its events: what every reading route answers about then is what it answered then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api.moments import Moments
+from app.api.services import Services
+from app.domain import events as e
+from app.domain.ids import StudyId
+from tests.api.world import STUDY, Workers
+
+Json = dict[str, Any]
+PATHS = (
+    "",
+    "/trials",
+    "/trials:columns",
+    "/trials/1",
+    "/plan",
+    "/stage-tree",
+    "/tree",
+    "/rungs",
+    "/timeline",
+    "/history",
+)
+GOES_ON = ("wall_seconds", "seconds_left", "slots", "progress", "at")
+"""What an answer of then says about the time at which it was asked."""
+
+
+def answers(http: TestClient, study: str, at: int | None = None) -> dict[str, Json]:
+    found = {path: http.get(f"/studies/{study}{path}", params={} if at is None else {"at": at}) for path in PATHS}
+    assert {answer.status_code for answer in found.values()} == {200}, found
+    return {path: without_time(answer.json()) for path, answer in found.items()}
+
+
+def without_time(answer: Json) -> Json:
+    return {name: value for name, value in answer.items() if name not in GOES_ON}
+
+
+def position(http: TestClient, study: str) -> int:
+    return int(http.get(f"/studies/{study}/history").json()["position"])
+
+
+@pytest.fixture
+def watched(http: TestClient, tuned: str, workers: Workers) -> dict[int, dict[str, Json]]:
+    """What was answered at several moments of a study, by the position of the last event of each."""
+    found = {position(http, tuned): answers(http, tuned)}
+    chain = workers.assign(tuned, 0)
+    found[position(http, tuned)] = answers(http, tuned)
+    workers.finish(tuned, chain, {"accuracy": 0.5})
+    found[position(http, tuned)] = answers(http, tuned)
+    workers.fail(tuned, workers.assign(tuned, 1), "ValueError: no")
+    workers.close(tuned)
+    found[position(http, tuned)] = answers(http, tuned)
+    return found
+
+
+def test_an_earlier_moment_is_answered_as_it_was_then(
+    http: TestClient, tuned: str, watched: dict[int, dict[str, Json]]
+) -> None:
+    for at in [*watched, *reversed(watched)]:  # forwards folds on, backwards begins anew
+        assert answers(http, tuned, at) == watched[at]
+
+
+def test_moments_are_looked_at_in_any_order(use: Services, tuned: str, workers: Workers) -> None:
+    """Though fewer of them are kept than there are."""
+    moments, stream, last = Moments(use.log, kept=2), workers.stream(tuned), workers.plan(tuned).version
+    for at in [*range(last, 0, -1), *range(1, last + 1)]:
+        with moments.holding(stream, at) as plan:
+            assert plan.version == at
+
+
+def test_events_of_then_are_those_up_to_then(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.assign(tuned, 0)
+    every = http.get(f"/studies/{tuned}/events").json()["items"]
+    for limit in (1, 2, 100):
+        found, cursor = [], None
+        while True:
+            asked = {"at": 2, "limit": limit} | ({} if cursor is None else {"cursor": cursor})
+            page = http.get(f"/studies/{tuned}/events", params=asked).json()
+            found, cursor = [*found, *page["items"]], page["next_cursor"]
+            if cursor is None:
+                break
+        assert found == [event for event in every if event["position"] <= 2]
+
+
+def test_a_moment_that_has_not_come_is_refused(http: TestClient, tuned: str) -> None:
+    for path in PATHS:
+        answer = http.get(f"/studies/{tuned}{path}", params={"at": 10_000})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "at")
+
+
+def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tuned: str, workers: Workers) -> None:
+    second = http.post("/studies", json=STUDY).json()["study"]
+    workers.tune(second)
+    assert http.get(f"/studies/{second}", params={"at": 1}).json()["counts"]["waiting"] == 0
+    assert http.get(f"/studies/{second}", params={"at": position(http, second)}).json()["counts"]["waiting"] == 2
+
+
+def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, workers: Workers) -> None:
+    for trial in (0, 1):
+        workers.finish(tuned, workers.assign(tuned, trial), {"accuracy": 0.5})
+    workers.close(tuned)
+    same = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 40}}).json()
+    assert (same["trials"], same["requested"], same["saved"]) == (2, 80, 0)
+    shorter = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
+    assert shorter["requested"] == 40 and shorter["saved"] > 0
+
+
+WRONG = ({}, {"changes": {}}, {"changes": {"space.lr": 1}}, {"changes": {"tuner.max_steps": "x"}}, {"more": 1})
+
+
+@pytest.mark.parametrize("body", WRONG, ids=str)
+def test_what_cannot_be_changed_is_refused(http: TestClient, tuned: str, body: Json) -> None:
+    assert http.post(f"/studies/{tuned}:what-if", json=body).status_code == 422
+
+
+def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
+    http: TestClient, use: Services, tuned: str, workers: Workers
+) -> None:
+    """A plan in memory was folded before the strike, and holds what counts no more."""
+    second = http.post("/studies", json=STUDY).json()["study"]
+    workers.tune(second)
+    moments, stream, last = Moments(use.log), workers.stream(tuned), workers.plan(tuned).version
+    with moments.holding(stream, last) as plan:
+        assert StudyId(second) in plan.studies
+    workers.record(tuned, e.StudyStruck(study=StudyId(second), reason="harm", at=1.0))
+    with moments.holding(stream, last + 1) as plan:
+        assert not plan.studies[StudyId(tuned)].is_final
+        assert StudyId(second) not in plan.studies or not plan.studies[StudyId(second)].trials

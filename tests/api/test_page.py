@@ -1,0 +1,69 @@
+"""The page as the API serves it; in a browser it is looked at in `tests/page`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api import built as files
+
+INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
+<script type="module" crossorigin src="./assets/index-1.js"></script></head><body></body>"""
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of the built page."""
+    monkeypatch.setattr(files, "BUILT", tmp_path)
+    return tmp_path
+
+
+def test_the_page_comes_with_a_strict_policy(http: TestClient, built: Path) -> None:
+    (built / "index.html").write_text("<title>page</title>")
+    answer = http.get("http://test/")
+    assert (answer.status_code, answer.text) == (200, "<title>page</title>")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Cache-Control"] == "no-cache"
+
+
+def test_assets_are_kept_for_ever(http: TestClient, built: Path) -> None:
+    (built / "assets").mkdir()
+    (built / "assets" / "index-1.js").write_text("1")
+    answer = http.get("http://test/assets/index-1.js")
+    assert (answer.status_code, answer.text) == (200, "1")
+    assert "immutable" in answer.headers["Cache-Control"]
+
+
+@pytest.mark.parametrize("name", ["none.js", "..%2findex.html", "%2e%2e", ".hidden", "a/b.js"])
+def test_nothing_but_assets_is_given_away(http: TestClient, built: Path, name: str) -> None:
+    (built / "index.html").write_text("page")
+    (built / ".hidden").write_text("secret")
+    assert http.get(f"http://test/assets/{name}").status_code in (404, 422)
+
+
+def test_a_page_that_was_not_built_says_what_is_missing(http: TestClient, built: Path) -> None:
+    assert "make page" in http.get("http://test/").text
+    (built / "problem.txt").write_text("no <network>")
+    answer = http.get("http://test/")
+    assert answer.status_code == 503 and "no &lt;network&gt;" in answer.text and "docs" in answer.text
+
+
+def test_a_report_holds_the_page_and_its_answers(http: TestClient, tuned: str, built: Path) -> None:
+    (built / "assets").mkdir()
+    (built / "index.html").write_text(INDEX)
+    (built / "assets" / "index-1.js").write_text("/* </script> */")
+    (built / "assets" / "index-1.css").write_text("p {}")
+    answer = http.get(f"/studies/{tuned}/report")
+    assert answer.headers["Content-Disposition"].endswith(f'{tuned}.html"')
+    assert answer.text.count("</script>") == 2 and "p {}" in answer.text and "src=" not in answer.text
+    said = json.loads(answer.text.partition('id="answers">')[2].partition("</script>")[0])
+    assert said[f"studies/{tuned}/trials:columns?digits=6"] == http.get(f"/studies/{tuned}/trials:columns").json()
+    assert said[f"studies/{tuned}/trials/1"]["trial"] == 1
+
+
+def test_there_is_no_report_without_a_page(http: TestClient, tuned: str, built: Path) -> None:
+    answer = http.get(f"/studies/{tuned}/report")
+    assert answer.status_code == 503 and "make page" in answer.json()["detail"]

@@ -1,0 +1,126 @@
+"""What pictures are drawn from: complete, small, and made once for each moment."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.answers import Answers
+from app.api.importance import FEWEST, importance
+from app.api.ordering import columns
+from app.api.pictures import sampled
+from tests.api.world import Workers
+
+PICTURES = ("tree", "rungs", "timeline", "history", "trials:columns", "importance")
+points = st.lists(st.floats(-1e6, 1e6), max_size=300).map(lambda values: list(enumerate(values)))
+
+
+@given(points, st.integers(4, 60))
+def test_a_thinned_curve_keeps_its_ends_and_its_extremes(curve: list[tuple[int, float]], most: int) -> None:
+    found = list(sampled(curve, most))
+    assert len(found) <= most or found == curve
+    assert found == sorted(set(found)) and set(found) <= set(curve)
+    if curve:
+        values = [value for _, value in curve]
+        assert (found[0], found[-1]) == (curve[0], curve[-1])
+        assert {min(values), max(values)} <= {value for _, value in found}
+
+
+def test_the_tree_has_what_trials_share_once(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    tree = http.get(f"/studies/{tuned}/tree").json()
+    nodes = tree["nodes"]
+    assert nodes["parent"] == [-1, 0, 0] or nodes["parent"].count(-1) == 1
+    assert (nodes["trials"][0], sum(nodes["trials"][1:])) == (2, 2 if len(nodes["trials"]) == 3 else 1)
+    assert tree["trials"]["steps"] == [40, 40]
+    assert nodes["values"][tree["trials"]["node"][0]][-1] == 0.5
+
+
+def test_the_timeline_says_what_each_slot_did(http: TestClient, tuned: str, workers: Workers) -> None:
+    chain = workers.assign(tuned, 0)
+    running = http.get(f"/studies/{tuned}/timeline").json()["spans"]
+    assert (running["slot"], running["ended"], running["outcome"]) == (["gpu0"], [None], ["running"])
+    workers.finish(tuned, chain, {"accuracy": 0.5})
+    workers.fail(tuned, workers.assign(tuned, 1, "gpu1"), "ValueError: no")
+    spans = http.get(f"/studies/{tuned}/timeline").json()["spans"]
+    assert spans["outcome"][-1] == "failed" and spans["slot"][-1] == "gpu1"
+    assert set(spans["outcome"][:-1]) == {"done"} and None not in spans["ended"]
+
+
+def test_history_tells_decisions_with_their_events(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    history = http.get(f"/studies/{tuned}/history").json()
+    decisions = history["decisions"]
+    assert decisions["kind"][:2] == ["start", "start"] and decisions["trial"][:2] == [0, 1]
+    for position, trial in zip(decisions["position"], decisions["trial"], strict=True):
+        [event] = http.get(f"/studies/{tuned}/events", params={"after": position - 1, "limit": 1}).json()["items"]
+        assert (event["position"], event["data"]["trial"]) == (position, trial)
+    [best] = history["best"]
+    assert (best["trial"], best["value"], best["slot_seconds"]) == (0, 0.5, pytest.approx(3.0))
+
+
+def test_schedules_are_the_values_of_the_sequences(http: TestClient, tuned: str) -> None:
+    lr, bs = http.get(f"/studies/{tuned}/trials/0/schedules", params={"points": 4}).json()["items"]
+    assert (lr["name"], lr["steps"]) == ("lr", [0, 13, 26, 39])
+    assert lr["values"] == pytest.approx([0.1, 0.1, 0.01, 0.01])
+    assert bs["values"] == [64] * 4
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_a_picture_is_sent_once_for_each_moment(http: TestClient, tuned: str, workers: Workers, picture: str) -> None:
+    path = f"/studies/{tuned}/{picture}"
+    tag = http.get(path).headers["ETag"]
+    again = http.get(path, headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    workers.assign(tuned, 0)
+    assert http.get(path, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_an_answer_is_made_once() -> None:
+    made: list[int] = []
+
+    def make() -> list[int]:
+        made.append(1)
+        return made
+
+    answers = Answers()
+    first = answers.get(("a",), 1, make)
+    assert answers.get(("a",), 1, make) is first and json.loads(gzip.decompress(first.packed)) == [1]
+    assert answers.get(("a",), 2, make) is not first and len(made) == 2
+
+
+def test_answers_are_let_go_of_where_there_are_too_many() -> None:
+    answers = Answers(most=2_000)
+    first = answers.get((0,), 1, lambda: list(range(1000)))
+    for number in range(1, 5):
+        answers.get((number,), 1, lambda: list(range(1000)))
+    assert answers.get((0,), 1, lambda: list(range(1000))) is not first
+
+
+def test_ten_thousand_trials_of_twenty_hyper_parameters_are_less_than_a_megabyte() -> None:
+    rows = [
+        {"trial": number, "state": "completed", "value": number * 0.7123 % 1, "rung": number % 5, "rank": number}
+        | {"hp": {f"p{place}": round((number * (place + 3)) * 0.61803 % 1, 5) for place in range(20)}}
+        for number in range(10_000)
+    ]
+    packed = Answers().get(("columns",), 1, lambda: columns(rows)).packed
+    assert len(packed) < 1_000_000
+
+
+def test_importance_finds_what_the_result_depends_on() -> None:
+    pytest.importorskip("optuna")
+    column = [number * 0.61803 % 1 for number in range(60)]
+    others = {"hp.noise": [number * 0.7549 % 1 for number in range(60)], "hp.kind": ["a", "b", None] * 20}
+    found = importance({"hp.lr": column, **others, "trial": list(range(60))}, column, "max")
+    assert found["items"][0]["name"] == "hp.lr" and found["note"] is None
+    assert sum(item["importance"] for item in found["items"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_importance_says_why_there_is_none() -> None:
+    assert "trials with a result" in importance({"hp.lr": [0.1, 0.2]}, [1.0, None], "min")["note"]
+    assert "varies" in importance({"hp.lr": [0.1] * FEWEST}, [1.0] * FEWEST, "min")["note"]

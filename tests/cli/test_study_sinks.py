@@ -1,0 +1,158 @@
+"""Sinks that studies name in their files, written by a process that is killed, kept waiting, and called again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Stagetree
+from stacks import TOYS, Service, wait_for
+from toys import grid, trials
+
+from app.cli.study_sinks import StudySinks
+from stagetree.client import Client, Conflict
+from stagetree.sinks import follow, open_sink
+from stagetree.sinks.ledger import completed_at, path_in
+from stagetree.sinks.tensorboard import FILE
+
+RUNS = "tensorboard:runs"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STAGETREE_URL", raising=False)
+    return tmp_path
+
+
+def written(folder: Path, study: str) -> dict[str, list[Any]]:
+    """By trial's run, all that is in it, in whatever order."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    runs = (folder / study).glob(f"trial-*/{FILE}")
+    return {run.parent.name: sorted(_values(EventFileLoader(str(run)).Load())) for run in runs}
+
+
+def _values(events: Iterable[Any]) -> Iterator[tuple[str, int, str]]:
+    """Each with its tag and step. Not the hyper-parameters' bytes, in which names stand in any order."""
+    for event in events:
+        yield from ((value.tag, event.step, str(value.tensor)) for value in event.summary.value)
+
+
+def written_alone(service: Service, study: str, folder: Path) -> dict[str, list[Any]]:
+    """What one that was never ended writes of a study that is over."""
+    follow(service.client, study, [open_sink(f"tensorboard:{folder}")])
+    return written(folder, study)
+
+
+def is_complete(folder: Path, study: str) -> bool:
+    return completed_at(path_in(folder, study)) is not None
+
+
+@contextmanager
+def process(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`stagetree sinks`, which is killed at the end."""
+    command = [sys.executable, "-m", "app.cli", "sinks", "--server", url]
+    with (folder / "said").open("ab") as said:
+        running = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_misses_nothing(
+    stack: Service, here: Path
+) -> None:
+    study = stack.submit(grid("sinks-killed", seconds=0.05, sinks=[RUNS]))
+    noted = path_in(here / "runs", study)
+    with process(stack.url, here):
+        wait_for("something written", lambda: noted.is_file() and noted.read_bytes().count(b"\n") > 5)
+    stack.wait(study)
+    assert not is_complete(here / "runs", study)
+    with process(stack.url, here) as running:
+        wait_for("all written", lambda: is_complete(here / "runs", study))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 128 + signal.SIGTERM
+    assert written(here / "runs", study) == written_alone(stack, study, here / "alone")
+
+
+def test_a_run_has_written_all_when_it_ends(stagetree: Stagetree, here: Path) -> None:
+    spec = trials("sinks-run", ({}, 3), ({"lr": 0.2}, 3), sinks=[RUNS])
+    (here / "study.json").write_text(json.dumps(spec))
+    ran = stagetree("run", "study.json", "--slots", 1, "--trainers", TOYS[0], "-o", "json")
+    assert ran.code == 0
+    assert is_complete(here / "runs", ran.json["study"])
+    assert sorted(written(here / "runs", ran.json["study"])) == [f"trial-{number}" for number in range(2)]
+
+
+@pytest.fixture
+def sinks(stack: Service, here: Path) -> Iterator[tuple[StudySinks, Callable[[], list[str]]]]:
+    """Those of a process that looks when it is told to, and all that it has said."""
+    said = list[str]()
+    found = StudySinks(stack.url, here / "positions", said.append)
+    yield found, lambda: said
+    found.finish(60.0)  # what other tests submitted is followed, too, and must not be when this is no longer the folder
+    found.end()
+
+
+def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, here: Path, sinks: Any) -> None:
+    found, said = sinks
+    (here / "runs").touch()
+    study = stack.run(trials("sinks-away", ({}, 3), sinks=[RUNS, "tensorboard:others"]))["study"]
+    with Client(stack.url) as client:
+        found.look(client)
+    wait_for("the other sink", lambda: is_complete(here / "others", study))
+    wait_for("a word", lambda: any(f"{RUNS} of {study} is tried again: runs: " in each for each in said()))
+    found.finish(0.0)
+    assert f"{RUNS} has not got all of {study}: stagetree watch {study} --to {RUNS} goes on" in said()
+    os.unlink(here / "runs")
+    wait_for("the sink", lambda: is_complete(here / "runs", study))
+    assert written(here / "runs", study) == written(here / "others", study)
+
+
+class StruckFor(Client):
+    """A client for whom one study cannot be looked at."""
+
+    def __init__(self, url: str, struck: str) -> None:
+        super().__init__(url)
+        self._struck = struck
+
+    def events(self, study: str, after: int = 0, *, limit: int = 1000) -> Any:
+        if study == self._struck:
+            raise Conflict(409, "it is struck")
+        return super().events(study, after, limit=limit)
+
+
+def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here: Path, sinks: Any) -> None:
+    found, _ = sinks
+    other = stack.run(trials("sinks-beside", ({}, 3), sinks=[RUNS]))["study"]
+    struck = stack.run(trials("sinks-struck", ({}, 3), sinks=[RUNS]))["study"]  # the newer one is listed first
+    with StruckFor(stack.url, struck) as client:
+        found.look(client)
+    wait_for("the other", lambda: is_complete(here / "runs", other))
+    assert not path_in(here / "runs", struck).exists()
+
+
+def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:
+    found, _ = sinks
+    tuner = {"kind": "random", "num_trials": 1, "max_steps": 3}
+    study = stack.run(grid("sinks-reopened", sinks=[RUNS], tuner=tuner))["study"]
+    found.finish(60.0)
+    before = completed_at(path_in(here / "runs", study))
+    stack.client.pause(stack.client.reopen(study, 2).study)
+    with Client(stack.url) as client:
+        found.look(client)
+        stack.client.resume(study)
+        stack.wait(study)
+        wait_for("the end", lambda: completed_at(path_in(here / "runs", study)) not in (None, before))
+    assert sorted(written(here / "runs", study)) == ["trial-0", "trial-1"]

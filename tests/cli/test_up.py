@@ -1,0 +1,91 @@
+"""`up`: where it listens and how it is reached there, and whose trainers it has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from commandline import Stagetree
+from stacks import ROOT, wait_for
+
+from app.cli import stacks
+from app.embedded import StackFailed
+from app.embedded.address import free_port, url, url_for_others
+from stagetree.client import Client
+
+TRAINER = """
+from stagetree import Trainer
+
+class Mine(Trainer):
+    name = "mine"
+"""
+NAME = socket.gethostname()
+
+
+def test_another_address_is_listened_at(tmp_path: Path) -> None:
+    """A laptop could not submit to it: it listened where only its own machine is heard."""
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    command = [sys.executable, "-P", "-m", "app.cli", "up", "--slots", "1", "--host", "0.0.0.0", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        try:
+            said = "".join(up.stdout.readline() for _ in range(4))
+            port = said.split("stagetree is up at http://127.0.0.1:")[1].split()[0]
+            assert f"Other machines reach it at http://{NAME}:{port}; it asks nobody who they are." in said
+            with closing(Client(f"http://127.0.0.2:{port}", retries=0)) as client:
+                assert "mine" in {trainer.name for trainer in client.trainers()}
+        finally:
+            up.send_signal(signal.SIGINT)
+            wait_for("its end", lambda: up.poll() is not None)
+
+
+@pytest.mark.parametrize(
+    ("host", "here", "others"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000", None),
+        ("localhost", "http://localhost:8000", None),
+        ("0.0.0.0", "http://127.0.0.1:8000", f"http://{NAME}:8000"),
+        ("::", "http://[::1]:8000", f"http://{NAME}:8000"),
+        ("::1", "http://[::1]:8000", None),
+        ("10.0.0.7", "http://10.0.0.7:8000", "http://10.0.0.7:8000"),
+        ("gpu-box", "http://gpu-box:8000", "http://gpu-box:8000"),
+    ],
+)
+def test_how_it_is_reached(host: str, here: str, others: str | None) -> None:
+    assert (url(host, 8000), url_for_others(host, 8000)) == (here, others)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6() -> None:
+    assert free_port("::1", 0) > 0
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "a..b"])  # an address for documents, and no name
+def test_an_address_of_another_machine(host: str) -> None:
+    with pytest.raises(StackFailed, match="--host is an address of this machine"):
+        free_port(host, 0)
+
+
+def test_more_slots_than_a_machine_can_have(stagetree: Stagetree, tmp_path: Path) -> None:
+    """It ended with a traceback: the list of its processes was too long for the system."""
+    for command in (["up"], ["run", "study.yaml"]):
+        said = stagetree(*command, "--slots", 257, "--dir", tmp_path)
+        assert (said.code, said.out) == (2, "")
+        assert "must be a whole number from 1 to 256, got '257'" in said.err
+
+
+def test_the_trainer_of_the_current_folder_is_found(
+    stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    monkeypatch.chdir(tmp_path)
+    assert "mine" in stagetree("trainers").out
+    assert "mine" in stagetree("doctor").out
+    assert "trainer.py" in stacks.trainer_files([])

@@ -1,0 +1,93 @@
+"""docker/kubernetes.yaml by the schemas of Kubernetes, and by what its commands and settings mean to our code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from app.settings import Settings
+from app.workers.process import SLOT_QUEUE
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker" / "kubernetes.yaml"
+OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(FILE.read_text()))
+COMPOSE = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+PODS = {each["metadata"]["name"]: each["spec"]["template"] for each in OBJECTS if "template" in each.get("spec", {})}
+SETTINGS = next(each["data"] for each in OBJECTS if each["kind"] == "ConfigMap")
+
+
+def command(pod: str) -> list[str]:
+    [container] = PODS[pod]["spec"]["containers"]
+    return [str(word) for word in container["command"]]
+
+
+@pytest.mark.parametrize("each", OBJECTS, ids=lambda each: f"{each['kind']} {each['metadata']['name']}")
+def test_every_object_is_valid_by_its_schema(each: dict[str, Any]) -> None:
+    for version in ("1.29", kubernetes_validate.latest_version()):
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_the_commands_are_those_of_compose() -> None:
+    assert command("stagetree-migrate") == COMPOSE["migrate"]["command"]
+    assert command("stagetree-scheduler") == COMPOSE["scheduler"]["command"]
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    assert f"CMD {json.dumps(command('stagetree-api'))}" in dockerfile
+    worker = [word.replace("$(POD)-", "") for word in command("stagetree-worker")]
+    assert worker == COMPOSE["worker-gpu0"]["command"]
+
+
+def test_each_pod_of_workers_is_a_slot() -> None:
+    """Their names stay, from start to start."""
+    [worker] = [each for each in OBJECTS if each["kind"] == "StatefulSet"]
+    words = command(worker["metadata"]["name"])
+    assert SLOT_QUEUE.fullmatch(words[words.index("-Q") + 1].replace("$(POD)", f"{worker['metadata']['name']}-1"))
+
+
+def test_settings_exist_and_workers_have_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {f"STAGETREE_{field.upper()}" for field in Settings.model_fields}
+    assert set(SETTINGS) <= known
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    seconds = {pod["spec"].get("terminationGracePeriodSeconds") for name, pod in PODS.items() if "migrate" not in name}
+    assert min(seconds) > Settings().stop_seconds
+
+
+def test_selectors_and_references_lead_somewhere() -> None:
+    labels = [pod["metadata"]["labels"] for name, pod in PODS.items() if "migrate" not in name]
+    [service] = [each for each in OBJECTS if each["kind"] == "Service"]
+    assert service["spec"]["selector"] in labels
+    for each in OBJECTS:
+        if "selector" in each.get("spec", {}) and each["kind"] != "Service":
+            assert each["spec"]["selector"]["matchLabels"] == each["spec"]["template"]["metadata"]["labels"]
+    for pod in PODS.values():
+        volumes = {volume["name"] for volume in pod["spec"].get("volumes", ())}
+        [container] = pod["spec"]["containers"]
+        assert {mount["name"] for mount in container.get("volumeMounts", ())} == volumes
+
+
+TORCH = "torch==2.8.0+cu128\ntorchvision==0.23.0+cu128\n"
+
+
+@pytest.mark.parametrize(("there", "held"), [(f"numpy==2.3.0\n{TORCH}", TORCH), ("", None)])
+def test_the_torch_of_a_cuda_image_is_kept(there: str, held: str | None, tmp_path: Path) -> None:
+    """The instruction of the Dockerfile, with a pip that has this installed."""
+    pip = tmp_path / "pip"
+    pip.write_text(f"#!/bin/bash\n[ $1 = list ] && printf '{there}' || echo \"$@\" > asked\n")
+    pip.chmod(0o755)
+    pinned = (ROOT / "constraints.txt").read_text()
+    (tmp_path / "constraints.txt").write_text(pinned)
+    [instruction] = re.findall(
+        r"^RUN (\(pip list.*?)(?<!\\)$", (ROOT / "docker" / "Dockerfile").read_text(), re.M | re.S
+    )
+    shell = ["bash", "-o", "pipefail", "-c", instruction.replace("\\\n", "")]
+    subprocess.run(shell, cwd=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=True)
+    assert (tmp_path / "held.txt").read_text() == (held or pinned)
+    assert "--constraint held.txt" in (tmp_path / "asked").read_text()

@@ -1,0 +1,60 @@
+"""`stagetree check` finds every example exact: as its study file has it, and split equals whole to the bit.
+
+Two are checked in the long form. That the others go on in a fresh process as well is in `test_resuming_examples.py` and
+`tests/stagetree/test_integrations.py`, where importing them once is enough.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.checking import job_of
+from stagetree.spec import StudySpec
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def checked(study: str, folder: Path, **how: Any) -> dict[str, Any]:
+    spec = StudySpec.from_file(EXAMPLES / study, limits=None)
+    job = job_of(spec, str((EXAMPLES / study).with_name("trainer.py")), "cpu")
+    assert job is not None
+    if "data" in job["args"]:
+        job["args"]["data"] = str(folder / "data")
+    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(folder / "report")]
+    subprocess.run(command, input=json.dumps({**job, **how}), text=True, check=True)
+    report: dict[str, Any] = json.loads((folder / "report").read_text())
+    assert spec.metric in report["metrics"]
+    return report
+
+
+def exactly(report: dict[str, Any]) -> bool:
+    return (report["failed"], report["differences"], report["not_exact"]) == ("", {}, [])
+
+
+@pytest.mark.parametrize("study", ["shapes/study.yaml", "reinforce/study.yaml"])
+def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:
+    # Of pictures, the break is in the middle of an epoch, and two processes read.
+    assert exactly(checked(study, tmp_path, steps=2, broken=1))
+
+
+@pytest.mark.parametrize(
+    ("study", "needs"),
+    [
+        ("partial_fit/study.yaml", []),
+        ("charlm/bf16.yaml", []),
+        ("lora/study.yaml", ["peft", "transformers"]),
+        ("lightning/study.yaml", ["lightning"]),
+    ],
+)
+def test_split_equals_whole(study: str, needs: list[str], tmp_path: Path) -> None:
+    for package in needs:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    assert exactly(checked(study, tmp_path, steps=2, broken=1, is_short=True))

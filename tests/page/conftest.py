@@ -1,0 +1,80 @@
+"""The built page in the system's Chromium. Where there is none, CI fails and says what to install; a laptop skips."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from stacks import ROOT
+
+PAGE = ROOT / "app" / "page"
+expect.set_options(timeout=30_000)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
+"""What a browser says by itself of a server that is away, where a test takes it away."""
+
+
+def missing(what: str) -> None:
+    """In CI a failure, elsewhere a skip: either says what to do."""
+    if os.environ.get("CI"):
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def built() -> Path:
+    """The page, built from the sources that are there now."""
+    done = subprocess.run([sys.executable, str(ROOT / "hatch_build.py")], capture_output=True, text=True, check=False)
+    if done.returncode:
+        missing(f"the page cannot be built: {done.stderr}")
+    return PAGE / "dist"
+
+
+@pytest.fixture(scope="session")
+def browser(built: Path) -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        missing("the page's tests need a browser: apt-get install chromium")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def errors() -> list[str]:
+    """What browsers complained about in the test; at its end there must be nothing."""
+    return []
+
+
+@pytest.fixture
+def open_page(browser: Browser, errors: list[str]) -> Iterator[Callable[..., Page]]:
+    """A new page of a browser of its own, of some width and theme."""
+    contexts: list[BrowserContext] = []
+
+    def make(url: str, *, width: int = 1280, height: int = 800, theme: str = "light") -> Page:
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: errors.extend(complaint(message)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def complaint(message: ConsoleMessage) -> list[str]:
+    is_expected = any(text in message.text for text in EXPECTED)
+    return [message.text] if message.type in ("error", "warning") and not is_expected else []

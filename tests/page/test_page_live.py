@@ -1,0 +1,120 @@
+"""The page over time: a study is submitted, grows, is changed, and its server goes away and comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import yaml
+from playwright.sync_api import Page, Route, expect
+from stacks import Service
+from toys import grid, trials
+
+SOON = 20_000
+
+
+def test_a_study_is_submitted_and_watched_while_it_grows(open_page: Callable[..., Page], stack: Service) -> None:
+    page = open_page(f"{stack.url}/#/submit")
+    page.get_by_label("Study file").fill(yaml.safe_dump(grid("page-live", seconds=0.05)))
+    page.get_by_role("button", name="What would it cost?").click()
+    expect(page.get_by_role("region", name="What it would cost").last).to_contain_text("different steps")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("header.study")).to_contain_text("running")
+    expect(page.locator(".badge")).to_contain_text("live")
+    expect(page.locator("header.study")).to_contain_text("completed", timeout=60_000)
+    expect(page.get_by_role("region", name="Cost, in steps")).to_contain_text("56")
+    expect(page.locator(".badge")).to_contain_text("over")
+
+
+def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page], stack: Service) -> None:
+    study = stack.submit(trials("page-acts", ({}, 400), seconds=0.05))
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    for verb, said in (("Pause", "paused"), ("Resume", "running")):
+        page.locator(".acts").get_by_role("button", name=verb).click()
+        page.get_by_role("dialog").get_by_role("button", name=verb).click()
+        expect(page.get_by_role("dialog")).to_contain_text(f"The study is {said}.")
+        page.get_by_role("button", name="Close").click()
+        expect(page.locator("header.study")).to_contain_text(said)
+    page.locator(".acts").get_by_role("button", name="Add a trial").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Hyper-parameters").fill("{")
+    dialog.get_by_role("button", name="Add it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("not JSON")
+    dialog.get_by_label("Hyper-parameters").fill(json.dumps({"lr": 0.2}))
+    dialog.get_by_label("Steps").fill("3")
+    dialog.get_by_role("button", name="Add it").click()
+    expect(dialog).to_contain_text("It is trial 1")
+    page.get_by_role("button", name="Close").click()
+    page.locator(".acts").get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+    expect(page.locator("header.study")).to_contain_text("cancelled")
+
+
+def test_two_pages_of_a_browser_share_one_stream(open_page: Callable[..., Page], stack: Service) -> None:
+    study = stack.submit(trials("page-shared", ({}, 400), seconds=0.05))
+    first = open_page(f"{stack.url}/#/studies/{study}")
+    expect(first.locator(".badge")).to_contain_text("live")
+    second, asked = first.context.new_page(), []
+    second.on("request", lambda request: asked.append(request.url))
+    second.goto(first.url)
+    expect(second.locator(".badge")).to_contain_text("live", timeout=SOON)
+    assert not [url for url in asked if "/events?after" in url]
+    stack.client.cancel(study)
+    expect(second.locator("header.study")).to_contain_text("cancelled")
+
+
+def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
+    open_page: Callable[..., Page], stack: Service
+) -> None:
+    study = stack.submit(trials("page-lost", ({}, 400), seconds=0.05))
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    expect(page.locator(".badge")).to_contain_text("live")
+    page.context.set_offline(True)
+    page.get_by_role("link", name="Events").click()
+    expect(page.get_by_role("alert").first).to_contain_text("does not answer")
+    page.context.set_offline(False)
+    expect(page.locator(".away")).to_have_count(0, timeout=SOON)
+    stack.client.cancel(study)
+    expect(page.locator("header.study")).to_contain_text("cancelled", timeout=SOON)
+
+
+def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
+    study = str(stack.run(trials("page-gone", ({}, 2)))["study"])
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    expect(page.locator("header.study")).to_contain_text("completed")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("alert")).to_contain_text("may have been deleted")
+
+
+@pytest.mark.parametrize("answer", ["<html>", '{"count": 1}'])
+def test_a_malformed_answer_stays_in_its_panel(
+    open_page: Callable[..., Page], stack: Service, errors: list[str], answer: str
+) -> None:
+    study = str(stack.run(trials("page-malformed", ({}, 2)))["study"])
+    page = open_page(stack.url)
+    page.route("**/tree*", lambda route: malformed(route, answer))
+    page.goto(f"{stack.url}/#/studies/{study}")
+    expect(page.get_by_role("region", name="Rung tree").get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("region", name="Best trial")).to_contain_text("score")
+
+
+def malformed(route: Route, answer: str) -> None:
+    route.fulfill(status=200, content_type="application/json", body=answer)
+
+
+def test_it_works_behind_a_prefix(open_page: Callable[..., Page], stack: Service) -> None:
+    """What answers under /tools/stagetree/ is the same server, which knows nothing of that."""
+    page = open_page("about:blank")
+    prefix = f"{stack.url}/tools/stagetree/"
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    def pass_on(route: Route) -> None:
+        route.fulfill(response=route.fetch(url=route.request.url.replace(prefix, f"{stack.url}/")))
+
+    page.route(f"{prefix}**", pass_on)
+    page.goto(prefix)
+    expect(page.get_by_role("heading", name="Studies")).to_be_visible()
+    assert asked and all(url.startswith(prefix) for url in asked)

@@ -1,0 +1,161 @@
+"""Every view of the page on a real server with real studies: it shows what there is, complains of nothing, and fits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from stacks import ROOT, Service
+from toys import grid
+
+PAGE = ROOT / "app" / "page"
+VIEWS = {
+    "": "Best trial",
+    "rung-tree": "Rung tree",
+    "trials": "trials",
+    "curves": "Learning curves",
+    "rungs": "Rung ladder",
+    "tree": "nodes",
+    "slots": "Slots over time",
+    "relations": "Parallel coordinates",
+    "events": "Events",
+    "moments?a=3": "Two moments",
+    "compare?trials=0,1": "Curves",
+    "trials/1": "Trial 1",
+}
+"""Each with a heading that it has."""
+
+SERIOUS = ("serious", "critical")
+ASHA = {"kind": "asha", "num_trials": 12, "min_steps": 2, "max_steps": 16, "reduction_factor": 2, "sampling_seed": 1}
+
+
+@pytest.fixture(scope="session")
+def study(stack: Service) -> str:
+    """One that is over, with rungs and shared beginnings."""
+    return str(stack.run(grid("page-views", tuner=ASHA))["study"])
+
+
+@pytest.fixture(scope="session")
+def axe(built: Path) -> str:
+    """The script that looks for what people could not use, from npm as the page's other parts."""
+    script = PAGE / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.is_file():
+        subprocess.run([sys.executable, str(ROOT / "hatch_build.py"), "ci"], check=True)
+    return script.read_text(encoding="utf-8")
+
+
+def complaints(page: Page, axe: str) -> list[str]:
+    """What axe finds serious about the page."""
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [each for each in found["violations"] if each["impact"] in SERIOUS]
+    return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in serious]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_shows_itself_and_axe_finds_nothing_serious(
+    open_page: Callable[..., Page], stack: Service, study: str, axe: str, theme: str
+) -> None:
+    page, found = open_page(stack.url, theme=theme), {}
+    for view, heading in VIEWS.items():
+        page.goto(f"{stack.url}/#/studies/{study}/{view}")
+        expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+        expect(page.get_by_text("Loading …")).to_have_count(0)
+        found[view] = complaints(page, axe)
+    for room, heading in (("", "Studies"), ("slots", "Slots and workers"), ("submit", "New study")):
+        page.goto(f"{stack.url}/#/{room}")
+        expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+        found[room or "studies"] = complaints(page, axe)
+    assert {view: said for view, said in found.items() if said} == {}
+
+
+@pytest.mark.parametrize("width", [320, 3840])
+def test_every_view_fits(open_page: Callable[..., Page], stack: Service, study: str, width: int) -> None:
+    page, wide = open_page(stack.url, width=width), []
+    for view, heading in VIEWS.items():
+        page.goto(f"{stack.url}/#/studies/{study}/{view}")
+        expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+        expect(page.get_by_text("Loading …")).to_have_count(0)
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            wide.append(view)
+    assert wide == []
+
+
+def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    best = stack.client.study(study)["best"]
+    page = open_page(stack.url)
+    page.get_by_role("link", name=study).click()
+    expect(page.get_by_role("region", name="Best trial")).to_contain_text(f"trial {best['trial']}")
+    with page.expect_download() as weights:
+        page.get_by_role("link", name="Weights").click()
+    assert weights.value.suggested_filename.endswith(".safetensors")
+
+
+def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/rungs")
+    page.get_by_role("button", name="rank 12 ").click()
+    told = page.locator(".told").get_by_role("listitem").filter(has_text="stayed at rung 0: rank 12 of 12")
+    expect(told).to_contain_text("event")
+    told.get_by_role("link").click()
+    expect(page.locator(".events .wanted")).to_contain_text("starts, to step 2")
+
+
+def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    best = stack.client.study(study)["best"]["trial"]
+    page = open_page(f"{stack.url}/#/studies/{study}/rung-tree")
+    page.get_by_role("img", name="Rung tree").press("ArrowRight")
+    expect(page.locator(".tip")).to_contain_text(f"trial {best}")
+    page.get_by_role("img", name="Rung tree").press("Enter")
+    expect(page.get_by_role("region", name="Chosen")).to_contain_text(f"trial {best}")
+    assert f"trials={best}" in page.url
+
+
+def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/trials")
+    rows = page.get_by_role("row")
+    page.get_by_role("searchbox", name="Filter").fill("rung>=1")
+    expect(page.get_by_role("heading", name="6 of 12 trials")).to_be_visible()
+    page.get_by_role("button", name="trial", exact=True).click()
+    numbers = [int(row.get_by_role("cell").nth(1).inner_text()) for row in rows.all()[1:]]
+    assert numbers == sorted(numbers) and len(numbers) == 6
+    for number in numbers[:2]:
+        page.get_by_role("checkbox", name=f"Choose trial {number}", exact=True).check()
+    with page.expect_download() as file:
+        page.get_by_role("button", name="CSV").click()
+    assert len(file.value.path().read_text().splitlines()) == 7
+    page.get_by_role("link", name="compare them").click()
+    expect(page.get_by_role("heading", name="2 trials")).to_be_visible()
+
+
+def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    expect(page.locator("header.study")).to_contain_text("12 trials")
+    page.get_by_role("slider").fill("2")
+    expect(page.locator("header.study")).to_contain_text("running")
+    expect(page.locator("header.study")).to_contain_text("0 trials")
+    assert "at=2" in page.url
+    expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+    page.get_by_role("button", name="Now").click()
+    expect(page.locator("header.study")).to_contain_text("completed")
+
+
+def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/rungs")
+    panel = page.get_by_role("region", name="What if")
+    panel.get_by_label("had been").fill("4")
+    panel.get_by_role("button").click()
+    expect(panel.get_by_role("status")).to_contain_text("It would have asked 12 trials")
+    panel.get_by_label("had been").fill("none")
+    panel.get_by_role("button").click()
+    expect(panel.get_by_role("alert")).to_contain_text("reduction_factor")
+
+
+def test_slots_give_a_trace(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/slots")
+    with page.expect_download() as trace:
+        page.get_by_role("button", name="Chrome trace").click()
+    assert '"traceEvents"' in trace.value.path().read_text()

@@ -1,0 +1,88 @@
+"""A clock of the database that jumps: nobody who lives loses a lease, and nobody is waited for any longer."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import LEASE, Scene
+from test_leases_and_slots import ONE, beat, outcomes
+
+from app.domain import events as e
+
+HOUR = 3600.0
+
+
+class Jumping:
+    """A scene in which the clock of the database and the facts jumps; `wait` lets time go by everywhere."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.elapsed = 0.0
+        self.scene = Scene(slots=slots, elapsed=lambda: self.elapsed)
+        self.scene.submit(ONE)
+        self.scene.scheduler.tick()
+        self.wait(LEASE)
+
+    def wait(self, seconds: float) -> None:
+        self.scene.at += seconds
+        self.elapsed += seconds
+        self.scene.scheduler.tick()
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_clock_that_jumps_costs_nobody_who_lives_his_lease(jump: float) -> None:
+    world = Jumping(slots=2)
+    chain, _ = world.scene.claim()
+    world.wait(1.0)
+    world.scene.at += jump
+    world.wait(1.0)
+    world.scene.touch("gpu0")
+    beat(world.scene, chain, 6)
+    world.wait(LEASE)
+    assert outcomes(world.scene) == []
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_who_is_gone_when_a_clock_jumps_is_lost_after_a_lease(jump: float) -> None:
+    world = Jumping(slots=2)
+    world.scene.claim()
+    world.wait(1.0)
+    world.scene.at += jump
+    world.wait(1.0)
+    world.scene.touch("gpu1")
+    world.wait(LEASE - 1.0)
+    assert outcomes(world.scene) == []
+    world.wait(2.0)
+    (ended,) = world.scene.events(e.ChainEnded)
+    assert (ended.outcome, ended.seconds) == ("lost", 0.0)
+    world.scene.touch("gpu1")
+    world.wait(1.0)
+    assert world.scene.slots_of() == ["gpu0", "gpu1"]
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+@pytest.mark.parametrize("beats_again", [False, True])
+def test_what_a_lost_chain_has_taken_does_not_jump_with_the_clock(jump: float, beats_again: bool) -> None:
+    world = Jumping(slots=2)
+    chain, _ = world.scene.claim()
+    world.wait(10.0)
+    beat(world.scene, chain, 6)
+    world.wait(1.0)
+    world.scene.at += jump
+    if beats_again:
+        beat(world.scene, chain, 6)
+    while not outcomes(world.scene):
+        world.scene.touch("gpu1")
+        world.wait(LEASE / 4)
+    (ended,) = world.scene.events(e.ChainEnded)
+    assert (ended.outcome, ended.steps) == ("lost", 6)
+    assert ended.seconds == pytest.approx(LEASE + 10.0 + beats_again)  # since it was given to its slot
+
+
+def test_a_chain_that_nobody_claimed_before_the_clock_went_back_goes_to_another_slot() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.at -= HOUR
+    scene.register("gpu1")
+    scene.scheduler.tick()
+    assert outcomes(scene) == ["undelivered"]
+    assert scene.slots_of() == ["gpu0", "gpu1"]

@@ -1,0 +1,77 @@
+"""Addresses of sinks: what a study file may name, and that one process at a time writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagetree.sinks import SinkError, follow, open_sink
+from stagetree.sinks.ledger import Ledger, completed_at, path_in
+from stagetree.spec import SpecError, StudySpec
+from tests.sinks.scripted import LOGGED, STUDY, Scripted, busy_study
+
+SPEC = {
+    "name": "a",
+    "trainer": "t",
+    "metric": "m",
+    "mode": "max",
+    "space": {"lr": 0.1},
+    "tuner": {"kind": "grid", "max_steps": 3},
+}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tensorboard:runs", "wandb:my-project", "mlflow:http://tracking:5000", "mlflow:ml", "mlflow:sqlite:///ml.db"],
+)
+def test_a_study_names_sinks(address: str) -> None:
+    assert StudySpec.from_dict({**SPEC, "sinks": [address]}).to_json()["sinks"] == [address]
+
+
+def test_a_study_without_sinks_is_written_as_ever() -> None:
+    assert "sinks" not in StudySpec.from_dict(SPEC).to_json()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "tensorboard:", "ftp:there", ""])
+def test_what_is_no_sink_is_a_sentence(address: str) -> None:
+    with pytest.raises(SpecError, match=r"^sinks\[0\]: must be tensorboard:DIR, wandb:PROJECT or mlflow:URI, got '"):
+        StudySpec.from_dict({**SPEC, "sinks": [address]})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tensorboard:/etc",
+        "tensorboard:a/../../b",
+        "tensorboard:~/runs",
+        "tensorboard:gs://bucket/runs",
+        "mlflow:file:///etc",
+        "mlflow:sqlite:////etc/ml.db",
+        "mlflow:sqlite:///../ml.db",
+        "mlflow:/etc",
+    ],
+)
+def test_a_study_names_no_folder_elsewhere(address: str) -> None:
+    """It is opened by a process that others may run."""
+    with pytest.raises(SpecError, match=r"^sinks\[0\]: must name .*a folder .*below the folder where"):
+        StudySpec.from_dict({**SPEC, "sinks": [address]})
+
+
+def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
+    ledger = Ledger(path_in(tmp_path, STUDY))
+    with pytest.raises(SinkError, match="another process writes there"):
+        follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    ledger.close()
+    follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+
+
+def test_it_is_noted_when_all_is_written(tmp_path: Path) -> None:
+    path, address = path_in(tmp_path, STUDY), f"tensorboard:{tmp_path}"
+    assert completed_at(path) is None
+    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+    assert completed_at(path) == 99.0
+    path.write_bytes(path.read_bytes().rpartition(b"\n")[0])
+    assert completed_at(path) is None
+    path.write_bytes(b"[4611686018427387904, nul")
+    assert completed_at(path) is None

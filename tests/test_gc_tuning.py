@@ -1,0 +1,88 @@
+"""The garbage collector where plans are held: what is new is looked at, what is old is set aside and still freed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from app import gc_tuning
+
+
+class Thing:
+    """Something that the collector tracks, and that may refer to itself."""
+
+    def __init__(self) -> None:
+        self.me: Thing | None = None
+
+
+@pytest.fixture
+def set_aside() -> Iterator[None]:
+    before = list(gc.callbacks)
+    gc_tuning.freeze_survivors()
+    yield
+    gc.callbacks[:] = before
+    gc.unfreeze()
+
+
+def test_what_outlives_a_full_pass_is_set_aside(set_aside: None) -> None:
+    kept = Thing()
+    gc.collect()
+    assert gc.get_freeze_count() > 0
+    assert not any(each is kept for each in gc.get_objects())
+
+
+def test_what_was_set_aside_is_freed_with_its_last_reference(set_aside: None) -> None:
+    kept = Thing()
+    gone = weakref.ref(kept)
+    gc.collect()
+    del kept
+    assert gone() is None
+
+
+def test_what_outlives_less_than_a_full_pass_is_not_set_aside(set_aside: None) -> None:
+    gc.collect(0)
+    gc.collect(1)
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_full_pass_frees_garbage_before_it_sets_aside_what_is_left(set_aside: None) -> None:
+    thing = Thing()
+    thing.me, gone = thing, weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert gone() is None
+
+
+def test_new_garbage_is_freed(set_aside: None) -> None:
+    thing = Thing()
+    thing.me, gone = thing, weakref.ref(thing)
+    del thing
+    gc_tuning.collect_young()
+    assert gone() is None
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
+    """One over a large plan kept all requests of a server waiting, again and again."""
+    kept, before = Thing(), list(gc.callbacks)
+    with gc_tuning.no_long_pass_twice(seconds=0.0):
+        gc.collect(1)
+        assert gc.get_freeze_count() == 0
+        gc.collect()
+        assert not any(each is kept for each in gc.get_objects())
+    assert gc.callbacks == before
+
+
+def test_a_short_pass_sets_nothing_aside(unfrozen: None) -> None:
+    with gc_tuning.no_long_pass_twice(seconds=3600.0):
+        gc.collect()
+        assert gc.get_freeze_count() == 0

@@ -1,0 +1,74 @@
+"""Whoever did not hear the answer to its claim asks again, and takes only what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cluster import LEASE, Cluster
+from faulty import Faults, FaultyRecords
+from studies import spec
+
+from app.events.rows import ChainNotClaimable, Lease
+from app.events.rows.ports import RowsPort
+from app.workers.slot.claim import Claiming
+from app.workers.slot.patience import Patience
+
+
+def claimed_in_doubt(cluster: Cluster, meanwhile: Callable[[RowsPort, str], object], chain: str | None = None) -> Lease:
+    """What the second try of "me" gets, when the first had no answer, and then this happened."""
+    cluster.submit(spec(({}, 2)))
+    cluster.ticker.tick()
+    chain = chain or cluster.messages[0][0]
+    faults = Faults(cluster.clock)
+    faults.away_for(0.01)
+
+    def happen(waits: int) -> None:
+        cluster.clock.on_wait = lambda waits: None
+        with cluster.records.write() as rows:
+            meanwhile(rows, chain)
+
+    cluster.clock.on_wait = happen
+    records = FaultyRecords(cluster.records, faults)
+    claiming = Claiming(records, "me", LEASE, Patience(cluster.clock.wait))  # type: ignore[arg-type]
+    return claiming.claim(chain, lambda: False)
+
+
+def test_what_was_claimed_without_an_answer_is_ours(cluster: Cluster) -> None:
+    lease = claimed_in_doubt(cluster, lambda rows, chain: rows.chains.claim(chain, "me", LEASE))
+    with cluster.records.write() as rows:
+        rows.chains.guard(lease.chain, lease.fence)
+
+
+def test_what_was_not_claimed_is_claimed_then(cluster: Cluster) -> None:
+    assert claimed_in_doubt(cluster, lambda rows, chain: None).fence == 1
+
+
+def test_what_another_has_claimed_is_not_ours(cluster: Cluster) -> None:
+    with pytest.raises(ChainNotClaimable):
+        claimed_in_doubt(cluster, lambda rows, chain: rows.chains.claim(chain, "another", LEASE))
+
+
+def test_what_we_have_claimed_and_is_over_is_not_ours_any_more(cluster: Cluster) -> None:
+    def claim_and_end(rows: RowsPort, chain: str) -> None:
+        rows.chains.end(chain, rows.chains.claim(chain, "me", LEASE).fence)
+
+    with pytest.raises(ChainNotClaimable):
+        claimed_in_doubt(cluster, claim_and_end)
+
+
+def test_what_there_is_not_cannot_be_claimed(cluster: Cluster) -> None:
+    with pytest.raises(ChainNotClaimable):
+        claimed_in_doubt(cluster, lambda rows, chain: None, chain="nobody's")
+
+
+def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    faults = Faults(cluster.clock)
+    faults.away_for(1e9)
+    records = FaultyRecords(cluster.records, faults)
+    claiming = Claiming(records, "me", LEASE, Patience(cluster.clock.wait))  # type: ignore[arg-type]
+    answers = iter([False, True])
+    with pytest.raises(ChainNotClaimable, match="this worker is to end"):
+        claiming.claim("chain", lambda: next(answers))
+    assert faults.refusals == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # that it waits, once

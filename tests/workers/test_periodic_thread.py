@@ -1,0 +1,92 @@
+"""What is done every so often, and once for all who wake it at the same time."""
+
+from __future__ import annotations
+
+from threading import Event as Flag
+
+import pytest
+
+from app.away import LostRace
+from app.events.database import DatabaseUnavailable
+from app.workers.periodic_thread import PeriodicThread
+
+HOUR = 3600.0
+
+
+def test_who_wakes_it_does_not_wait_for_its_time() -> None:
+    done = [Flag(), Flag()]
+    left = iter(done)
+
+    def do() -> bool:
+        next(left).set()
+        return True
+
+    thread = PeriodicThread("test", do, HOUR)
+    thread.start()
+    assert done[0].wait(60)
+    thread.wake()
+    assert done[1].wait(60)
+    thread.close()
+
+
+def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
+    times, begun = list[int](), Flag()
+
+    def do() -> bool:
+        times.append(1)
+        begun.set()
+        return True
+
+    thread = PeriodicThread("test", do, HOUR, rest=HOUR)
+    thread.start()
+    assert begun.wait(60)
+    thread.wake()
+    thread.wake()
+    thread.close()
+    assert thread.join(60.0) and times == [1]
+
+
+@pytest.mark.parametrize(
+    "problem", [DatabaseUnavailable("no server"), LostRace("a deadlock"), OSError("a disk"), ValueError("a bug")]
+)
+def test_whatever_it_raises_it_is_done_again(problem: Exception) -> None:
+    times, again = list[int](), Flag()
+
+    def do() -> bool:
+        times.append(1)
+        if len(times) == 1:
+            raise problem
+        again.set()
+        return True
+
+    thread = PeriodicThread("test", do, 0.0)
+    thread.start()
+    assert again.wait(60)
+    thread.close()
+    assert thread.join(60.0)
+
+
+def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:
+    times, done = list[int](), Flag()
+
+    def do() -> bool:
+        times.append(1)
+        if len(times) == 3:
+            done.set()
+        return len(times) == 3
+
+    thread = PeriodicThread("test", do, HOUR)
+    thread.start()
+    assert done.wait(60)
+    thread.close()
+
+
+def test_what_is_under_way_is_not_waited_for() -> None:
+    begun, let_go = Flag(), Flag()
+    thread = PeriodicThread("test", lambda: (begun.set(), let_go.wait(60))[1], HOUR)
+    thread.start()
+    assert begun.wait(60)
+    thread.close()
+    assert not thread.join(0.0)
+    let_go.set()
+    assert thread.join(60.0)

@@ -1,0 +1,79 @@
+"""A checkpoint to begin with is waited for, and is given up only when the store says again and again that it is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn, cast
+
+import pytest
+from faulty import Clock
+
+from app.object_store import StoreUnavailable
+from app.scheduling.assignment import ResumePoint
+from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
+from app.workers.slot.notes import Notes
+from app.workers.slot.patience import Patience
+from app.workers.slot.resuming import NOTED_AFTER, CheckpointReader
+from app.workers.state import State
+
+AWAY, BAD, FULL = StoreUnavailable("no route"), CheckpointUnreadable("it is not there"), OSError("no memory")
+STRIKE = 30.0
+
+
+class Reading:
+    """A store that raises one error after the other, each time it is asked, and gives the state at last."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.clock, self.notes, self.said = Clock(), Notes(), list[str | None]()
+        self._errors = iter(errors)
+        patience = Patience(self.clock.wait)
+        self.reader = CheckpointReader(cast(CheckpointStore, self), patience, self.notes, self.clock.now, STRIKE)
+
+    def read(self, key: str, sha256: str) -> State:
+        self.said.append(self.notes.text)
+        if (error := next(self._errors, None)) is not None:
+            raise error
+        return State.of(b"state")
+
+    def run(self) -> State:
+        return self.reader.read(ResumePoint(node="n", step=4, key="key", sha256=""), lambda: None)
+
+
+@pytest.mark.parametrize("error", [AWAY, FULL, BAD])
+def test_what_passes_is_waited_for_and_said_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    reading = Reading(*[error] * 6)
+    reading.run().close()
+    assert caplog.messages == [f"waiting for a checkpoint: {error}"]
+    waits = f"waits for the store: {error}"
+    assert reading.said == [None] * NOTED_AFTER + [waits] * (7 - NOTED_AFTER)
+    assert reading.notes.text is None
+
+
+def seconds_until_it_is_given_up(errors: Iterable[Exception]) -> float:
+    reading = Reading(*errors)
+    begun_at = reading.clock.now()
+    with pytest.raises(CheckpointUnreadable):
+        reading.run()
+    return reading.clock.now() - begun_at
+
+
+def test_what_stays_bad_is_given_up_after_a_while() -> None:
+    assert STRIKE <= seconds_until_it_is_given_up([BAD] * 100) < 2 * STRIKE
+
+
+def test_whoever_was_ill_in_between_is_believed_after_that_while_anew() -> None:
+    ill = [BAD] * 8 + [AWAY] + [BAD] * 100
+    assert seconds_until_it_is_given_up(ill) > seconds_until_it_is_given_up([BAD] * 8 + [BAD] * 100)
+
+
+def test_what_nobody_wants_any_more_is_not_waited_for() -> None:
+    class Unwanted(Exception):
+        pass
+
+    def check() -> NoReturn:
+        raise Unwanted
+
+    reading = Reading(*[AWAY] * 1000)
+    with pytest.raises(Unwanted):
+        reading.reader.read(ResumePoint(node="n", step=4, key="key", sha256=""), check)
+    assert reading.said == []

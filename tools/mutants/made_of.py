@@ -1,0 +1,27 @@
+"""Which files of the tree something was learnt from, each as it was then."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+Files = Mapping[str, str]
+"""By the path of each file in the tree: the digest of what is in it."""
+
+
+def made_of(root: Path, modules: Iterable[object]) -> Files:
+    """The files of the tree from which these modules were imported."""
+    named = (getattr(module, "__file__", None) for module in modules)
+    files = {Path(name).resolve() for name in named if name is not None}
+    here = root.resolve()
+    return {str(file.relative_to(here)): _digest(file) for file in sorted(files) if file.is_relative_to(here)}
+
+
+def is_as_it_was(root: Path, files: Files) -> bool:
+    """Whether all of them are still the same."""
+    return all(_digest(root / name) == digest for name, digest in files.items())
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""

@@ -1,0 +1,114 @@
+"""Pictures of the page: every view in light, dark and narrow, into `pictures/`; the README's two into `docs/pictures`.
+
+    make pictures
+
+On the embedded stack, with a study of the digits example that takes about a minute, and while it runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from app.embedded import Embedded, embedded
+from stagetree.client import Client
+
+ROOT = Path(__file__).parents[1]
+INTO, SHOWN = ROOT / "pictures", ROOT / "docs" / "pictures"
+STUDY: dict[str, Any] = {
+    "name": "digits-asha",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "metric": "val_accuracy",
+    "mode": "max",
+    "eval_every": 2,
+    "space": {
+        "lr": [
+            {
+                "family": "multistep",
+                "init": {"loguniform": [0.01, 0.5]},
+                "milestones": [8, 20],
+                "gamma": {"choice": [0.1, 0.3]},
+            },
+            {"family": "exponential", "init": {"choice": [0.05, 0.1, 0.2]}, "gamma": {"uniform": [0.9, 1.0]}},
+            {"family": "warmup", "steps": 4, "then": {"family": "cosine", "init": 0.2, "min": 0.001, "period": 28}},
+            0.1,
+        ],
+        "bs": [64, {"family": "values", "values": [64, 128], "milestones": [6]}],
+        "momentum": {"choice": [0.5, 0.9]},
+    },
+    "tuner": {
+        "kind": "asha",
+        "num_trials": 40,
+        "min_steps": 2,
+        "max_steps": 32,
+        "reduction_factor": 2,
+        "sampling_seed": 3,
+    },
+}
+LOOKS = {
+    "light": {"width": 1440, "height": 900},
+    "dark": {"width": 1440, "height": 900},
+    "narrow": {"width": 360, "height": 780},
+}
+VIEWS = ("", "rung-tree", "trials", "curves", "rungs", "tree", "slots", "relations", "events", "moments?a=60")
+CHOSEN = ("compare?trials=0,1,2", "trials/0")
+README = {"light-overview": "page-overview", "dark-rung-tree": "page-rung-tree"}
+
+
+def main() -> None:
+    INTO.mkdir(exist_ok=True)
+    trainer = str(ROOT / "examples" / "digits" / "trainer.py")
+    chromium = shutil.which("chromium") or sys.exit("pictures need Chromium: apt-get install chromium")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        embedded(Embedded(Path(folder), 2, [trainer])) as running,
+        Client(running.url) as client,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        study = client.submit(STUDY).study
+        look(browser, f"{running.url}/#/studies/{study}", "running", "light")
+        page = browser.new_page()
+        page.goto(f"{running.url}/#/studies/{study}")
+        expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
+        for theme in LOOKS:
+            for view in (*VIEWS, *CHOSEN):
+                look(browser, f"{running.url}/#/studies/{study}/{view}", name_of(view), theme)
+            for room in ("studies", "slots", "submit"):
+                look(browser, f"{running.url}/#/{room.removeprefix('studies')}", f"all-{room}", theme)
+        browser.close()
+    for name, shown in README.items():
+        shutil.copy(INTO / f"{name}.png", SHOWN / f"{shown}.png")
+    print(f"{len(list(INTO.glob('*.png')))} pictures in {INTO.relative_to(ROOT)}/")
+
+
+def name_of(view: str) -> str:
+    return view.partition("?")[0].replace("/", "-") or "overview"
+
+
+def look(browser: Browser, url: str, name: str, theme: str) -> None:
+    """One view, when everything that it asks for is there."""
+    scheme: Any = "dark" if theme == "dark" else "light"
+    size: Any = LOOKS[theme]
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(url)
+    settled(page)
+    page.screenshot(path=INTO / f"{theme}-{name}.png", full_page=theme == "narrow")
+    context.close()
+
+
+def settled(page: Page) -> None:
+    expect(page.locator("main .panel").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Loading …")).to_have_count(0, timeout=30_000)
+    page.wait_for_timeout(300)  # what is drawn on canvases is drawn in the next frame
+
+
+if __name__ == "__main__":
+    main()
