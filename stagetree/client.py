@@ -288,5 +288,4 @@ def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
     """The JSON of a study."""
     from stagetree.distributions import plain
 
-    body: Json = plain(spec) if isinstance(spec, Mapping) else spec.to_json()
-    return body
+    return dict(plain(spec)) if isinstance(spec, Mapping) else spec.to_json()

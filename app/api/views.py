@@ -26,6 +26,7 @@ from app.events.codec import encode
 from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
+from app.scheduling.packs import best_lanes, times_faster
 
 Json = dict[str, Any]
 Busy = Mapping[NodeId, Sequence[Stage]]
@@ -65,7 +66,20 @@ def study(
         "finished_at": found.finished_at,
         "progress": progress(plan, found, reached or {}),
     }
+    if plan.opened is not None and plan.opened.packing:
+        view["packing"] = packing(plan)
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
+
+
+def packing(plan: SearchPlan) -> Json:
+    """How many trials its packs have room for and, by kind of device, how that does there."""
+    assert plan.opened is not None
+    devices = [
+        {"device": each.device, "lanes": (lanes := best_lanes(plan.opened.packing, each))}
+        | ({"refusal": each.refusal} if each.refusal else {"times_faster": times_faster(lanes, each)})
+        for each in plan.profiles.values()
+    ]
+    return {"width": plan.opened.packing, "devices": devices}
 
 
 def costs(plan: SearchPlan, study: Study) -> Json:

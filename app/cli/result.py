@@ -28,12 +28,22 @@ def print_result(study: Json) -> None:
     print()
     print_cost(study)
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
+    for each in (study.get("packing") or {"devices": []})["devices"]:
+        print(f"packing {packing_text(each)}")
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
     if study.get("ending"):
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
+
+
+def packing_text(on: Json) -> str:
+    """How packs did on a kind of device."""
+    if "refusal" in on:
+        return f"trained one by one on {one_line(on['device'])}: {one_line(on['refusal'])}"
+    slower = "" if on["times_faster"] >= 1 else ", which is slower: leave `packing` out"
+    return f"{on['lanes']} at once on {one_line(on['device'])}, {on['times_faster']} times as fast as alone{slower}"
 
 
 def print_best(study: Json) -> None:

@@ -16,6 +16,7 @@ from app.domain.artifacts import CheckpointReleased as CheckpointReleased
 from app.domain.artifacts import Evaluated as Evaluated
 from app.domain.artifacts import ExactnessLost as ExactnessLost
 from app.domain.artifacts import Metrics as Metrics
+from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome, FailureKind
 
@@ -261,4 +262,5 @@ Event = (
     | CheckpointReleased
     | CheckpointDropped
     | ExactnessLost
+    | PackingProfiled
 )

@@ -7,10 +7,15 @@ from typing import Any, Protocol
 
 
 class Slot(Protocol):
-    """One GPU, or one CPU process. chain: what it is at; trainers: the version that it has of each, by name."""
+    """One GPU, or one CPU process. device: in words. chain: what it is at.
+
+    trainers: the version that it has of each, by name.
+    """
 
     @property
     def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
     @property
     def chain(self) -> str | None: ...
     @property

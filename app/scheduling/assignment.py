@@ -42,6 +42,7 @@ class ChainAssignment:
     in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
+    profile: whether nobody knows yet how packs of the plan do on the slot's kind of device.
     """
 
     plan: str
@@ -61,6 +62,7 @@ class ChainAssignment:
     branches_inside: tuple[tuple[int, ...], ...] = ()
     packing: int = 0
     pack: tuple[str, ...] = ()
+    profile: bool = False
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}

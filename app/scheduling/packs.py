@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from app.domain.events import PackingProfiled
 from app.domain.search_plan import Node
 from app.domain.stage_tree import Place
 from app.scheduling.assignment import branch_points, resume_point
@@ -22,12 +23,40 @@ def to_the_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
     return spans[: next(iter(branch_points(frontier, spans)), len(spans)) + 1]
 
 
+def best_lanes(width: int, profile: PackingProfiled | None) -> int:
+    """How many trials at once get on fastest in packs that have room for `width`, as far as is known.
+
+    A pass has the fewest lanes at which there are the same bits as in a full one, and there is one for each trial.
+    """
+    if profile is None:
+        return width
+    if profile.refusal:
+        return 1
+    measured = sorted(int(lanes) for lanes in profile.batch_seconds if lanes != "0")
+    full = measured[-1]
+
+    def pace(lanes: int) -> float:
+        return lanes / profile.batch_seconds[str(lanes if lanes in profile.exact else full)]
+
+    return min(width, max(measured, key=lambda lanes: (pace(lanes), lanes)))
+
+
+def times_faster(lanes: int, profile: PackingProfiled) -> float:
+    """How many times faster so many trials get on in a pack than one after the other, optimizers left out."""
+    full = max(map(int, profile.batch_seconds))
+    took = profile.batch_seconds[str(lanes if lanes in profile.exact else full)]
+    return round(lanes * profile.batch_seconds["0"] / took, 2)
+
+
 def companions(
-    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int
+    frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int, device: str
 ) -> list[Sequence[Span]]:
-    """The paths that join a pack with `lead`. free: slots that have nothing to do, among which the work is divided."""
+    """The paths that join a pack with `lead`. free: slots that have nothing to do, among which the work is divided.
+
+    device: of the slot.
+    """
     assert frontier.plan.opened is not None
-    width = frontier.plan.opened.packing
+    width = best_lanes(frontier.plan.opened.packing, frontier.plan.profiles.get(device))
     if width < 2:
         return []
     like = [head for head in frontier.heads() if head not in passed_over and _is_like(frontier, lead[0], head)]

@@ -32,12 +32,14 @@ class TrainedTo:
 class TrainedTogether:
     """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
 
-    refusal: why they were trained one after the other; empty if they were not.
+    refusal: why they were trained one after the other; empty if they were not. profile: what packs cost, if that was
+    asked: the fields of `PackingProfiled`, none where the models cannot be packed.
     """
 
     steps: int
     failed: Mapping[int, TrainerFailed]
     refusal: str
+    profile: Mapping[str, Any] | None = None
 
 
 class TrainerProcess(TrainerConnection):
@@ -195,11 +197,12 @@ class TrainerProcess(TrainerConnection):
         *,
         deadline: Deadline,
         on_progress: Callable[[int], int],
+        profile: bool = False,
     ) -> TrainedTogether:
         """Train these lanes for so many steps each, or until one fails. hps: of each, the JSON of its sequences.
 
         `on_progress` is called as that of `train`, with the number of steps that they have taken, and returns how many
-        they are to take in all.
+        they are to take in all. profile: whether to measure what packs cost, too.
         """
 
         def look() -> None:
@@ -207,14 +210,16 @@ class TrainerProcess(TrainerConnection):
                 self._send("until", until=wanted)
 
         self.step = 0
-        number = self._send("train_together", hps={str(lane): dict(hp) for lane, hp in hps.items()}, until=steps)
+        number = self._send(
+            "train_together", hps={str(lane): dict(hp) for lane, hp in hps.items()}, until=steps, profile=profile
+        )
         answer, _ = self._answer(number, "train", deadline, look)
         self.not_exact = tuple(answer["not_exact"])
         failed = {
             int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
             for lane, each in answer["lanes"].items()
         }
-        return TrainedTogether(self.step, failed, answer["refusal"])
+        return TrainedTogether(self.step, failed, answer["refusal"], answer["profile"])
 
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
         """Free the memory of these lanes' models."""

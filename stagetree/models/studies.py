@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from stagetree.models.answer import Answer, Json
 from stagetree.models.trials import Outcome, Trial
@@ -134,6 +134,7 @@ class StudyAnswer(Answer):
     steps: Steps = Steps()
     cost: Cost = Cost()
     merge_rate: float | None = None
+    packing: dict[str, Any] | None = None
     gpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     submitted_at: float = 0.0

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.passes import Failures, Passes
+from stagetree.packing.profile import Profile
 from stagetree.packing.widths import Widths
 from stagetree.trainer import Trainer
 from stagetree.training import generators
@@ -62,6 +63,11 @@ class Pack:
                 left.update({lane: left[lane] - done for lane in bucket})
             left = {lane: batches for lane, batches in left.items() if batches and lane not in failures}
         return failures
+
+    def profile(self, lane: Lane) -> Profile:
+        """What passes cost for models like that of a lane that has made a step. Nothing is changed."""
+        assert self._passes is not None
+        return self._passes.profile(lane)
 
     def _run(self, bucket: list[Lane], batches: int) -> Failures:
         """So many batches, for lanes that are alike, and stay so at least between them."""

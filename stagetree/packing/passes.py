@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import Learnt, Loss, logging
+from stagetree.packing.profile import Profile, timed
 from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Rows, Stack
 from stagetree.packing.steps import Steps
-from stagetree.packing.widths import Widths, signature
+from stagetree.packing.widths import Compute, Widths, signature, usable
 from stagetree.training import generators
 
 Failures = dict[Lane, Exception]
@@ -77,6 +79,12 @@ class Passes:
 
     def _width_for(self, bucket: Sequence[Lane], batch: Any) -> int:
         """How wide a pass must be for these lanes. Nothing is changed by finding out."""
+        lead, compute = bucket[0], self._computing(bucket, batch)
+        what = (type(lead.trainer), self._stack.shape, lead.traits, self._width, signature(batch))
+        return self._widths.fitting(what, len(bucket), self._width, compute)
+
+    def _computing(self, bucket: Sequence[Lane], batch: Any) -> Compute:
+        """The gradients of these lanes by a pass of some width, at some look; it leaves no trace."""
         lead = bucket[0]
 
         def compute(width: int, look: int) -> dict[str, Tensor]:
@@ -86,8 +94,7 @@ class Passes:
             generators.restore(at, lead.device)
             return {name: each[: len(bucket)] for name, each in learnt.gradients.items()}
 
-        what = (type(lead.trainer), self._stack.shape, lead.traits, self._width, signature(batch))
-        return self._widths.fitting(what, len(bucket), self._width, compute)
+        return compute
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by the gradients that are there; those whose own code failed meanwhile."""
@@ -108,6 +115,19 @@ class Passes:
         return self._steps.join(lane.number, lane.model, lane.trainer.optimizer)
 
     # ------------------------------------------------------------------------------------------------ looking first
+
+    def profile(self, lane: Lane) -> Profile:
+        """How long passes of each width take on the next batch of a lane, and its model alone. Nothing is changed."""
+        generators.restore(lane.generators, lane.device)
+        batch, _ = next(lane.read(lane.next_batch()))
+        compute = self._computing([lane], batch)
+        names, widths = list(self._stack.parameters), [2**power for power in range(1, self._width.bit_length())]
+        widths = [width for width in widths if width < self._width] + [self._width]
+        measured = {0: timed(lambda: _gradients_alone(lane, names, batch), lane.device)}
+        measured |= {width: timed(partial(compute, width, 0), lane.device) for width in widths}
+        exact = usable(self._width, compute) or []
+        generators.restore(lane.generators, lane.device)
+        return Profile(measured, (*exact, self._width))
 
     def check(self, bucket: Sequence[Lane]) -> None:
         """Whether lanes that are alike learn together what each would alone, if that was not seen yet.

@@ -33,13 +33,13 @@ class Widths:
         if lanes >= full:
             return full
         if what not in self._usable:
-            if (usable := _usable(full, compute)) is None:
+            if (found := usable(full, compute)) is None:
                 return full
-            self._usable[what] = usable
+            self._usable[what] = found
         return next((width for width in self._usable[what] if width >= lanes), full)
 
 
-def _usable(full: int, compute: Compute) -> list[int] | None:
+def usable(full: int, compute: Compute) -> list[int] | None:
     """The narrower widths that are as good as the full one; None where the numbers are such that it cannot be told."""
     widths = [2**power for power in range(1, full.bit_length()) if 2**power < full]
     for look in range(LOOKS):

@@ -185,11 +185,18 @@ class Child:
                 self._wire.send({"number": message["number"], "step": steps})
                 reported_at = now
             until = self._new_end(until)
+        profile = self._lanes.profile() if message["profile"] else None
         self._lanes.write_journals()
         told = {
             lane: {"kind": each.kind, "error": each.error, "signature": each.signature} for lane, each in failed.items()
         }
-        return {"step": steps, "lanes": told, "refusal": self._lanes.refusal, "not_exact": inexact.seen()}
+        return {
+            "step": steps,
+            "lanes": told,
+            "refusal": self._lanes.refusal,
+            "not_exact": inexact.seen(),
+            "profile": profile,
+        }
 
     def _leave(self, message: Message, fds: list[int]) -> Message:
         """These lanes are no more."""

@@ -60,6 +60,14 @@ class Lanes:
             self.journal(lane).look(self._models[lane], now)
         return failed
 
+    def profile(self) -> dict[str, object]:
+        """What passes cost, as JSON; nothing where the models cannot be packed."""
+        if (found := self._models.profile()) is None:
+            return {}
+        seconds = {str(lanes): round(cost.seconds, 7) for lanes, cost in found.costs.items()}
+        size = {str(lanes): cost.bytes for lanes, cost in found.costs.items() if cost.bytes}
+        return {"batch_seconds": seconds, "peak_bytes": size, "exact": list(found.exact)}
+
     def write_journals(self) -> None:
         """Raises `TrainerFailed`."""
         for lane in self._models.numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.packing import Lane, NotPackable, Pack, Widths
+from stagetree.packing import Lane, NotPackable, Pack, Profile, Widths
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
@@ -34,6 +34,11 @@ class PackedModels:
     def put(self, number: int, model: Model) -> None:
         """A model that is where its next step begins."""
         self._models[number] = model
+
+    def profile(self) -> Profile | None:
+        """What passes cost for these models, after a step; None where they cannot be packed, or all have left."""
+        lane = next(iter(self._lanes.values()), None)
+        return None if lane is None else self._pack.profile(lane)
 
     def leave(self, number: int) -> Model:
         """The model goes on by itself, or is no more."""

@@ -10,8 +10,11 @@ import pytest
 from cluster import Cluster
 from toys import switch
 
+from app.api import views
 from app.domain import events as e
+from app.domain.ids import StudyId
 from app.events.database import Database
+from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.replay import replay
 from app.workers.trainer_process import TrainerProcess
@@ -51,7 +54,15 @@ RATES = (0.2, 0.05, 0.01)
 SIBLINGS = [({"lr": switch(0.1, rate, 2)}, steps) for rate, steps in zip(RATES, (5, 5, 4), strict=True)]
 
 
-def slots_at_once(cluster: Cluster) -> int:
+def has_room(cluster: Cluster, study: StudyId, width: int = 4) -> StudyId:
+    """The study, on a device of which it is known that a full pack takes no longer than one trial."""
+    seconds = {str(lanes): 1.0 for lanes in (0, 2, 4, 8) if lanes <= width}
+    profile = e.PackingProfiled(device="the CPU", batch_seconds=seconds, peak_bytes={}, exact=(2, width))
+    transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
+    return study
+
+
+def chains_at_once(cluster: Cluster) -> int:
     """The most chains that were under way together."""
     most, live = 0, set[str]()
     for stored in cluster.log.read(cluster.stream, limit=100_000):
@@ -70,10 +81,10 @@ def values(cluster: Cluster, study: Any) -> list[float]:
 
 def test_siblings_are_trained_together_to_the_results_that_they_have_alone(cluster: Cluster) -> None:
     alone = cluster.run(cluster.submit(spec(*SIBLINGS, packing=0)))
-    assert slots_at_once(cluster) == 1
+    assert chains_at_once(cluster) == 1
     expected = values(cluster, alone.id)
-    packed = cluster.run(cluster.submit(spec(*SIBLINGS)))
-    assert slots_at_once(cluster) == 3
+    packed = cluster.run(has_room(cluster, cluster.submit(spec(*SIBLINGS))))
+    assert chains_at_once(cluster) == 3
     assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
     assert packed.executed == packed.unique == alone.unique == 10
     assert cluster.idle()
@@ -113,6 +124,24 @@ def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(cluster: Clust
     assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
     assert done.trials[2].error["kind"] == "crash"
     assert cluster.idle()
+
+
+def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
+    study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "2", "4"} and 4 in profile.exact
+    assert views.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
+    cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
+    assert len(cluster.events(e.PackingProfiled)) == 1
+
+
+def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None:
+    study = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable"))).id
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert "asks a tensor for its value" in profile.refusal
+    assert chains_at_once(cluster) == 1
+    (device,) = views.study(cluster.plan, study, now=0.0)["packing"]["devices"]
+    assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
 
 
 def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:
@@ -159,7 +188,7 @@ def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(cluster: Cluster, w
     healthy, cluster.start = cluster.start, lambda: Doomed(TrainerProcess.start(warm), 5)  # type: ignore[assignment]
     cluster.slots["gpu0"].close()
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
-    study = cluster.submit(spec(*eight, packing=8))
+    study = has_room(cluster, cluster.submit(spec(*eight, packing=8)), 8)
     with pytest.raises(Killed):
         cluster.run(study)
     cluster.settle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -114,6 +114,9 @@ class Study(BaseModel):
     error: str | None
     not_exact: list[str] = Field(
         default=[], description="why results may differ in their last bits from those of trials trained alone"
+    )
+    packing: dict[str, Any] | None = Field(
+        default=None, description="how many trials its packs have room for, and how they do on each kind of device"
     )
     ending: str | None = Field(
         default=None, description="what ended it before its tuner did: target, patience or max_time"

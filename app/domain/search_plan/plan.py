@@ -21,7 +21,7 @@ class SearchPlan:
     folded. touched: nodes whose outstanding work may have changed since whoever cares last emptied it. struck: the
     studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
     studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
-    nothing begins with any more and whose objects are to be deleted, by key.
+    nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
     """
 
     opened: e.PlanOpened | None = None
@@ -39,6 +39,7 @@ class SearchPlan:
     unheard: dict[StudyId, None] = field(default_factory=dict)
     kept_bytes: int = 0
     released: dict[str, KeptAt] = field(default_factory=dict)
+    profiles: dict[str, e.PackingProfiled] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

@@ -82,7 +82,7 @@ class Assignment:
         assert frontier.plan.opened is not None  # or no slot would have taken it
         if not (self._ports.packs and frontier.plan.opened.packing):
             return Placed(frontier, [spans], slot, is_pack=False)
-        others = companions(frontier, spans, passed_over, free)
+        others = companions(frontier, spans, passed_over, free, slot.device)
         return Placed(frontier, [to_the_branch(frontier, spans), *others], slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:
@@ -125,9 +125,9 @@ class Assignment:
         budget = max(0, self._ports.intermediate_bytes - plan.intermediate_bytes) // (sharers * len(chains))
         pack = tuple(chains) if placed.is_pack else ()
         given = zip(chains, placed.paths, strict=True)
-        return {
-            chain: replace(assign(frontier, path, stages_of(plan, path), budget), pack=pack) for chain, path in given
-        }
+        made = {chain: assign(frontier, path, stages_of(plan, path), budget) for chain, path in given}
+        is_new = placed.is_pack and placed.slot.device not in plan.profiles
+        return {chain: replace(assignment, pack=pack, profile=is_new) for chain, assignment in made.items()}
 
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
         slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()

@@ -104,6 +104,10 @@ class ChainRun:
             self._interrupt(f"{type(error).__name__}: {error}")
         return False
 
+    def note(self, fact: e.Event) -> None:
+        """It goes on record with what is found next."""
+        self._facts.append(fact)
+
     def give_back(self) -> None:
         """The message that begins the next stage will not come any more."""
         self._end([self.execution.stopped(self._parts.clock())])
@@ -184,7 +188,7 @@ class ChainRun:
             done, proof=self._proofs.moved_on(place, execution.index, is_last), is_news=news, awaits_more=awaits_more
         )
         self._save_end(stage, [execution.finished()] if is_last else [])
-        if not (is_last or self._work.pack):
+        if not is_last and not self._work.pack:
             self._waits_since = parts.clock()
 
     # ------------------------------------------------------------------------------------------------ checkpoints

@@ -55,6 +55,7 @@ class Executor(Protocol):
         *,
         deadline: Deadline,
         on_progress: Callable[[int], int],
+        profile: bool = ...,
     ) -> TrainedTogether: ...
 
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None: ...

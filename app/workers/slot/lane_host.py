@@ -88,18 +88,23 @@ class LaneHost:
 
 
 def train_together(
-    host: TrainerHost, works: Mapping[int, ChainAssignment], steps: int, on_progress: Callable[[int], int]
+    host: TrainerHost,
+    works: Mapping[int, ChainAssignment],
+    steps: int,
+    on_progress: Callable[[int], int],
+    profile: bool,
 ) -> TrainedTogether:
     """Train these lanes for so many steps each; fewer if `on_progress` says so, or if one fails.
 
     Raises `TrainerFailed` for what concerns all, and `ModelMisplaced` where the process has ended meanwhile.
 
-    on_progress: called with how many they have taken, it returns how many they are to take in all.
+    on_progress: called with how many they have taken, it returns how many they are to take in all. profile: whether to
+    measure what packs cost, too.
     """
     hps = {number: work.hp for number, work in works.items()}
     deadline = host.deadline("train")
 
     def train(process: Executor) -> TrainedTogether:
-        return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress)
+        return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
     return host.call(train)

@@ -7,8 +7,10 @@ facts by itself. Only the training is done here, for all of them at once, up to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from app.domain import events as e
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.driving import Stage, answered
 from app.workers.slot.lane_host import LaneHost, train_together
@@ -29,12 +31,14 @@ class PackRun:
     """
 
     def __init__(
-        self, runs: dict[int, ChainRun], lanes: dict[int, LaneHost], host: TrainerHost, time: SharedTime
+        self, runs: dict[int, ChainRun], lanes: dict[int, LaneHost], host: TrainerHost, time: SharedTime, device: str
     ) -> None:
         self._runs, self._lanes, self._host, self._time = runs, lanes, host, time
+        self._device = device
         self._stages: dict[int, Stage] = {}
         self._wanted: dict[int, int] = {}  # until which step each lane would train
         self.refusal, self.is_broken = "", False
+        self._is_new = any(run.work.profile for run in runs.values())
 
     def run(self) -> None:
         """Train all the stages of all chains."""
@@ -72,13 +76,20 @@ class PackRun:
         works = {number: self._runs[number].work for number in begins}
         try:
             with self._time.charged_to(list(begins)):
-                trained = train_together(self._host, works, steps, on_progress)
+                trained = train_together(self._host, works, steps, on_progress, self._is_new)
         except (TrainerFailed, TrainerKilled, ModelMisplaced) as failed:
             self._break(failed, list(begins))
             return
         self._note(trained.refusal)
+        if trained.profile is not None:
+            self._tell_profile(next(iter(begins)), trained.profile)
         for number, begin in begins.items():
             self._tell(number, begin + trained.steps, trained.failed.get(number))
+
+    def _tell_profile(self, number: int, profile: Mapping[str, Any]) -> None:
+        fields = {"batch_seconds": {}, "peak_bytes": {}, **profile, "exact": tuple(profile.get("exact", ()))}
+        self._runs[number].note(e.PackingProfiled(device=self._device, refusal=self.refusal, **fields))
+        self._is_new = False
 
     def _tell(self, number: int, reached: int, failed: TrainerFailed | None) -> None:
         def train() -> int:

@@ -17,8 +17,8 @@ from app.workers.slot.trainer_host import TrainerHost
 class Packs:
     """Those of one slot. What broke as a whole is trained without them from then on: so it shows whose fault it is."""
 
-    def __init__(self, host: TrainerHost) -> None:
-        self._host = host
+    def __init__(self, host: TrainerHost, device: str) -> None:
+        self._host, self._device = host, device
         self._broken: set[str] = set()
         self._pack: PackRun | None = None
 
@@ -35,7 +35,7 @@ class Packs:
             )
             for number, each in enumerate(claimed)
         }
-        self._pack = PackRun(runs, lanes, self._host, time)
+        self._pack = PackRun(runs, lanes, self._host, time, self._device)
         return list(runs.values())
 
     def run(self, runs: Sequence[ChainRun]) -> bool:

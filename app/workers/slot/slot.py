@@ -96,7 +96,7 @@ class Slot:
         self._is_closing = False
         self._host = TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes)
         self._parts = self._make_parts()
-        self._packs = Packs(self._host)
+        self._packs = Packs(self._host, self._device)
         self._watch = StopWatch(self._host.kill, self._patience.close, limits.grace)
 
     def start(self) -> None:
@@ -190,8 +190,12 @@ class Slot:
         first = self._claimed(chain)
         works = [] if first is None else [first, *(self._claimed(other) for other in first.work.pack if other != chain)]
         claimed = [each for each in works if each is not None]
-        self._runs = tuple(self._packs.made(claimed, self._parts) if claimed and claimed[0].work.pack else ())
-        self._runs = self._runs or tuple(ChainRun(each.lease, each.claim, each.work, self._parts) for each in claimed)
+        if not claimed:  # whatever waits for its next message goes on waiting
+            return ()
+        if claimed[0].work.pack:
+            self._runs = tuple(self._packs.made(claimed, self._parts))
+        else:
+            self._runs = tuple(ChainRun(each.lease, each.claim, each.work, self._parts) for each in claimed)
         self._live = (*self._live, *self._runs)
         return self._runs
 

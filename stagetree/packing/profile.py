@@ -1,0 +1,50 @@
+"""What packing costs on a device: how long a pass takes, and how much memory, by how many lanes it has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+ROUNDS = 3
+"""The first of which is not counted: it asks for memory, and a device chooses its kernels in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """seconds: the least of some rounds. bytes: the most on the device; 0 on a CPU."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """costs: of one batch, by how many lanes the pass has; 0 is the model alone. exact: the widths that give the bits
+    of a full pass."""
+
+    costs: Mapping[int, Cost]
+    exact: tuple[int, ...]
+
+
+def timed(compute: Callable[[], object], device: str) -> Cost:
+    """What a computation costs on a device."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = [_seconds(compute, device) for _ in range(ROUNDS)][1:]
+    return Cost(min(seconds), 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
+
+
+def _seconds(compute: Callable[[], object], device: str) -> float:
+    _wait_for(device)
+    begun_at = time.perf_counter()
+    compute()
+    _wait_for(device)
+    return time.perf_counter() - begun_at
+
+
+def _wait_for(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)
