@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from real_runs import Real, Span, completed, makespan, overheads, span_of, spans
-
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
@@ -32,6 +30,7 @@ from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
+from real_runs import Real, Span, completed, makespan, overheads, span_of, spans
 from sleeper import pace, score
 
 Json = dict[str, Any]

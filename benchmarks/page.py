@@ -37,7 +37,7 @@ from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 
 BATCH = 50
-STUDY, STREAM, PORT = "scale", "simulated", 8199
+STUDY, STREAM, OPEN, PORT = "scale", "simulated", "open", 8199
 URL = f"http://127.0.0.1:{PORT}"
 SPACE = {f"p{number}": {"uniform": [0.0, 1.0]} for number in range(20)}
 TUNER = {"kind": "asha", "min_steps": 1, "max_steps": 81, "reduction_factor": 3}
@@ -59,7 +59,7 @@ SCROLL = """async () => {
   const rows = document.querySelector('.rows'), frames = [];
   let last = performance.now();
   for (let step = 0; step < 240; step += 1) {
-    rows.scrollTop += 1250;
+    rows.scrollTop += 300;
     await new Promise(requestAnimationFrame);
     const now = performance.now();
     frames.push(now - last);
@@ -96,12 +96,27 @@ def fill(url: str, trials: int) -> Database:
     simulator.run()
     database = Database(url)
     database.create()
-    log = SqlLog(database)
+    copy(simulator, SqlLog(database), STREAM)
+    return database
+
+
+def copy(simulator: Simulator, log: SqlLog, stream: str) -> None:
+    """What was simulated, as a stream of the log."""
     recorded = simulator.log()
     for first in range(0, len(recorded), BATCH):
         batch = recorded[first : first + BATCH]
-        log.append(STREAM, [each.event for each in batch], expected=first, at=batch[0].at)
-    return database
+        log.append(stream, [each.event for each in batch], expected=first, at=batch[0].at)
+
+
+def open_study(log: SqlLog) -> None:
+    """A study of a hundred trials that is under way."""
+    spec = {"name": "open", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
+    study = StudySpec.from_dict(spec | {"tuner": TUNER | {"num_trials": 100}})
+    simulator = Simulator(slots=4, measure=loss)
+    opened = e.PlanOpened(trainer="none", trainer_version="open", trainer_args={}, seed=0)
+    simulator.give(c.SubmitStudy(plan=opened, study=StudyId(OPEN), spec=study.to_json(), at=1e9))
+    simulator.run_until(100.0)
+    copy(simulator, log, OPEN)
 
 
 def loss(node: Node, step: int) -> e.Metrics:
@@ -184,16 +199,18 @@ def columns() -> float:
 
 async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float) -> None:
     """So many pages of another study, small and growing, which is what most people have open."""
+    if not log.version(OPEN):
+        open_study(log)
     watchers = [asyncio.create_task(watcher()) for _ in range(pages)]
     await asyncio.sleep(3.0)
-    trials = (each.event for each in log.read(STREAM, limit=20) if isinstance(each.event, e.TrialAdded))
+    trials = (each.event for each in log.read(OPEN, limit=20) if isinstance(each.event, e.TrialAdded))
     first = next(iter(next(trials).path or {}))
     before, end, added = api.cpu_times(), time.monotonic() + seconds, 0
     while time.monotonic() < end:
         event = e.Evaluated(node=first, step=1, metrics={"loss": 1.0})
-        await asyncio.to_thread(log.append, STREAM, [event], expected=None, at=2e9)
+        await asyncio.to_thread(log.append, OPEN, [event], expected=None, at=2e9)
         added += 1
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(0.5)
     after = api.cpu_times()
     spent = after.user + after.system - before.user - before.system
     print(
@@ -207,7 +224,7 @@ async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float)
 async def watcher() -> None:
     """Follows events as a page does, and asks for what it shows at most every 0.4 s."""
     tags: dict[str, str] = {}
-    reader = await asked(f"/api/v1/studies/{STUDY}/events?after=1000000", "text/event-stream")
+    reader = await asked(f"/api/v1/studies/{OPEN}/events?after=1000000", "text/event-stream")
     while await reader.read(65536):
         await asyncio.sleep(0.4)
         for path in PATHS:
@@ -215,7 +232,7 @@ async def watcher() -> None:
 
 
 async def look(path: str, tags: dict[str, str]) -> None:
-    reader = await asked(f"/api/v1/studies/{STUDY}{path}", "application/json", tags.get(path, ""))
+    reader = await asked(f"/api/v1/studies/{OPEN}{path}", "application/json", tags.get(path, ""))
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     await reader.read()
     tags[path] = next((line[6:] for line in head.splitlines() if line.startswith("etag: ")), "")

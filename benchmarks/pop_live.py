@@ -19,14 +19,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: a slot is a core
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-from real_runs import Real, completed, overheads, spans
 
 from app.domain import events as e
 from app.domain.evolve import fold
@@ -36,6 +35,9 @@ from app.events.log import StoredEvent
 from app.simulation.trace_player import STUDY as PLAYED
 from app.simulation.trace_player import Part, Player
 from app.simulation.traces import Trace, Workload, read, record
+
+sys.path.insert(0, str(Path(__file__).parent / "data"))
+from real_runs import Real, completed, overheads, spans
 
 TRAINER = Path(__file__).parent.parent / "examples" / "digits" / "trainer.py"
 STUDY: dict[str, Any] = {

@@ -32,16 +32,7 @@ Folder = str | PathLike[str]
 Holds = Literal["weights", "state"]
 """What a file holds: a model's weights by their own names, or all that was in a checkpoint."""
 
-__all__ = [
-    "AsyncClient",
-    "Client",
-    "Conflict",
-    "Invalid",
-    "NotFound",
-    "ProblemError",
-    "StagetreeError",
-    "Unreachable",
-]
+__all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"]
 
 
 class AsyncClient:

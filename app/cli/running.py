@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.advising import print_advice
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import Changes, Output, Plain, Quiet, Server, Sinks, Slots, Store, StudyFile, StudyId, Trainers
@@ -23,15 +22,12 @@ if TYPE_CHECKING:
     from app.cli.following import AnyService
     from app.cli.progress import Show
     from app.cli.stacks import Service
-    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 Keep = Annotated[
     Path | None,
     typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there; by default .stagetree here."),
 ]
-COUNTING_SECONDS = 1.0
-"""How long a run may take to count what advice would save: `preview` takes longer."""
 
 Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in a temporary folder.")]
 
@@ -75,7 +71,7 @@ def run(
     url, show = None if own else server_url(server), how(plain, quiet)
     spec = specs.load(study, changes or (), None if url else settings().limits)
     if not quiet:
-        _print_advice(spec)
+        print_advice(spec)
     if url:
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
@@ -87,10 +83,8 @@ def run(
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
-    with (
-        check_first(not (no_check or quiet), spec, files, store) as found,
-        stacks.own_stack(slots, store, files) as service,
-    ):
+    checking = check_first(not (no_check or quiet), spec, files, store)
+    with checking as found, stacks.own_stack(slots, store, files) as service:
         if line := found():
             print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
@@ -98,21 +92,6 @@ def run(
     if not quiet:
         say_what_is_kept(service)
     raise typer.Exit(code)
-
-
-def _print_advice(spec: StudySpec) -> None:
-    """What would let its trials share more, before anything is trained."""
-    from stagetree.advice import advice
-
-    try:
-        from app.simulation.preview import count_steps
-    except ModuleNotFoundError:
-        return  # the package alone simulates nothing, and the server does not need this
-    deadline = time.monotonic() + COUNTING_SECONDS
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    for sentence in advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)):
-        text = f"Advice: {sentence}."
-        print(textwrap.fill(text, width) if width else text, file=sys.stderr)
 
 
 def preview(
@@ -269,13 +248,8 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
 
     study = _unfinished(service, spec) or service.client.submit(spec)["study"]
     if show is not Show.quiet:
-        print(f"In a browser: {without_secrets(page(service.client.url, study))}", file=sys.stderr)
+        print(f"In a browser: {without_secrets(service.client.url)}/#/studies/{study}", file=sys.stderr)
     return until_end(service, study, show)
-
-
-def page(url: str, study: str) -> str:
-    """Where the page shows a study."""
-    return f"{url.rstrip('/')}/#/studies/{study}"
 
 
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:

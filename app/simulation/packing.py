@@ -1,4 +1,4 @@
-"""What packing would save of a study if a pack took no longer than one trial. What it is depends on the device."""
+"""What packing would save of a study if a pack took no longer than one trial: what it does save is for the device."""
 
 from __future__ import annotations
 

@@ -90,12 +90,12 @@ class Simulator:
         make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
-        self.now = 0.0
+        self.now = self._look_begins = self._busy_until = 0.0
         self._records = MemoryRecords(lambda: EPOCH + self.now)
         self._log, self._plans = self._records.log, Plans(self._records.log)
         self._measure, self._seconds, self._faults, self._watch = measure, seconds, faults, watch
         self._due: list[tuple[float, int, Callable[[], bool]]] = []  # when, in which order, and what
-        self._is_tick_due, self._is_look_due = False, False
+        self._is_tick_due = self._is_look_due = False
         self._overheads, self._given, self._seen = overheads, 0, 0  # seen: how many events were looked at for news
         self._stages, self._order, chains = count(), count(), count()
         self._drivers = dict[StudyId, TunerDriver]()
@@ -227,12 +227,12 @@ class Simulator:
         return not only_saved or self._overheads.look > 0 or any(slot.is_idle for slot in self._slots.values())
 
     def _look_soon(self) -> None:
-        """The scheduler hears that something happened, and looks when it comes to that."""
+        """The scheduler hears that something happened, and looks when it has done with what it is at."""
         if not self._overheads.look:
             self._tick()
         elif not self._is_look_due:
-            self._is_look_due = True
-            self._later(self.now + self._overheads.look, self._look_now)
+            self._is_look_due, self._look_begins = True, max(self.now, self._busy_until)
+            self._later(self._look_begins + self._overheads.look, self._look_now)
 
     def _look_now(self) -> bool:
         self._is_look_due = False
@@ -256,8 +256,14 @@ class Simulator:
         return False
 
     def _begin_chain(self, chain: str, stages: int, slot: str) -> None:
-        """The message that starts a chain, which arrives after a while; those of one look are sent in a row."""
+        """The message that starts a chain, which arrives after a while; those of one look are sent in a row.
+
+        What came while the scheduler looked is taken in by the tuners; but a slot that was free only then is given
+        nothing before the look after this one, during which the scheduler hears nothing else.
+        """
         wait, self._given = self._overheads.claim + self._given * self._overheads.give, self._given + 1
+        if self._slots[slot].free_since > self._look_begins and self._overheads.look:
+            wait, self._busy_until = wait + self._overheads.look, self.now + self._overheads.look
         if wait:
             self._later(self.now + wait, lambda: self._deliver(chain, slot))
         else:

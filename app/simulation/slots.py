@@ -21,6 +21,11 @@ class VirtualSlot:
         return self._chain is None or self._chain.is_trained
 
     @property
+    def free_since(self) -> float:
+        """When the last chain was trained; 0 if there was none."""
+        return 0.0 if self._chain is None else self._chain.trained_at
+
+    @property
     def _owner(self) -> str:
         return f"{self.name}/{self._lives}"
 

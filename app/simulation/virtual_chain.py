@@ -72,6 +72,7 @@ class VirtualChain:
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
+        self.trained_at = inf
         self._facts: list[e.Event] = []
         self._proofs: list[Alongside] = []
         self._begin(world.overheads.beginning(work.resume, resident))
@@ -238,6 +239,7 @@ class VirtualChain:
 
     def _end(self, last: e.Event, proof: Alongside | None = None) -> None:
         """Last words, after all checkpoints."""
+        self.trained_at = self._now
         facts, self._facts = [*self._facts, last], []
         self._after_uploads(facts, proof or (lambda rows: rows.chains.end(self._lease.chain, self._lease.fence)))
         self._state_facts()

@@ -26,6 +26,9 @@ SEND_SECONDS = 10.0
 KILL_SECONDS = 10.0
 """A killed process is gone in milliseconds; one that is waiting for a driver or a disk takes longer."""
 
+END_SECONDS = 5.0
+"""How long a process that has closed its connection may take to end, on a busy machine: then it is known how it did."""
+
 STACK_SECONDS = 1.0
 LONGEST_STACK = 2**16
 
@@ -152,7 +155,7 @@ class TrainerConnection:
 
     def _ended(self) -> Exception:
         """What to raise when the process is gone, or has closed its connection, which is as good."""
-        if not self._await_end(1.0) and not self._is_killed:
+        if not self._await_end(END_SECONDS) and not self._is_killed:
             self.kill()
             return TrainerFailed("crash", "the trainer's process closed its connection, so it was ended", self.step)
         if self._is_killed:

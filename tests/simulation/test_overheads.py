@@ -105,3 +105,15 @@ def test_what_takes_longest_goes_first_once_the_scheduler_has_learnt_what_that_i
         world.run()
     begun = [value(each.stages[0]) for each in world.events if isinstance(each, e.ChainAssigned)]
     assert begun[2:] == [8, 5, 2, 7, 4, 3]
+
+
+def test_a_slot_that_is_free_while_the_scheduler_looks_is_given_work_by_its_next_look() -> None:
+    """One is free after 5 seconds, the other half a second later, in the middle of the look for the first."""
+
+    def seconds(stage: e.Stage, number: int) -> float:
+        return 5.5 if number == 1 else 5.0
+
+    four = {"kind": "random", "num_trials": 4, "max_steps": 5}
+    world = simulator(spec(four), slots=2, seconds=seconds, overheads=Overheads(look=1.0))
+    world.run()
+    assert ends(world) == [5.0, 5.5, 5.0 + 1.0 + 5.0, 5.0 + 2 * 1.0 + 5.0]

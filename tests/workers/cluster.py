@@ -88,6 +88,7 @@ class Cluster:
         self.faults = {"scheduler": Faults(self.clock)}
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
+        self.told = 0  # how often the scheduler was told of something
         self.retention: Retention | None = None
         self.ticker = self.make_ticker()
         self.slots = {name: self.make_slot(name) for name in (f"gpu{number}" for number in range(slots))}
@@ -119,7 +120,7 @@ class Cluster:
             store=self.store,
             start=lambda: self._start(name),
             sources=lambda: self.sources,
-            notify=lambda: None,
+            notify=self._tell,
             is_retiring=lambda: name in self.retiring,
             logs=self.folder / "logs",
             clock=self.clock.now,
@@ -137,6 +138,9 @@ class Cluster:
         process = InProcess(lambda process, what, step: self.script(name, process, what, step))
         self.script(name, process, "start", 0)
         return process
+
+    def _tell(self) -> None:
+        self.told += 1
 
     def close(self) -> None:
         for slot in self.slots.values():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event as Flag
+from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import LEASE, Cluster
+from stacks import wait_for
 from studies import ALONE, BRANCHES, spec
 
 from app.domain import events as e
 from app.domain.states import StudyState
+from app.workers.slot.saver import Saver
 
 
 class EndpointConnectionError(Exception):
@@ -170,3 +174,66 @@ def test_a_branch_begins_with_what_is_in_memory(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(spec(*trials)))
     assert done.executed == done.unique
     assert not cluster.store.reads
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
+    """By the steps at which states were given to savers: whether several stages wait to begin there."""
+    found, save = dict[int, bool](), Saver.save
+
+    def note(saver: Saver, claim: Any, place: str, *given: Any, is_branch_point: bool = False) -> None:
+        found[int(place.rpartition("/")[2])] = is_branch_point
+        save(saver, claim, place, *given, is_branch_point=is_branch_point)
+
+    monkeypatch.setattr(Saver, "save", note)
+    return found
+
+
+def test_a_saver_is_told_where_several_stages_wait_to_begin(cluster: Cluster, saved: dict[int, bool]) -> None:
+    cluster.run(cluster.submit(BRANCHES))
+    assert saved == {4: True, 8: False}
+
+
+def test_what_is_kept_on_the_way_there_is_no_such_place(cluster: Cluster, saved: dict[int, bool]) -> None:
+    cluster.submit(BRANCHES)
+    cluster.at("train", 2, lambda: cluster.retiring.add("gpu0"))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    assert saved == {3: False}
+
+
+def test_the_scheduler_hears_of_an_evaluation_before_its_state_is_stored(cluster: Cluster) -> None:
+    """At the end of a stage that is not the last one: who asked for it may have other work for free slots."""
+    may_go_on, study = Flag(), cluster.submit(spec(({}, 2), ({}, 4)))
+
+    def hold_up(key: str) -> None:
+        may_go_on.wait(60)
+
+    cluster.store.before_write = hold_up
+    cluster.ticker.tick()
+    cluster.told = 0
+    assert cluster.deliver()
+    wait_for("the news", lambda: cluster.told)
+    assert not cluster.events(e.CheckpointKept)
+    may_go_on.set()
+    assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_a_trained_chain_waits_for_the_store_and_for_no_message(cluster: Cluster) -> None:
+    """For longer than a lease, which its heartbeat renews."""
+    may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
+
+    def hold_up(key: str) -> None:
+        may_go_on.wait(60)
+
+    cluster.store.before_write = hold_up
+    cluster.ticker.tick()
+    cluster.deliver()
+    for _ in range(3):
+        cluster.clock.wait(LEASE / 2)
+        cluster.slots["gpu0"].heartbeat.round()
+    may_go_on.set()
+    cluster.settle()
+    assert len(cluster.events(e.CheckpointKept)) == 1
+    assert cluster.run(study).executed == 2

@@ -93,8 +93,14 @@ export async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
   } catch {
     throw new Trouble(answer.ok ? -1 : answer.status, `The server's answer to ${path} could not be read.`);
   }
-  if (!answer.ok) throw new Trouble(answer.status, (body as Problem | null)?.detail ?? answer.statusText);
+  if (!answer.ok) throw new Trouble(answer.status, sentenceOf(body as Problem | null) ?? answer.statusText);
   return body as T;
+}
+
+/** What is wrong with which field, where a refusal says so; or else its sentence. */
+function sentenceOf(problem: Problem | null): string | undefined {
+  const fields = (problem?.errors ?? []).map((each) => `${each.field} ${each.problem}`.trim());
+  return fields.length ? `${fields.join(". ")}.` : problem?.detail;
 }
 
 /** Ask for something to be done. */

@@ -10,6 +10,8 @@ export type Value = unknown;
 export class Table {
   readonly count: number;
   readonly columns: Record<string, Value[]>;
+  private found: string[] | undefined;
+  private numeric = new Map<string, boolean>();
 
   constructor(given: Columns) {
     this.count = given.count;
@@ -27,6 +29,20 @@ export class Table {
 
   /** The columns that tell hyper-parameters apart, those that never vary left out. */
   get varied(): string[] {
+    return (this.found ??= this.findVaried());
+  }
+
+  /** Whether a column holds numbers, by the first value that it has. */
+  isNumeric(name: string): boolean {
+    let known = this.numeric.get(name);
+    if (known === undefined) {
+      known = typeof this.column(name).find((value) => value !== null) === "number";
+      this.numeric.set(name, known);
+    }
+    return known;
+  }
+
+  private findVaried(): string[] {
     return Object.keys(this.columns)
       .filter((name) => name.startsWith("hp."))
       .filter((name) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1);

@@ -190,7 +190,7 @@ class Slot:
         first = self._claimed(chain)
         works = [] if first is None else [first, *(self._claimed(other) for other in first.work.pack if other != chain)]
         claimed = [each for each in works if each is not None]
-        if not claimed:
+        if not claimed:  # whatever waits for its next message goes on waiting
             return ()
         if claimed[0].work.pack:
             self._runs = tuple(self._packs.made(claimed, self._parts))

@@ -231,11 +231,13 @@ class TrainerHost:
 
     def _print_to(self, log: StageFiles | None) -> None:
         """What the trainer prints goes there; without a place for it, where the slot's own log is."""
-        if log is not None and self._process is not None:
-            try:
-                self._process.log(log.printed, log.rows)
-            except OSError as problem:
-                logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
+        if log is None:
+            return
+        assert self._process is not None  # which prints
+        try:
+            self._process.log(log.printed, log.rows)
+        except OSError as problem:
+            logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
 
     # ------------------------------------------------------------------------------------------------ calls
 

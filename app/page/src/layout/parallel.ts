@@ -17,8 +17,9 @@ export function axisOf(name: string, values: unknown[], text: (value: unknown) =
   const title = name.replace(/^hp\./, "");
   const known = values.filter((value) => value !== null && value !== undefined);
   const isNumeric = known.length > 0 && known.every((value) => typeof value === "number" && Number.isFinite(value));
-  const kinds = [...new Set(known.map(String))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
-  if (!isNumeric || kinds.length <= 4) {
+  const different = [...new Set(known.map(String))];
+  if (!isNumeric || different.length <= 4) {
+    const kinds = different.sort(new Intl.Collator(undefined, { numeric: true }).compare);
     const place = (value: unknown) => (kinds.length > 1 ? kinds.indexOf(String(value)) / (kinds.length - 1) : 0.5);
     const places = values.map((value) => (value === null || value === undefined ? Number.NaN : place(value)));
     const shown = kinds.length > MOST_KINDS ? [kinds[0]!, kinds.at(-1)!] : kinds;

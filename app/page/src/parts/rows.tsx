@@ -28,6 +28,7 @@ export function Rows({ count, label, widths, head, row }: Props) {
   const columns = widths.map((width, index) => (index + 1 < widths.length ? `${width}rem` : `minmax(${width}rem, 1fr)`));
   const first = Math.max(0, Math.floor(top / ROW_PIXELS) - BEYOND);
   const last = Math.min(count, Math.ceil((top + height) / ROW_PIXELS) + BEYOND);
+  const pool = Math.ceil(height / ROW_PIXELS) + 2 * BEYOND + 1; // so many rows are made, and used again
   const shown = Array.from({ length: Math.max(0, last - first) }, (_, index) => first + index);
   return (
     <div
@@ -49,7 +50,7 @@ export function Rows({ count, label, widths, head, row }: Props) {
         {shown.map((index) => (
           <div
             role="row"
-            key={index}
+            key={index % pool}
             aria-rowindex={index + 2}
             class="row"
             style={{ transform: `translateY(${index * ROW_PIXELS}px)` }}

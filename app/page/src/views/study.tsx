@@ -44,7 +44,8 @@ const VIEWS: [string, string][] = [
 export function StudyPage({ study, view }: { study: string; view: string[] }) {
   const at = moment.value;
   const answer = useAnswer<Study>(about(study, "", at, { trials: "false" }));
-  const history = useAnswer<History>(about(study, "/history", null));
+  // asked for behind what the view itself needs, which the server answers first
+  const history = useAnswer<History>(answer.data ? about(study, "/history", null) : null);
   const isThere = history.data !== null;
   useEffect(() => {
     document.title = `${study} · stagetree`;

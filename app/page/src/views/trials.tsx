@@ -1,4 +1,5 @@
 /** All trials: sorted and filtered, thousands of them, and some chosen. */
+import { memo } from "preact/compat";
 import { useMemo, useState } from "preact/hooks";
 import { download } from "../download.ts";
 import { cell, count } from "../format.ts";
@@ -56,18 +57,18 @@ function List({ study, table }: ViewProps & { table: Table }) {
       <Rows
         count={rows.length}
         label="Trials"
-        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? (isNumeric(table, name) ? NUMBER_REM : WORD_REM))]}
+        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? (table.isNumeric(name) ? NUMBER_REM : WORD_REM))]}
         head={
           <>
             <span role="columnheader">
               <span class="hidden">chosen</span>
             </span>
             {columns.map((name) => (
-              <Heading key={name} name={name} sort={sort} order={order} isNumeric={isNumeric(table, name)} />
+              <Heading key={name} name={name} sort={sort} order={order} isNumeric={table.isNumeric(name)} />
             ))}
           </>
         }
-        row={(index) => <Row study={study.study} table={table} row={rows[index]!} columns={columns} />}
+        row={(index) => <Row study={study.study} table={table} row={rows[index]!} columns={columns} isChosen={chosen.value.includes(rows[index]!)} />}
       />
     </Panel>
   );
@@ -88,11 +89,6 @@ interface HeadingProps {
   isNumeric: boolean;
 }
 
-function isNumeric(table: Table, name: string): boolean {
-  const first = table.column(name).find((value) => value !== null);
-  return typeof first === "number";
-}
-
 function Heading({ name, sort, order, isNumeric }: HeadingProps) {
   const direction = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
   const arrow = { ascending: "▴", descending: "▾", none: "" }[direction];
@@ -105,21 +101,29 @@ function Heading({ name, sort, order, isNumeric }: HeadingProps) {
   );
 }
 
-function Row({ study, table, row, columns }: { study: string; table: Table; row: number; columns: string[] }) {
-  const isChosen = chosen.value.includes(row);
+interface RowProps {
+  study: string;
+  table: Table;
+  row: number;
+  columns: string[];
+  isChosen: boolean;
+}
+
+/** What is in sight already is not made again while the table is scrolled. */
+const Row = memo(function Row({ study, table, row, columns, isChosen }: RowProps) {
   return (
     <>
       <span role="cell">
         <input type="checkbox" checked={isChosen} aria-label={`Choose trial ${row}`} onChange={() => toggleChosen(row)} />
       </span>
       {columns.map((name) => (
-        <span role="cell" key={name} class={isNumeric(table, name) ? "n" : ""} title={cell(table.get(row, name))}>
+        <span role="cell" key={name} class={table.isNumeric(name) ? "n" : ""} title={name === "standing" ? cell(table.get(row, name)) : undefined}>
           {content(study, table, row, name)}
         </span>
       ))}
     </>
   );
-}
+});
 
 function content(study: string, table: Table, row: number, name: string) {
   if (name === "trial") return <a href={studyLink(study, ["trials", String(row)])}>{row}</a>;
