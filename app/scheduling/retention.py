@@ -15,7 +15,7 @@ least value goes first; its trials, and its cost, then fall to the checkpoint be
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -59,14 +59,20 @@ def dispensable(plan: SearchPlan, costs: Costs) -> Iterator[KeptAt]:
     yield from _by_value([entry for entry in entries.values() if entry.kept.key not in used], used)
 
 
-def to_release(plan: SearchPlan, costs: Costs, excess: int, most: int) -> list[KeptAt]:
-    """What goes so that at least `excess` bytes become free, as far as `most` checkpoints do; fewer if no more may."""
+def to_release(
+    plan: SearchPlan, costs: Costs, excess: int, most: int, but: Collection[Key] = frozenset()
+) -> list[KeptAt]:
+    """What goes so that at least `excess` bytes become free, as far as `most` checkpoints do; fewer if no more may.
+
+    but: the keys of those that go already.
+    """
     chosen: list[KeptAt] = []
     for kept in dispensable(plan, costs) if excess > 0 else ():
         if excess <= 0 or len(chosen) >= most:
             break
-        chosen.append(kept)
-        excess -= kept.checkpoint.size
+        if kept.key not in but:
+            chosen.append(kept)
+            excess -= kept.checkpoint.size
     return chosen
 
 

@@ -53,8 +53,8 @@ class Deleting:
         self.scene.run()
         self.scene.at += 1.0
 
-    def give_up(self, name: str) -> None:
-        self.scene.give(c.DeleteStudy(study=StudyId(name), at=self.scene.at), plan=name)
+    def give_up(self, name: str, plan: str = "") -> None:
+        self.scene.give(c.DeleteStudy(study=StudyId(name), at=self.scene.at), plan=plan or name)
 
     def begin(self, name: str, trained: int) -> None:
         """A study that takes more trials, of which so many are trained, and the last is to be trained on."""
@@ -193,6 +193,17 @@ def test_what_is_garbage_and_dispensable_is_chosen_once() -> None:
     world.retention.survey()
     (chosen,) = world.retention.choose().values()
     assert len(chosen) == len({kept.key for kept in chosen}) == 3
+
+
+def test_garbage_frees_its_bytes_once() -> None:
+    """Whatever may go is chosen where all of it must, though some of it goes anyway."""
+    world = Deleting(budget=0)
+    world.train("gone", trials=6, plan="plan")
+    world.train("stays", trials=3, plan="plan")
+    world.give_up("gone", plan="plan")
+    world.retention.survey()
+    (chosen,) = world.retention.choose().values()
+    assert {kept.key for kept in chosen} == set(world.kept("plan"))
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["before it was looked at", "after that"])

@@ -282,5 +282,5 @@ def _choice(plan: SearchPlan, excess: int, most: int) -> list[KeptAt]:
     if excess > 0:
         costs, keys = Costs(), {kept.key for kept in chosen}
         costs.refit(plan)
-        chosen += [kept for kept in to_release(plan, costs, excess, most - len(chosen)) if kept.key not in keys]
+        chosen += to_release(plan, costs, excess, most - len(chosen), but=keys)
     return chosen
