@@ -11,7 +11,7 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any, get_args
 
-from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, PackingProfiled, Stage, StageFailed
+from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, Stage, StageFailed
 from app.domain.states import ChainOutcome, FailureKind
 
 Data = dict[str, Any]
@@ -120,22 +120,12 @@ def _decoder(cls: type) -> Callable[[Data], Event]:
     return lambda data: cls(**data)
 
 
-def _encode_profile(event: PackingProfiled) -> Data:
-    return _plain(event) | {"exact": list(event.exact)}
-
-
-def _decode_profile(data: Data) -> PackingProfiled:
-    return PackingProfiled(**(data | {"exact": tuple(data["exact"])}))
-
-
 _ENCODERS: dict[str, Callable[[Any], Data]] = {
     "ChainAssigned": _encode_chain,
     "Evaluated": _encode_evaluated,
-    "PackingProfiled": _encode_profile,
 }
 _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, cls in TYPES.items()}
 _DECODERS |= {
-    "PackingProfiled": _decode_profile,
     "ChainAssigned": _decode_chain,
     "ChainEnded": _decode_ended,
     "StageFailed": _decode_failed,

@@ -26,26 +26,15 @@ def to_the_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
 def best_lanes(width: int, profile: PackingProfiled | None) -> int:
     """How many trials at once get on fastest in packs that have room for `width`, as far as is known.
 
-    A pass has the fewest lanes at which there are the same bits as in a full one, and there is one for each trial.
+    A pass takes as long however many of its lanes are dead, so that is as many as there is room for.
     """
-    if profile is None:
-        return width
-    if profile.refusal:
-        return 1
-    measured = sorted(int(lanes) for lanes in profile.batch_seconds if lanes != "0")
-    full = measured[-1]
-
-    def pace(lanes: int) -> float:
-        return lanes / profile.batch_seconds[str(lanes if lanes in profile.exact else full)]
-
-    return min(width, max(measured, key=lambda lanes: (pace(lanes), lanes)))
+    return 1 if profile is not None and profile.refusal else width
 
 
 def times_faster(lanes: int, profile: PackingProfiled) -> float:
     """How many times faster so many trials get on in a pack than one after the other, optimizers left out."""
-    full = max(map(int, profile.batch_seconds))
-    took = profile.batch_seconds[str(lanes if lanes in profile.exact else full)]
-    return round(lanes * profile.batch_seconds["0"] / took, 2)
+    full = str(max(map(int, profile.batch_seconds)))
+    return round(lanes * profile.batch_seconds["0"] / profile.batch_seconds[full], 2)
 
 
 def companions(

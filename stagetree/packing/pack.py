@@ -1,8 +1,7 @@
 """Trainers that make their steps together: a lane of the pack each, none of which notices the others.
 
-What a lane computes is to the bit what it computes in a pass over as many lanes as the pack has room for, whoever else
-is there: so wide every pass is, unless it was seen that a narrower one gives the same bits. Lanes that are at the same
-batch with the same random numbers share a pass, for which the batch is read once.
+What a lane computes is to the bit the same whoever else is there: every pass is over as many lanes as the pack has
+room for. Lanes that are at the same batch with the same random numbers share a pass, for which the batch is read once.
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.passes import Failures, Passes
-from stagetree.packing.profile import Profile
-from stagetree.packing.widths import Widths
+from stagetree.packing.profile import Cost
 from stagetree.trainer import Trainer
 from stagetree.training import generators
 
 
 class Pack:
-    """width: for how many lanes there is room. lanes: those that are there. widths: what the process saw of them."""
+    """width: for how many lanes there is room. lanes: those that are there."""
 
-    def __init__(self, width: int, widths: Widths | None = None) -> None:
-        self.width, self._widths = width, widths or Widths()
+    def __init__(self, width: int) -> None:
+        self.width = width
         self.lanes: list[Lane] = []
         self._passes: Passes | None = None
 
@@ -35,7 +33,7 @@ class Pack:
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
-        self._passes = self._passes or Passes(lane, self.width, self._widths)
+        self._passes = self._passes or Passes(lane, self.width)
         self._passes.adopt(lane)
         self.lanes.append(lane)
         return lane
@@ -64,8 +62,9 @@ class Pack:
             left = {lane: batches for lane, batches in left.items() if batches and lane not in failures}
         return failures
 
-    def profile(self, lane: Lane) -> Profile:
-        """What passes cost for models like that of a lane that has made a step. Nothing is changed."""
+    def profile(self, lane: Lane) -> dict[int, Cost]:
+        """What a batch costs models like that of a lane that has made a step, by how many lanes the pass has; 0 is the
+        model alone. Nothing is changed."""
         assert self._passes is not None
         return self._passes.profile(lane)
 

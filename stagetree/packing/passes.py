@@ -11,11 +11,10 @@ from torch import Tensor
 
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import Learnt, Loss, logging
-from stagetree.packing.profile import Profile, timed
+from stagetree.packing.profile import Cost, timed
 from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Rows, Stack
 from stagetree.packing.steps import Steps
-from stagetree.packing.widths import Compute, Widths, signature, usable
 from stagetree.training import generators
 
 Failures = dict[Lane, Exception]
@@ -25,15 +24,16 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-2}
 
 MOST_TOLERANCE = 0.1
 
-OFF = 0.037
-"""By what part of themselves weights are others at each further look at how wide a pass must be."""
-
 
 class Passes:
-    """The stack of a pack. like: a lane of the shape that all are to have. widths: what the process saw of them."""
+    """The stack of a pack. like: a lane of the shape that all are to have.
 
-    def __init__(self, like: Lane, width: int, widths: Widths) -> None:
-        self._width, self._widths = width, widths
+    Every pass has the pack's whole width, whoever is there: with another one a device picks other kernels, and a lane
+    would differ in its last bits by how many others there are.
+    """
+
+    def __init__(self, like: Lane, width: int) -> None:
+        self._width = width
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width)
         self._steps = Steps(self._stack)
@@ -57,44 +57,18 @@ class Passes:
         lead = bucket[0]
         span = lead.next_batch()
         for number, (batch, share) in enumerate(lead.read(span)):
-            rows, learnt = self._learnt(bucket, self._width_for(bucket, batch), batch, share)
+            rows, learnt = self._learnt(bucket, self._width, batch, share)
             self._stack.put(_numbers(bucket), learnt.gradients, rows.buffers, add=number > 0)
             _tell(bucket, learnt)
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead)
 
-    def _learnt(
-        self, bucket: Sequence[Lane], width: int, batch: Any, share: float = 1.0, off_by: float = 0.0
-    ) -> tuple[Rows, Learnt]:
-        """By a pass of a width; the first lane is computed again where there are fewer than that.
-
-        off_by: by what part of themselves all weights are others than they are.
-        """
-        numbers = _numbers(bucket)[:width]
+    def _learnt(self, bucket: Sequence[Lane], width: int, batch: Any, share: float = 1.0) -> tuple[Rows, Learnt]:
+        """By a pass of a width; the first lane is computed again where there are fewer than that."""
+        numbers = _numbers(bucket)
         rows = self._stack.rows(numbers + numbers[:1] * (width - len(numbers)))
-        for each in rows.parameters.values() if off_by else ():
-            each.mul_(1 + off_by)
         return rows, Loss(bucket[0].trainer).learnt(rows, batch, share)
-
-    def _width_for(self, bucket: Sequence[Lane], batch: Any) -> int:
-        """How wide a pass must be for these lanes. Nothing is changed by finding out."""
-        lead, compute = bucket[0], self._computing(bucket, batch)
-        what = (type(lead.trainer), self._stack.shape, lead.traits, self._width, signature(batch))
-        return self._widths.fitting(what, len(bucket), self._width, compute)
-
-    def _computing(self, bucket: Sequence[Lane], batch: Any) -> Compute:
-        """The gradients of these lanes by a pass of some width, at some look; it leaves no trace."""
-        lead = bucket[0]
-
-        def compute(width: int, look: int) -> dict[str, Tensor]:
-            at = generators.state(lead.device)
-            with logging(lead.trainer):
-                _, learnt = self._learnt(bucket, width, batch, off_by=look * OFF)
-            generators.restore(at, lead.device)
-            return {name: each[: len(bucket)] for name, each in learnt.gradients.items()}
-
-        return compute
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by the gradients that are there; those whose own code failed meanwhile."""
@@ -116,18 +90,17 @@ class Passes:
 
     # ------------------------------------------------------------------------------------------------ looking first
 
-    def profile(self, lane: Lane) -> Profile:
+    def profile(self, lane: Lane) -> dict[int, Cost]:
         """How long passes of each width take on the next batch of a lane, and its model alone. Nothing is changed."""
         generators.restore(lane.generators, lane.device)
         batch, _ = next(lane.read(lane.next_batch()))
-        compute = self._computing([lane], batch)
         names, widths = list(self._stack.parameters), [2**power for power in range(1, self._width.bit_length())]
         widths = [width for width in widths if width < self._width] + [self._width]
         measured = {0: timed(lambda: _gradients_alone(lane, names, batch), lane.device)}
-        measured |= {width: timed(partial(compute, width, 0), lane.device) for width in widths}
-        exact = usable(self._width, compute) or []
+        with logging(lane.trainer):
+            measured |= {width: timed(partial(self._learnt, [lane], width, batch), lane.device) for width in widths}
         generators.restore(lane.generators, lane.device)
-        return Profile(measured, (*exact, self._width))
+        return measured
 
     def check(self, bucket: Sequence[Lane]) -> None:
         """Whether lanes that are alike learn together what each would alone, if that was not seen yet.

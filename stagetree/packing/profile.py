@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +18,6 @@ class Cost:
 
     seconds: float
     bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """costs: of one batch, by how many lanes the pass has; 0 is the model alone. exact: the widths that give the bits
-    of a full pass."""
-
-    costs: Mapping[int, Cost]
-    exact: tuple[int, ...]
 
 
 def timed(compute: Callable[[], object], device: str) -> Cost:

@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 
-from stagetree.packing import Widths
 from stagetree.runtime.journal import Journal
 from stagetree.runtime.model import Model
 from stagetree.runtime.packed import Failed, PackedModels
@@ -20,7 +19,7 @@ class Lanes:
     """At most one pack at a time; the next one begins where nobody is left of the one before."""
 
     def __init__(self) -> None:
-        self._models, self._widths = PackedModels(0), Widths()
+        self._models = PackedModels(0)
         self._kind: Kind = ()
         self._idle: list[Model] = []
         self._journals: dict[int, Journal] = {}
@@ -46,7 +45,7 @@ class Lanes:
 
     def put(self, lane: int, model: Model, width: int) -> None:
         if not self._models.numbers:
-            self._models = PackedModels(width, self._widths)
+            self._models = PackedModels(width)
         self._models.put(lane, model)
 
     def journal(self, lane: int) -> Journal:
@@ -64,9 +63,9 @@ class Lanes:
         """What passes cost, as JSON; nothing where the models cannot be packed."""
         if (found := self._models.profile()) is None:
             return {}
-        seconds = {str(lanes): round(cost.seconds, 7) for lanes, cost in found.costs.items()}
-        size = {str(lanes): cost.bytes for lanes, cost in found.costs.items() if cost.bytes}
-        return {"batch_seconds": seconds, "peak_bytes": size, "exact": list(found.exact)}
+        seconds = {str(lanes): round(cost.seconds, 7) for lanes, cost in found.items()}
+        size = {str(lanes): cost.bytes for lanes, cost in found.items() if cost.bytes}
+        return {"batch_seconds": seconds, "peak_bytes": size}
 
     def write_journals(self) -> None:
         """Raises `TrainerFailed`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.packing import Lane, NotPackable, Pack, Profile, Widths
+from stagetree.packing import Cost, Lane, NotPackable, Pack
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
@@ -21,9 +21,9 @@ class PackedModels:
     where they are not.
     """
 
-    def __init__(self, width: int, widths: Widths | None = None) -> None:
+    def __init__(self, width: int) -> None:
         self.width, self.refusal = width, ""
-        self._pack = Pack(width, widths)
+        self._pack = Pack(width)
         self._models: dict[int, Model] = {}
         self._lanes: dict[int, Lane] = {}
 
@@ -35,8 +35,8 @@ class PackedModels:
         """A model that is where its next step begins."""
         self._models[number] = model
 
-    def profile(self) -> Profile | None:
-        """What passes cost for these models, after a step; None where they cannot be packed, or all have left."""
+    def profile(self) -> dict[int, Cost] | None:
+        """As `Pack.profile`, after a step; None where they cannot be packed, or all have left."""
         lane = next(iter(self._lanes.values()), None)
         return None if lane is None else self._pack.profile(lane)
 

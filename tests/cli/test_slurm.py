@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_a_task_without_a_gpu_of_its_own_is_refused(stagetree: Stagetree, monkey
         2,
         "stagetree: slurm: task 1 of node7 has no GPU of 1: give it --gpus-per-task=1\n",
     )
+
+
+def test_what_the_page_proposes_makes_a_script(stagetree: Stagetree) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "slurm-and-kubernetes.md").read_text()
+    (command,) = re.findall(r"^stagetree (workers .*) > workers.sh$", page, re.MULTILINE)
+    said = stagetree(*command.split())
+    assert said.out.startswith("#!") and said.code == 0
 
 
 @pytest.mark.parametrize(("gpus", "tasks", "line"), [(8, 8, True), (0, 1, False)])

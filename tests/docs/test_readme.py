@@ -24,6 +24,7 @@ WALKED = {
     "curves.md": "test_readme.py",
     "sinks.md": "../cli/test_commands.py",
     "writing.md": "../tuners/test_custom.py",
+    "slurm-and-kubernetes.md": "../cli/test_slurm.py",
 }
 """Where the programs and commands of each page are run. Study files without more are parsed in test_pages.py."""
 
@@ -48,6 +49,7 @@ def test_blocks_without_a_language_are_commands_of_elsewhere() -> None:
         "stagetree up",
         "stagetree api",
         "stagetree worker",
+        "stagetree sinks",
         "curl -N",
         "celery ",
         "alembic ",

@@ -27,7 +27,7 @@ def hyperparameters(draw: Any) -> dict[str, Any]:
     return {**hp, "momentum": draw(st.sampled_from([0.0, 0.9]))}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     mine=st.sampled_from([STEADY, {"lr": DECAY, "bs": 4, "optimizer": "adamw"}]),
     neighbours=st.lists(hyperparameters(), max_size=WIDTH - 1),

@@ -36,7 +36,7 @@ def built() -> Path:
     return PAGE / "dist"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(built: Path) -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:

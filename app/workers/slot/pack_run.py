@@ -87,7 +87,7 @@ class PackRun:
             self._tell(number, begin + trained.steps, trained.failed.get(number))
 
     def _tell_profile(self, number: int, profile: Mapping[str, Any]) -> None:
-        fields = {"batch_seconds": {}, "peak_bytes": {}, **profile, "exact": tuple(profile.get("exact", ()))}
+        fields = {"batch_seconds": {}, "peak_bytes": {}, **profile}
         self._runs[number].note(e.PackingProfiled(device=self._device, refusal=self.refusal, **fields))
         self._is_new = False
 
