@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,19 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a child that leads a session, with all of it, and see it end.
+
+    Not by `Popen.wait`: a Ctrl-C within an earlier call of it, or of `poll`, leaves its lock taken, and it would wait
+    for ever.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None:
+        with contextlib.suppress(ChildProcessError):
+            process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
 
 
 def end_with_parent() -> None:

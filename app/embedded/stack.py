@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from app.embedded import address
-from app.embedded.children import PRIVATE, end_with_parent, private_files, undisturbed
+from app.embedded.children import PRIVATE, end_with_parent, kill, private_files, undisturbed
 from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
 from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
@@ -84,9 +83,7 @@ class Embedded:
 
     def _end(self) -> None:
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            kill(process)
         self._processes.clear()
         if self._trainers:
             self._trainers.close()
