@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,6 +51,7 @@ def _interrupted(service: AnyService, study: str) -> NoReturn:
         again = f"stagetree watch {study} {without_secrets(service.place)}"
         print(f"\nStopped watching; study {study} goes on. Watch it again with: {again}", file=sys.stderr)
     else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
         print(f"\nStopped; the slots of study {study} were this command's own and stop with it.", file=sys.stderr)
     raise typer.Exit(INTERRUPTED) from None
 

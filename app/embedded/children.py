@@ -26,14 +26,15 @@ def private_files() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ctrl-C does nothing in the block, which is short: what it does is done whole."""
+def noting_interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C interrupts nothing in the block, it is noted: what the block does is done whole."""
+    noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # others are not interrupted
-        yield
+        yield noted
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, lambda *_: noted.set())
     try:
-        yield
+        yield noted
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from app.embedded import address
-from app.embedded.children import PRIVATE, end_with_parent, kill, private_files, undisturbed
+from app.embedded.children import PRIVATE, end_with_parent, kill, noting_interrupts, private_files
 from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
 from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
@@ -74,11 +75,11 @@ class Embedded:
 
         Whoever interrupts it does not wait for what the slots would save.
         """
-        try:
-            if self._has_work():
-                self._let_slots_save()
-        finally:
-            with undisturbed():
+        with noting_interrupts() as interrupted:
+            try:
+                if self._has_work():
+                    self._let_slots_save(interrupted)
+            finally:
                 self._end()
 
     def _end(self) -> None:
@@ -177,11 +178,12 @@ class Embedded:
         finally:
             database.dispose()
 
-    def _let_slots_save(self) -> None:
+    def _let_slots_save(self, interrupted: threading.Event) -> None:
         """Ask the slots to end, and give them a little time for what is waiting to be saved."""
-        self._processes["workers"].terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._processes["workers"].wait(STOP_SECONDS)
+        workers, deadline = self._processes["workers"], time.monotonic() + STOP_SECONDS
+        workers.terminate()
+        while workers.poll() is None and time.monotonic() < deadline and not interrupted.is_set():
+            interrupted.wait(0.02)
 
     def _create_database(self) -> None:
         """The schema, and no slots: the folder is ours, so whoever is on record there is dead."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +84,12 @@ def test_who_interrupts_again_and_again_waits_for_nothing(running: Command) -> N
     assert running.process.stderr is not None
     while "Stopped; the slots of study" not in (line := running.process.stderr.readline()):
         assert line, "it ended before it said so"
-    while running.process.poll() is None:
+
+    def is_over() -> bool:
         running.process.send_signal(signal.SIGINT)
-        time.sleep(0.02)
+        return running.process.poll() is not None
+
+    wait_for("the end of the run", is_over)
     assert running.process.returncode in (130, -signal.SIGINT)  # which the shell calls 130 too
     assert running.family() == []
     assert list(running.scratch.glob("stagetree*")) == []
