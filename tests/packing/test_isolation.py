@@ -14,7 +14,7 @@ from stagetree.runtime.timeline import Timeline
 
 WIDTH = 4
 SINGLE = pytest.mark.xfail(
-    reason="in single precision some neighbours change a lane's last bits: a fault", strict=False
+    reason="a fault: in single precision the last bits of a lane depend on its place in the pass", strict=False
 )
 
 RATES = st.sampled_from([0.0, 0.01, 0.3, 50.0, 1e30, 1e308])
