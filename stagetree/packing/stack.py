@@ -75,11 +75,6 @@ class Stack:
         self._shape = _shape(model)
 
     @property
-    def shape(self) -> str:
-        """What all models here have in common, in words."""
-        return repr(self._shape)
-
-    @property
     def device(self) -> torch.device:
         return self.segments[0].values.device
 
