@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import sysconfig
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-OURS = os.path.dirname(__file__) + os.sep
+from stagetree import versions
+
+OURS = (os.path.dirname(__file__) + os.sep, versions.__file__)
+IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
@@ -69,7 +73,7 @@ def signature_of(error: BaseException) -> str:
     Not its message, which may hold an address or a time.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
+    users = [frame for frame in frames if not frame.filename.startswith((*OURS, *LIBRARIES))]
     places = [f" in {frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}" for frame in users or frames]
     return plain(type(error).__qualname__ + "".join(places[-1:]))
 
@@ -105,6 +109,6 @@ def _is_of_device(error: BaseException) -> bool:
 
 def _outside(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without our own frames, and those of the import system, at its beginning."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*OURS, *IMPORTING)):
         trace = trace.tb_next
     return trace

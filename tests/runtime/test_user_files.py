@@ -141,7 +141,8 @@ def test_a_file_that_cannot_be_used_says_why(
     file = write_text(tmp_path, "trainer.py", text)
     with pytest.raises(TrainerFailed, match=words) as failed:
         start().build(file, "mine", {}, 0, deadline=deadline)
-    assert failed.value.kind == "exception" and "stagetree/runtime" not in failed.value.error
+    assert failed.value.kind == "exception"
+    assert "stagetree/" not in failed.value.error and "importlib" not in failed.value.error
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, start: Start, deadline: Deadline) -> None:
