@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from stagetree import versions
-
-OURS = (os.path.dirname(__file__) + os.sep, versions.__file__)
+OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+REFUSALS = (TypeError, ValueError, RuntimeError)
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
 
@@ -61,10 +60,11 @@ def kind_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The traceback from the user's first line on."""
+    """The traceback from the user's first line on. What we refuse before any of theirs is a sentence."""
     outside = _outside(error.__traceback__)
-    lines = traceback.format_exception(type(error), error, outside)
-    return plain("".join(lines))
+    if outside is None and not isinstance(error, REFUSALS):
+        outside = error.__traceback__  # a fault of ours
+    return plain("".join(traceback.format_exception(type(error), error, outside)))
 
 
 def signature_of(error: BaseException) -> str:
@@ -73,7 +73,7 @@ def signature_of(error: BaseException) -> str:
     Not its message, which may hold an address or a time.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    users = [frame for frame in frames if not frame.filename.startswith((*OURS, *LIBRARIES))]
+    users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
     places = [f" in {frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}" for frame in users or frames]
     return plain(type(error).__qualname__ + "".join(places[-1:]))
 
@@ -109,6 +109,6 @@ def _is_of_device(error: BaseException) -> bool:
 
 def _outside(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without our own frames, and those of the import system, at its beginning."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*OURS, *IMPORTING)):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, *IMPORTING)):
         trace = trace.tb_next
     return trace
