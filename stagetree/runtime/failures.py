@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import sysconfig
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-OURS = os.path.dirname(__file__) + os.sep
+OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+REFUSALS = (TypeError, ValueError, RuntimeError)
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
 
@@ -57,10 +60,11 @@ def kind_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The traceback from the user's first line on."""
+    """The traceback from the user's first line on. What we refuse before any of theirs is a sentence."""
     outside = _outside(error.__traceback__)
-    lines = traceback.format_exception(type(error), error, outside)
-    return plain("".join(lines))
+    if outside is None and not isinstance(error, REFUSALS):
+        outside = error.__traceback__  # a fault of ours
+    return plain("".join(traceback.format_exception(type(error), error, outside)))
 
 
 def signature_of(error: BaseException) -> str:
@@ -105,6 +109,6 @@ def _is_of_device(error: BaseException) -> bool:
 
 def _outside(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without our own frames, and those of the import system, at its beginning."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, *IMPORTING)):
         trace = trace.tb_next
     return trace

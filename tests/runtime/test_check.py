@@ -6,9 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+
+from stagetree.runtime import suspects
 
 FILE = Path(__file__).with_name("inexact.py")
 
@@ -46,6 +50,21 @@ def test_what_is_not_exact_is_named_with_its_cause(
     assert differences.keys() == ways
     for text in differences.values():
         assert words in text and "the first is trainer.net." in text
+
+
+def test_an_optimizer_that_was_left_out_of_the_state_is_named() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    trainer = SimpleNamespace(optimizer=torch.optim.Adam([weight]), lr=0.1)
+    before = {"attributes": suspects.attributes(trainer)}
+    assert "neither in state_dict()" in suspects.cause("split", False, before, before)
+    weight.sum().backward()
+    trainer.optimizer.step()
+    found = {"attributes": suspects.attributes(trainer)}
+    assert suspects.cause("split", False, before, found).startswith("Likely: self.optimizer not in the state")
+
+
+def test_pickles_that_differ_are_said_to_be_such() -> None:
+    assert "pickles of equal objects may differ" in suspects.first_difference({"clf": b"12"}, {"clf": b"13"})
 
 
 def test_equal_weights_that_are_measured_differently_are_told(tmp_path: Path) -> None:
