@@ -116,6 +116,7 @@ class ChainRun:
 
     def _train(self) -> Stage:
         """Whether the stage was completed. Raises everything that can go wrong."""
+        self._check_ours()
         execution, parts = self.execution, self._parts
         execution.begin(parts.clock())
         log = parts.logs.begin(self.claim.chain, self._work, execution.index)

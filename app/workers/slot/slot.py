@@ -111,7 +111,7 @@ class Slot:
         """
         runs = self._claim(chain) if index == 0 else self._runs
         run = runs[0] if runs else None
-        if run is None or run.claim.chain != chain or run.claim.over.is_set() or not run.execution.can_begin(index):
+        if run is None or run.claim.chain != chain or not run.execution.can_begin(index):
             logger.info("stage %s of chain %s is not ours to run", index, chain)
             return False
         is_complete = self._packs.run(runs) if run.work.pack else run.run_stage()
@@ -134,8 +134,7 @@ class Slot:
         """Give back what is not begun, and end within the grace; what is not on record by then is done again."""
         self._is_closing, ends_at = True, time.monotonic() + self._limits.grace
         for run in self._runs:
-            if not run.claim.over.is_set():
-                run.give_back()
+            run.give_back()
         if not self.drain(self._limits.grace):
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
         self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
