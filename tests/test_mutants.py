@@ -27,6 +27,7 @@ def mutants(folder: Path, source: str) -> list[Mutant]:
         ("if a:\n    raise b", ["if False:\n    raise b"]),
         ("if a:\n    b()", ["if True:\n    b()"]),
         ("if a:\n    b()\nelse:\n    c()", []),
+        ("if TYPE_CHECKING:\n    b()", []),
         ("a = b and c", ["a = c and True", "a = b and True"]),
         ("a = not b or c", ["a = c or False", "a = not b or False"]),
         ("a = b or 1", []),

@@ -189,7 +189,7 @@ class ChainRun:
             done, proof=self._proofs.moved_on(place, execution.index, is_last), is_news=news, awaits_more=awaits_more
         )
         self._save_end(stage, [execution.finished()] if is_last else [])
-        if not is_last and not self._work.pack:
+        if not is_last:
             self._waits_since = parts.clock()
 
     # ------------------------------------------------------------------------------------------------ checkpoints

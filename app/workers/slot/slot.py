@@ -66,8 +66,8 @@ class Surroundings:
     """What a slot works with.
 
     start: a fresh process that trains. sources: the trainers that are here, by name. notify: tells the scheduler that
-    something happened, without waiting. is_retiring: whether the worker is to end. end: asks that it does, and says
-    why. logs: the folder for what trainers print. clock: any that does not go back. wall_clock: Unix seconds. wait: for
+    something happened, without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
+    end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
     so many seconds at most.
     """
 
@@ -76,9 +76,9 @@ class Surroundings:
     start: Callable[[], Executor]
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
+    logs: Path
     is_retiring: Callable[[], bool] = lambda: False
     end: Callable[[str], None] = lambda why: None
-    logs: Path | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     wait: Callable[[float], object] | None = None
