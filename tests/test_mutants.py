@@ -57,7 +57,7 @@ def test_the_quickest_tests_of_a_line_come_first(tmp_path: Path) -> None:
     assert tests.covering(mutant) == ["quick", "slow"]
     assert tests.quick(mutant) == ["quick", "slow"]
     tests.seconds["slow"] = 60.0
-    assert tests.quick(mutant) == ["quick"]
+    assert (tests.quick(mutant), tests.others(mutant)) == (["quick"], ["slow"])
     tests.seconds["quick"] = 50.0
     assert tests.quick(mutant) == ["quick"]
 
