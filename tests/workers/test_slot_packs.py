@@ -24,13 +24,6 @@ LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
 Json = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    warm.close()
-
-
 @pytest.fixture
 def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""
