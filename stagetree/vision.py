@@ -64,7 +64,7 @@ def _has_operators(folder: Path) -> bool:
     """Whether torchvision's own library can be loaded; it is, then."""
     for library in folder.glob("_C*.so"):
         try:
-            torch.ops.load_library(library)
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         except OSError:
             continue
         return True

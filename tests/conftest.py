@@ -15,6 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from app.events.database import Database
@@ -22,6 +23,8 @@ from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
 pytest_plugins = ["stacks"]
+settings.register_profile("unhurried", parent=settings(), deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,12 +16,13 @@ from app.api import slots as slot_views
 from app.api.answers import Answer, Key
 from app.api.errors import Invalid
 from app.api.feed import Feed
+from app.api.gpu_sharing import gpu_sharing
 from app.api.services import ID, Services
 from app.api.writable import writable
 from app.domain import accounting
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
-from app.domain.search_plan import Study
+from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import standing
 from app.events.export import lines
 from app.events.rows.ports import RowsPort
@@ -63,9 +64,15 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         def make() -> Json:
             return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
 
-        shown = make() if with_trials else use.overviews.get(row.id, moment, make)
+        shown = make() | _sharing(use, row, plan) if with_trials else use.overviews.get(row.id, moment, make)
         passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
         return shown | passing, plan.version
+
+
+def _sharing(use: Services, row: StudyRow, plan: SearchPlan) -> Json:
+    """What came of sharing GPUs, where slots of the plan did."""
+    found = gpu_sharing(use, row, plan)
+    return {"gpu_sharing": found} if found else {}
 
 
 def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:

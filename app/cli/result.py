@@ -31,6 +31,8 @@ def print_result(study: Json) -> None:
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
     for each in (study.get("packing") or {"devices": []})["devices"]:
         print(f"packing {packing_text(each)}")
+    for each in study.get("gpu_sharing") or ():
+        print(f"sharing {sharing_text(each)}")
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
     if study.get("ending"):
@@ -53,6 +55,13 @@ def packing_text(on: Json) -> str:
         return f"trained one by one on {one_line(on['device'])}: {one_line(on['refusal'])}"
     slower = "" if on["times_faster"] >= 1 else ", which is slower: leave `packing` out"
     return f"{on['lanes']} at once on {one_line(on['device'])}, {on['times_faster']} times as fast as alone{slower}"
+
+
+def sharing_text(on: Json) -> str:
+    """What sharing a GPU cost and gained."""
+    slower = "" if on["gain"] >= 1 else ", which is slower: fewer --slots-per-gpu are better"
+    together = f"so they get on {on['gain']} times as fast as one{slower}"
+    return f"{on['slots']} slots on {one_line(on['gpu'])}: a step takes {on['times_slower']} times as long, {together}"
 
 
 def print_best(study: Json) -> None:

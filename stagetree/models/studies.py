@@ -135,6 +135,7 @@ class StudyAnswer(Answer):
     cost: Cost = Cost()
     merge_rate: float | None = None
     packing: dict[str, Any] | None = None
+    gpu_sharing: list[dict[str, Any]] | None = None
     gpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     submitted_at: float = 0.0

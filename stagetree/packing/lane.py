@@ -71,7 +71,7 @@ class Lane:
 
     def read(self, span: Span) -> Iterator[tuple[Any, float]]:
         """The parts of a batch, each with its share of the samples."""
-        for part in parts(span, self.trainer._micro_batch_size):
+        for part in parts(span, self.trainer._batching.micro_size):
             yield self.trainer._batch(part), len(part.indices) / len(span.indices)
 
     @property
@@ -87,7 +87,7 @@ class Lane:
     @property
     def is_coarse(self) -> bool:
         """Whether it computes in less than single precision."""
-        return self.trainer._dtype is not None
+        return self.trainer._precision.is_reduced
 
     def finish(self, is_stepped: bool) -> None:
         """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""

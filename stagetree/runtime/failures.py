@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import sysconfig
 import traceback
@@ -14,9 +15,11 @@ from types import TracebackType
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-REFUSALS = (TypeError, ValueError, RuntimeError)
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
+
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""Of torch's RuntimeError where the machine's memory is out; that of a device has a class."""
 
 DEVICE_ERRORS = ("CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "HIP error")
 """How the messages of a device that no longer works begin, where torch has no class for them."""
@@ -54,7 +57,7 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
 def kind_of(error: BaseException) -> str:
     """`out_of_memory`, `device` or `exception`: what an error is, or was before the user's code wrapped it."""
     chain = list(_chain(error))
-    if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) for each in chain):
+    if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain):
         return "out_of_memory"
     return "device" if any(map(_is_of_device, chain)) else "exception"
 
@@ -62,7 +65,7 @@ def kind_of(error: BaseException) -> str:
 def text_of(error: BaseException) -> str:
     """The traceback from the user's first line on. What we refuse before any of theirs is a sentence."""
     outside = _outside(error.__traceback__)
-    if outside is None and not isinstance(error, REFUSALS):
+    if outside is None and not _is_refusal(error):
         outside = error.__traceback__  # a fault of ours
     return plain("".join(traceback.format_exception(type(error), error, outside)))
 
@@ -76,6 +79,14 @@ def signature_of(error: BaseException) -> str:
     users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
     places = [f" in {frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}" for frame in users or frames]
     return plain(type(error).__qualname__ + "".join(places[-1:]))
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, by its exit code as Python gives it; what goes on after `the process`."""
+    if code is None or code >= 0:
+        return f"ended by itself, with exit code {code}"
+    more = ": the machine may have run out of memory" if -code == signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({signal.Signals(-code).name}){more}"
 
 
 def plain(text: str) -> str:
@@ -99,6 +110,11 @@ def _of_torch(name: str) -> tuple[type[BaseException], ...]:
     """A class of torch, if it has it. Where torch is not imported, as in a slot's process, nothing is of that class."""
     error: type[BaseException] | None = getattr(sys.modules.get("torch"), name, None)
     return () if error is None else (error,)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether an error that we have raised may be meant for the user: of a usual class, or of our own."""
+    return isinstance(error, TypeError | ValueError | RuntimeError) or type(error).__module__.startswith("stagetree.")
 
 
 def _is_of_device(error: BaseException) -> bool:

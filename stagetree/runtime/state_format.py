@@ -63,7 +63,10 @@ class Layout:
     def of(cls, state: Any) -> Layout:
         """Where everything of a nested state is to lie. Raises `Unsavable`."""
         tensors: dict[str, torch.Tensor] = {}
-        tree = _flatten(state, ("state",), tensors)
+        try:
+            tree = _flatten(state, ("state",), tensors)
+        except RecursionError:
+            raise Unsavable("the state holds itself, or is nested too deeply") from None
         placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
         header, size = _header(tree, placed)
         return cls(header, [tensor for _, tensor in placed], size)

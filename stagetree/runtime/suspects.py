@@ -117,6 +117,10 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and one.shape == other.shape and _bits(one).equal(_bits(other))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return [*one] == [*other] and all(map(_same, one.values(), other.values()))
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return bool(one == other or (one != one and other != other))

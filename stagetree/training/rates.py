@@ -23,6 +23,8 @@ class Rates:
     """What each group of an optimizer makes of a value. Every method raises ValueError where that cannot be told."""
 
     def __init__(self, optimizer: Optimizer, make: Make) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"make_optimizer must return an optimizer of torch, got {type(optimizer).__name__}")
         self._optimizer, self._make = optimizer, make
         self._scales: dict[str, list[float | None]] = {}
 

@@ -30,7 +30,7 @@ def hyperparameters(draw: Any) -> dict[str, Any]:
     return {**hp, "momentum": draw(st.sampled_from([0.0, 0.9]))}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     mine=st.sampled_from([STEADY, {"lr": DECAY, "bs": 4, "optimizer": "adamw"}]),
     neighbours=st.lists(hyperparameters(), max_size=WIDTH - 1),
@@ -54,7 +54,7 @@ def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(hps=st.lists(hyperparameters(), min_size=1, max_size=WIDTH))
 def test_in_double_precision_a_lane_is_what_the_trial_is_alone(hps: list[dict[str, Any]]) -> None:
     hps = [hp | {"lr": 0.3} if isinstance(hp["lr"], float) and hp["lr"] > 1 else hp for hp in hps]

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,15 @@ def test_an_optimizer_that_was_left_out_of_the_state_is_named() -> None:
     assert suspects.cause("split", False, before, found).startswith("Likely: self.optimizer not in the state")
 
 
+def test_long_lists_of_arrays_are_compared() -> None:
+    """A replay buffer ended the check with an error of NumPy's."""
+    one, other = ([(np.ones(2), {"done": torch.tensor(number == 500)}) for number in range(200)] for _ in range(2))
+    assert suspects.first_difference({"buffer": one}, {"buffer": other}) == ""
+    other[150][0][1] = 2
+    assert suspects.first_difference({"buffer": one}, {"buffer": other}) == "1 of 1 leaves differ, the first is buffer"
+    assert suspects.first_difference({"buffer": one}, {"buffer": one[1:]}) != ""
+
+
 def test_pickles_that_differ_are_said_to_be_such() -> None:
     assert "pickles of equal objects may differ" in suspects.first_difference({"clf": b"12"}, {"clf": b"13"})
 
@@ -73,5 +83,8 @@ def test_equal_weights_that_are_measured_differently_are_told(tmp_path: Path) ->
     assert all(text.startswith("of equal weights, value is ") for text in differences.values())
 
 
-def test_what_the_trainer_raises_is_told(tmp_path: Path) -> None:
-    assert "ValueError: no luck" in checked(tmp_path, "broken")["failed"]
+@pytest.mark.parametrize(
+    ("name", "words"), [("broken", "ValueError: no luck"), ("crashing", "process was ended by signal 11 (SIGSEGV)")]
+)
+def test_how_the_trainer_fails_is_told(tmp_path: Path, name: str, words: str) -> None:
+    assert words in checked(tmp_path, name)["failed"]

@@ -26,6 +26,14 @@ def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
         return raised
 
 
+def raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
 ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") else []
 """Older torch has a RuntimeError for it."""
 
@@ -37,6 +45,7 @@ ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") els
         (KeyboardInterrupt(), "exception"),
         (MemoryError(), "out_of_memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (raised(lambda: torch.zeros(10**15)), "out_of_memory"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "device"),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
         *((kind("device-side assert"), "device") for kind in ACCELERATOR),
@@ -67,14 +76,6 @@ def test_text_is_bounded_and_can_be_stored_anywhere() -> None:
     text = plain("begin" + "\udcff\0ü" * LONGEST + "end")
     assert len(text) < 10 * LONGEST and text.startswith("begin\\udcff\\x00ü") and text.endswith("end")
     assert text.encode() and "\0" not in text
-
-
-def raised(call: Callable[[], object]) -> BaseException:
-    try:
-        call()
-    except Exception as error:
-        return error
-    raise AssertionError("nothing was raised")
 
 
 def test_equal_errors_have_equal_signatures_and_others_do_not() -> None:

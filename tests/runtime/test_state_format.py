@@ -139,6 +139,13 @@ def test_copies_from_a_gpu_are_over_also_where_one_fails(monkeypatch: pytest.Mon
     assert [call[0] for call in stream.mock_calls] == ["wait_stream", "synchronize"]
 
 
+def test_a_state_that_holds_itself_is_refused() -> None:
+    state: dict[str, Any] = {}
+    state["self"] = [state]
+    with pytest.raises(Unsavable, match="holds itself"):
+        write(state)
+
+
 def test_where_memory_has_no_files_a_file_without_a_name_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     assert same(unpack(image_of(STATE["model"])), STATE["model"])

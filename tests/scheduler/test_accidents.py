@@ -177,6 +177,21 @@ def test_a_broker_that_is_away_is_asked_again_at_the_next_tick() -> None:
     assert len(sent) == 1
 
 
+def test_a_broker_that_is_away_holds_up_a_tick_once_however_many_slots_are_free() -> None:
+    asked, refusals = list[str](), times(1, OSError("no broker"))
+
+    def publish(chain: str, stages: int, slot: str) -> None:
+        asked.append(slot)
+        refusals()
+
+    scene = Scene(slots=3, publish=publish)
+    scene.submit()
+    scene.scheduler.tick()
+    assert len(asked) == 1 and len(scene.slots_of()) == 3
+    scene.scheduler.tick()
+    assert sorted(asked[1:]) == ["gpu0", "gpu1", "gpu2"]
+
+
 def test_a_scheduler_that_was_started_anew_goes_on() -> None:
     scene = Scene(slots=2)
     scene.submit(ASHA)

@@ -119,6 +119,10 @@ class Study(BaseModel):
     packing: dict[str, Any] | None = Field(
         default=None, description="how many trials its packs have room for, and how they do on each kind of device"
     )
+    gpu_sharing: list[dict[str, Any]] | None = Field(
+        default=None,
+        description="how much slower a step was while several slots of a GPU were busy, and what it gained",
+    )
     ending: str | None = Field(
         default=None, description="what ended it before its tuner did: target, patience or max_time"
     )

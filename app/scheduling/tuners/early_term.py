@@ -6,14 +6,10 @@ import math
 from typing import Any
 
 from app.domain.search_plan import TrialEvent
+from app.scheduling.tuners.boundaries import steps_asked
 from app.scheduling.tuners.forecasts import Forecasts
 from app.scheduling.tuners.stopping import StoppingRule, Verdict
 from stagetree.spec import StudySpec
-
-
-def steps_asked(boundary: int, eval_every: int | None, most: int) -> list[int]:
-    """The steps that trials are asked for: every boundary, every evaluation between them, and the last."""
-    return sorted({*range(boundary, most, boundary), *range(eval_every or most, most, eval_every or most), most})
 
 
 class EarlyTerm(StoppingRule):
@@ -40,6 +36,5 @@ class EarlyTerm(StoppingRule):
             return True, {}
         if not self._forecasts.has_shape(trial):
             return True, {}
-        posterior = self._forecasts.posterior([trial])
-        p = round(float(posterior.prob_reaches([self._forecasts.horizon], best)[0, 0]), 4)
+        p = self._forecasts.prob_reaches(trial, best)
         return p >= self._delta, {"p": p, "delta": self._delta, "best_of_all": best}

@@ -67,6 +67,10 @@ class Forecasts:
             self._lesson = None
         return self._model.predict([self.curve(trial) for trial in trials])
 
+    def prob_reaches(self, trial: int, target: float) -> float:
+        """P(y_m >= target) of a trial at step m, its horizon, with the four digits that are recorded."""
+        return round(float(self.posterior([trial]).prob_reaches([self.horizon], target)[0, 0]), 4)
+
     def _learn_from(self, trial: int) -> None:
         self._complete.append(trial)
         if len(self._complete) >= self._learnt + max(REFIT_LEAST, REFIT_SHARE * self._learnt):
