@@ -102,7 +102,7 @@ class CurveModel:
         steps = np.maximum(row.curve.steps[first:end], begin)
         values = row.units[first:end] - self._learnt.middle
         factor = max(1.0, float(np.abs(values).max(initial=0.0)) / RANGE)
-        return View(tuple((steps - begin) / length), values / factor, begin, length, factor)
+        return View(tuple(((steps - begin) / length).tolist()), values / factor, begin, length, factor)
 
     def _learn_from(self, drift: Drift) -> None:
         pieces = [(row, piece) for row in drift.rows for piece in row.curve.pieces()]
