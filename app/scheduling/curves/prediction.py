@@ -71,15 +71,6 @@ class Batch:
             self._mixtures[step] = self._stacked(step)
         return self._mixtures[step]
 
-    def _stacked(self, step: int) -> Mixtures:
-        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
-        if self._learnt.drift is None:
-            shares = np.repeat(ALONE[:, None], len(self.rows), axis=1)
-            return stack([(shares[0], alone), (shares[3], surprise)])
-        kernels = self._learnt.drift.at(self.rows, step)
-        predictions = (alone, kernels.plain, kernels.similar, surprise)
-        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
-
     def reaches(self, step: int, target: Array) -> Array:
         """The probability of at least a target at a step: of the distribution, and the last value's plain verdict."""
         verdicts = (self.last >= target).astype(int)
@@ -102,6 +93,16 @@ class Batch:
         rows, each = len(self.rows), len(SURPRISES)
         where = np.repeat(np.arange(rows), each)
         return Mixtures(where, np.full(rows * each, 1 / each), self.last[where], np.tile(SURPRISES, rows), rows)
+
+    def _stacked(self, step: int) -> Mixtures:
+        """All predictions of a step, each with its share."""
+        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
+        if self._learnt.drift is None:
+            shares = np.repeat(ALONE[:, None], len(self.rows), axis=1)
+            return stack([(shares[0], alone), (shares[3], surprise)])
+        kernels = self._learnt.drift.at(self.rows, step)
+        predictions = (alone, kernels.plain, kernels.similar, surprise)
+        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
 
     def _trust(self, step: int, verdicts: Integers) -> Array:
         """The share of these verdicts: none where a bend may change all."""
