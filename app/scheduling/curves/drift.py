@@ -70,12 +70,13 @@ class Drift:
 
     def __init__(self, curves: Sequence[Curve], scale: Scale) -> None:
         self.rows = [Row(curve, scale.to_units(np.array(curve.values)), i) for i, curve in enumerate(curves)]
+        self._last_step = np.array([curve.last_step for curve in curves])
         self._marks_at: dict[float, Array] = {}
+        self._values_at: dict[float, Array] = {}
 
     def at(self, rows: Sequence[Row], step: float) -> Kernels:
         """What the ended curves that went on to this step foretell of others that have not come to it."""
-        reached = [i for i, row in enumerate(self.rows) if row.curve.last_step >= step]
-        then = np.array([row.value(step) for row in self.rows])
+        reached, then = np.flatnonzero(self._last_step >= step).tolist(), self.values(step)
         groups: dict[tuple[int, int, tuple[Bend, ...]], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             now = row.curve.last_step
@@ -92,6 +93,12 @@ class Drift:
         if now not in self._marks_at:
             self._marks_at[now] = np.array([_marks(row, now) for row in self.rows]).reshape(-1, 2)
         return self._marks_at[now]
+
+    def values(self, step: float) -> Array:
+        """The values of all ended curves at this step, in units."""
+        if step not in self._values_at:
+            self._values_at[step] = np.array([row.value(step) for row in self.rows])
+        return self._values_at[step]
 
     def _bends(self, number: int, now: float, step: float) -> tuple[Bend, ...]:
         return self.rows[number].curve.bends_within(now, step)
