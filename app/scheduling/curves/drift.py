@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from app.scheduling.curves.curve import Bend, Curve
 from app.scheduling.curves.mixtures import Integers, Mixtures
-from app.scheduling.curves.scale import Scale
 
 Array = npt.NDArray[np.float64]
 
@@ -66,11 +65,11 @@ class Kernels:
 
 
 class Drift:
-    """Curves that have ended, as an example to others."""
+    """Curves that have ended, each with its own number, as an example to others. There may be none."""
 
-    def __init__(self, curves: Sequence[Curve], scale: Scale) -> None:
-        self.rows = [Row(curve, scale.to_units(np.array(curve.values)), i) for i, curve in enumerate(curves)]
-        self._last_step = np.array([curve.last_step for curve in curves])
+    def __init__(self, ended: Sequence[Row] = ()) -> None:
+        self.rows = ended
+        self._last_step = np.array([row.curve.last_step for row in ended])
         self._marks_at: dict[float, Array] = {}
         self._values_at: dict[float, Array] = {}
 
@@ -81,9 +80,10 @@ class Drift:
         for number, row in enumerate(rows):
             now = row.curve.last_step
             groups[now, row.itself, row.curve.bends_within(now, step)].append(number)
+        ahead = {now: [row.curve.bends_within(now, step) for row in self.rows] for now, _, _ in groups}
         answers = []
         for (now, itself, bends), numbers in groups.items():
-            others = [i for i in reached if i != itself and self._bends(i, now, step) == bends]
+            others = [i for i in reached if i != itself and ahead[now][i] == bends]
             peers = _Peers(self.marks(now)[others], then[others], now, bool(bends))
             answers.append(peers.kernels(numbers, [rows[number] for number in numbers]))
         return _kernels(answers, len(rows))
@@ -99,9 +99,6 @@ class Drift:
         if step not in self._values_at:
             self._values_at[step] = np.array([row.value(step) for row in self.rows])
         return self._values_at[step]
-
-    def _bends(self, number: int, now: float, step: float) -> tuple[Bend, ...]:
-        return self.rows[number].curve.bends_within(now, step)
 
 
 class _Peers:
