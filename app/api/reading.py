@@ -15,7 +15,6 @@ from app.api import ordering, pictures, views
 from app.api import slots as slot_views
 from app.api.answers import Answer, Key
 from app.api.errors import Invalid
-from app.api.feed import Feed
 from app.api.services import ID, Services
 from app.api.writable import writable
 from app.domain import accounting
@@ -118,7 +117,7 @@ def events(
 
     Those behind position `at` are left out.
     """
-    feed = Feed(use, row, number(cursor) or after)
+    feed = use.feed(row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
     shown = [views.event(recorded, feed.before) for recorded in items]

@@ -18,6 +18,7 @@ from app.api.answers import Answers, Latest
 from app.api.broadcast import Broadcasts
 from app.api.chronicle import Chronicle, Chronicles
 from app.api.errors import Invalid
+from app.api.feed import Feed
 from app.api.health import Checks
 from app.api.moments import Moments
 from app.api.tail import Tail
@@ -48,6 +49,7 @@ class Services:
 
     records: Records
     plans: Plans
+    chronicles: Chronicles
     trainers: Catalogue
     wake_scheduler: Callable[[], None]
     clock: Callable[[], float]
@@ -88,11 +90,6 @@ class Services:
     def moments(self) -> Moments:
         """Plans as they were."""
         return Moments(self.log)
-
-    @cached_property
-    def chronicles(self) -> Chronicles:
-        """What happened when."""
-        return Chronicles(self.log)
 
     @cached_property
     def overviews(self) -> Latest:
@@ -142,6 +139,10 @@ class Services:
         """What happened when on the study's plan, as far as a version of it."""
         with self.chronicles.holding(row.stream, version) as found:
             yield found
+
+    def feed(self, row: StudyRow, after: int) -> Feed:
+        """The events of a study behind a position."""
+        return Feed(self.records, self.plans, self.chronicles, row, after)
 
     def live(self, stream: str) -> Sequence[ChainRecord]:
         """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""
