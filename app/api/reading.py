@@ -6,14 +6,13 @@ the submission of their study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from app.api import ordering, pictures, views
 from app.api import slots as slot_views
-from app.api.answers import Answer, Key
 from app.api.errors import Invalid
 from app.api.services import ID, Services
 from app.api.writable import writable
@@ -135,13 +134,6 @@ def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """What is left to do for the study."""
     with use.open_study(row, at) as (found, study):
         return views.stage_tree(found, study)
-
-
-def kept(use: Services, row: StudyRow, key: Key, at: int | None, make: Callable[[], Json]) -> Answer:
-    """The answer of a reading function about the whole study, made once for each moment."""
-    with use.open_study(row) as (plan, _):
-        moment = plan.version if at is None else f"at{at}"
-    return use.answers.get((*key, row.id, at is None), moment, make)
 
 
 def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Json:

@@ -4,11 +4,13 @@ seconds to fold.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 
 from app.api.services import Services
-from app.events.database import DatabaseUnavailable
 from app.events.plans import PlanUnusable
+
+logger = logging.getLogger(__name__)
 
 RECENT = 8
 """So many studies, the newest, are those that somebody may look at."""
@@ -17,12 +19,14 @@ RECENT = 8
 def warm(use: Services) -> None:
     """Fold the plans of the newest studies, one after the other, until the server is to end.
 
-    Where one cannot be had now, whoever asks for it is told.
+    What goes wrong here ends nothing: whoever asks for a plan is told why it cannot be had.
     """
-    with suppress(DatabaseUnavailable):
+    try:
         with use.records.read() as rows:
             streams = dict.fromkeys(row.stream for row in rows.studies.page(limit=RECENT))
         for stream in streams:
             with suppress(PlanUnusable):
                 if not use.stopping.is_set():
                     use.plans.get(stream)
+    except Exception as problem:
+        logger.warning("no plans are folded before somebody asks for them: %s", problem)

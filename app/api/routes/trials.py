@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from app.api import paging, reading, schemas, views
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
+from app.api.kept import kept
 from app.api.logged import trial_metrics
 from app.api.openapi import UNCHANGED, refusals
 from app.api.ordering import KEYS
@@ -76,10 +77,11 @@ def list_trials(
     response_description="The columns; `ETag` says at which event.",
     responses={304: UNCHANGED, **refusals(404)},
 )
-@heavy
-def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None) -> Response:
+async def get_columns(
+    request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None
+) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return reading.kept(use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits)).to(request)
+    return await kept(request, use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits))
 
 
 @router.get(
