@@ -6,6 +6,7 @@ the submission of their study.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,8 @@ from app.events.tables import StudyRow
 Json = dict[str, Any]
 LOG_CHARACTERS = 2**16
 ROWS = 500
+PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
+"""A cursor into trials in an order that may change: how many came before, and at which event."""
 
 
 def studies(
@@ -85,14 +88,28 @@ def trials(
     at: int | None = None,
 ) -> Json:
     """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
-    after = number(cursor)
-    with use.open_study(row, at) as (plan, found):
-        if not states and sort == "trial":
+    if not states and sort == "trial":
+        after = number(cursor)
+        with use.open_study(row, at) as (plan, found):
             items, total = views.trials(plan, found, after, limit), len(found.trials)
-        else:
-            chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
-            items, total = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit], len(chosen)
-    return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+        return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+    after, at = _place(cursor, at)
+    with use.open_study(row, at) as (plan, found):
+        chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
+        items = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
+        moment = plan.version - found.submitted_version + 1
+    more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
+    return {"items": items, "next_cursor": more}
+
+
+def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
+    """How many trials the pages before had, and the moment of the first one. Raises `Invalid`."""
+    if cursor is None:
+        return 0, at
+    after, _, moment = cursor.partition("at")
+    if not (PLACE.fullmatch(cursor) and at in (None, int(moment))):
+        raise wrong_cursor(cursor)
+    return int(after), int(moment)
 
 
 def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:

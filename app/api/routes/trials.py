@@ -37,8 +37,9 @@ States = Annotated[Sequence[schemas.TrialState], Query(description="only trials 
 Sort = Annotated[
     str,
     Query(
-        pattern=f"^-?({'|'.join(KEYS)})$",
-        description="a field to sort by, results with the best first; -FIELD turns the order around",
+        pattern=f"^-?({'|'.join(KEYS)}|hp\\..+)$",
+        max_length=1000,
+        description="a field or a column such as hp.lr; results come with the best first; -FIELD turns the order around",
     ),
 ]
 Digits = Annotated[
@@ -65,7 +66,8 @@ def list_trials(
 ) -> Json:
     """In the order of their numbers, or of another key. What has no value there comes last.
 
-    Pages of trials in another order than their numbers' may overlap while the study goes on.
+    Nothing is shown twice or left out while the study goes on: further pages are of the moment of the first one, unless
+    all trials are listed by number, to which those that came since are added.
     """
     return reading.trials(use, row, limit, cursor, state, sort, at)
 
