@@ -40,7 +40,10 @@ DECIDED: dict[type[e.Event], str] = {
 
 @dataclass(slots=True)
 class Span:
-    """A stage on a slot: begun with one event and ended with another, each by version and time."""
+    """A stage on a slot: begun with one event and ended with another, each by version and time.
+
+    seconds: of the slot, spent on it.
+    """
 
     chain: ChainId
     slot: str
@@ -49,6 +52,7 @@ class Span:
     begun_at: float
     ended: int | None = None
     ended_at: float | None = None
+    seconds: float = 0.0
     outcome: str = "running"
 
 
@@ -90,6 +94,7 @@ class Chronicle:
 
     def __init__(self) -> None:
         self.times = array("d")
+        self.slots: set[str] = set()
         self.spans: list[Span] = []
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, what was done, number of the span, step)"""
@@ -176,6 +181,7 @@ class Chronicle:
         if index < len(stages):
             self._under_way[chain] = self._last_in[stages[index].node] = len(self.spans)
             self.spans.append(Span(chain, slot, stages[index], self.version, self.times[-1]))
+            self.slots.add(slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:
         if (number := self._under_way.pop(chain, None)) is not None:
@@ -184,6 +190,8 @@ class Chronicle:
 
     def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
         self._told(self._chains[chain][1][index].study).slot_seconds += seconds
+        if (number := self._under_way.get(chain)) is not None:
+            self.spans[number].seconds = seconds
 
     def _mark(self, what: str, node: NodeId, step: int) -> None:
         if (number := self._last_in.get(node)) is not None:

@@ -16,11 +16,12 @@ from app.api import ordering, pictures, views
 from app.api import slots as slot_views
 from app.api.errors import Invalid
 from app.api.services import ID, Services
+from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.writable import writable
 from app.domain import accounting
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
-from app.domain.search_plan import Study
+from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import standing
 from app.events.export import lines
 from app.events.rows.ports import RowsPort
@@ -65,8 +66,19 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
             return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
+        if with_trials:
+            _add_slot_use(shown, use, row, plan)
         passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
         return shown | passing, plan.version
+
+
+def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -> None:
+    """What came of sharing GPUs, and of packs, where there were any."""
+    if "packing" in shown:
+        with use.chronicle(row, plan.version) as told:
+            shown["packing"]["at_once"] = lanes_at_once(told.spans)
+    if found := gpu_sharing(use, row, plan):
+        shown["gpu_sharing"] = found
 
 
 def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:

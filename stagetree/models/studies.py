@@ -135,6 +135,7 @@ class StudyAnswer(Answer):
     cost: Cost = Cost()
     merge_rate: float | None = None
     packing: dict[str, Any] | None = None
+    gpu_sharing: list[dict[str, Any]] | None = None
     gpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     submitted_at: float = 0.0
@@ -167,5 +168,5 @@ class Preview(Answer):
     critical_path_steps: int
     makespan_steps: int
     slots: int = 1
-    packed_steps: int | None = None
+    packed_makespan_steps: int | None = None
     advice: list[str] = []

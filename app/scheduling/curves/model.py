@@ -25,8 +25,8 @@ CUTS = (0.1, 0.2, 0.4, 0.6, 0.8)
 """Where ended curves are cut, as parts of the horizon, to see what would have predicted the rest best."""
 RANGE = 2.0
 """A curve that goes more than this many units away from the middle is in larger units of its own."""
-TARGETS = (0.6, 0.7, 0.8, 0.9, 0.95)
-"""Which of the values that ended curves came to are the targets to learn from."""
+TARGETS = (0.8, 0.9, 0.95)
+"""Which of the values that ended curves came to are the targets to learn from: those that few of them reach."""
 MOST_REMEMBERED = 4096
 
 _Look = tuple[Batch, int]
@@ -85,7 +85,7 @@ class CurveModel:
             del self._begun[oldest]
         rows, views, fits = [one.row for one in chosen], [one.view for one in chosen], [one.fit for one in chosen]
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
-        return Posterior(curves, by_row([one.scale for one in chosen]), batch.at, batch.trust)
+        return Posterior(curves, by_row([one.scale for one in chosen]), batch)
 
     def _begin(self, curves: Sequence[Curve]) -> None:
         scales = [self._learnt.scale or curve_scale(self.mode, self.bounds, curve.values) for curve in curves]
@@ -143,7 +143,7 @@ class CurveModel:
         first, second = (np.stack([one.log_density(came) for one in each], axis=1)[usable] for each in (widths, others))
         return first, second
 
-    def _learn_trust(self, drift: Drift, looks: Sequence[_Look]) -> tuple[float, float]:
+    def _learn_trust(self, drift: Drift, looks: Sequence[_Look]) -> Array:
         """How far to trust the last value about a target: see `learning.learn_trust`."""
         columns = [np.empty((4, 0))]
         for batch, step in looks:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from app.scheduling.curves.curve import Curve
 from app.scheduling.curves.mixtures import Mixtures
+from app.scheduling.curves.prediction import Batch
 from app.scheduling.curves.scale import Scale
 
 Array = npt.NDArray[np.float64]
@@ -35,11 +36,8 @@ class Posterior:
     there, or between the evaluations next to it on a straight line; `below` and `log_density` are for later steps only.
     """
 
-    def __init__(
-        self, curves: Sequence[Curve], scale: Scale, at: Callable[[int], Mixtures], trust: Callable[[int], Array]
-    ) -> None:
-        self.curves, self._scale, self._compute, self._trust = curves, scale, at, trust
-        self._computed: dict[int, Mixtures] = {}
+    def __init__(self, curves: Sequence[Curve], scale: Scale, batch: Batch) -> None:
+        self.curves, self._scale, self._batch = curves, scale, batch
         self._last = np.array([curve.last_step for curve in curves])
 
     def mean(self, steps: Sequence[int]) -> Array:
@@ -72,23 +70,24 @@ class Posterior:
             return np.full((len(self.curves), len(steps)), certain)
         level, columns = self._units(target), []
         for step in steps:
-            trust = self._trust(step)
-            later = (1 - trust) * (1 - self._at(step).below(level)) + trust * self._good(self._measured(step), target)
-            columns.append(np.where(step > self._last, later, self._good(self._measured(step), target)))
+            measured = self._scale.sign * (self._measured(step) - target) >= 0
+            columns.append(np.where(step > self._last, self._batch.reaches(step, level), measured))
         return np.stack(columns, axis=1)
 
     def below(self, steps: Sequence[int], values: Array) -> Array:
         """P(y_m <= value), of a value for each trial and step: what calibration is measured with."""
         columns = []
         for step, value in zip(steps, np.asarray(values, dtype=float).T, strict=True):
-            below = self._at(step).below(self._units(value))
+            below = self._batch.at(step).below(self._units(value))
             columns.append(below if self._scale.sign > 0 else 1 - below)
         return np.stack(columns, axis=1)
 
     def log_density(self, steps: Sequence[int], values: Array) -> Array:
         """The logarithm of the density at a value for each trial and step, for steps that are still to come."""
         pairs = zip(steps, np.asarray(values, dtype=float).T, strict=True)
-        return np.stack([self._at(s).log_density(self._units(v)) + self._scale.log_slope(v) for s, v in pairs], axis=1)
+        return np.stack(
+            [self._batch.at(s).log_density(self._units(v)) + self._scale.log_slope(v) for s, v in pairs], axis=1
+        )
 
     def expected_first_step(self, target: float, steps: Sequence[int]) -> FirstStep:
         """The first of these ascending steps at which the target is reached (HyperDrive, §3.1.1, eq. 2).
@@ -111,21 +110,15 @@ class Posterior:
                 probability[number], expected[number] = 1.0, past[0]
         return FirstStep(probability, expected)
 
-    def _good(self, values: Array, target: float) -> Array:
-        return np.asarray(self._scale.sign * (values - target) >= 0, dtype=float)
-
-    def _at(self, step: int) -> Mixtures:
-        if step not in self._computed:
-            self._computed[step] = self._compute(step)
-        return self._computed[step]
-
     def _units(self, values: Array | float) -> Array:
         return self._scale.to_units(np.broadcast_to(np.asarray(values, dtype=float), (len(self.curves),)))
 
     def _columns(
         self, steps: Sequence[int], later: Callable[[Mixtures], Array], past: Callable[[Array], Array]
     ) -> Array:
-        columns = [np.where(step > self._last, later(self._at(step)), past(self._measured(step))) for step in steps]
+        columns = [
+            np.where(step > self._last, later(self._batch.at(step)), past(self._measured(step))) for step in steps
+        ]
         return np.stack(columns, axis=1)
 
     def _measured(self, step: int) -> Array:
