@@ -39,7 +39,7 @@ Sort = Annotated[
     Query(
         pattern=f"^-?({'|'.join(KEYS)}|hp\\..+)$",
         max_length=1000,
-        description="a field or a column such as hp.lr; results come with the best first; -FIELD turns the order around",
+        description="a field or a column such as hp.lr; results with the best first; -FIELD turns the order around",
     ),
 ]
 Digits = Annotated[
