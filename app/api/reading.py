@@ -16,8 +16,8 @@ from app.api import slots as slot_views
 from app.api.answers import Answer, Key
 from app.api.errors import Invalid
 from app.api.feed import Feed
-from app.api.gpu_sharing import gpu_sharing
 from app.api.services import ID, Services
+from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.writable import writable
 from app.domain import accounting
 from app.domain.errors import Unknown
@@ -64,15 +64,20 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         def make() -> Json:
             return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
 
-        shown = make() | _sharing(use, row, plan) if with_trials else use.overviews.get(row.id, moment, make)
+        shown = make() if with_trials else use.overviews.get(row.id, moment, make)
+        if with_trials:
+            _add_slot_use(shown, use, row, plan)
         passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
         return shown | passing, plan.version
 
 
-def _sharing(use: Services, row: StudyRow, plan: SearchPlan) -> Json:
-    """What came of sharing GPUs, where slots of the plan did."""
-    found = gpu_sharing(use, row, plan)
-    return {"gpu_sharing": found} if found else {}
+def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -> None:
+    """What came of sharing GPUs, and of packs, where there were any."""
+    if "packing" in shown:
+        with use.chronicle(row, plan.version) as told:
+            shown["packing"]["at_once"] = lanes_at_once(told.spans)
+    if found := gpu_sharing(use, row, plan):
+        shown["gpu_sharing"] = found
 
 
 def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:

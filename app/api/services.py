@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
 from app.api.answers import Answers, Latest
+from app.api.broadcast import Broadcasts
 from app.api.chronicle import Chronicle, Chronicles
 from app.api.errors import Invalid
 from app.api.health import Checks
@@ -72,6 +73,11 @@ class Services:
     def tail(self) -> Tail:
         """Who follows the log."""
         return Tail(self.log, self.stopping.is_set)
+
+    @cached_property
+    def broadcasts(self) -> Broadcasts:
+        """What happens in the studies that are followed."""
+        return Broadcasts(self.tail, self.stopping.is_set)
 
     @cached_property
     def turns(self) -> Turns:

@@ -173,6 +173,16 @@ LR = {"lr": 0.1}
         ),
         (curve_study("pop", target="0.7"), "tuner.target", "must be a number, or a list of at least one num"),
         (curve_study("pop", target=[0.8, 0.7]), "tuner.target", "must be harder one after the other, got 0.8, 0.7"),
+        (
+            curve_study("pop", target=77, bounds=[0, 1]),
+            "tuner.target",
+            "must lie within tuner.bounds, [0.0, 1.0], got 77",
+        ),
+        (
+            curve_study("pop", target=[0.5, -1], bounds=[0, None]) | {"mode": "min"},
+            "tuner.target",
+            "must lie within tuner.bounds, [0.0, None], got -1",
+        ),
         (curve_study("pop", max_time=0), "tuner.max_time", "must be a number of seconds above 0"),
         (curve_study("early_term", bounds=[1, 0]), "tuner.bounds", "must begin with the lesser one, got 1 and 0"),
         (

@@ -53,7 +53,7 @@ def main() -> int:
     with _copies(options.jobs) as on_each:
         tests = _measure(on_each)
         survivors = _survivors(left, lambda mutant: [tests.quick(mutant)], tests, on_each)
-        survivors = _survivors(survivors, lambda mutant: [tests.covering(mutant), slow(mutant.file)], tests, on_each)
+        survivors = _survivors(survivors, lambda mutant: [tests.others(mutant), slow(mutant.file)], tests, on_each)
     print(f"{len(mutants)} mutants, {len(survivors)} survived")
     return 1 if survivors else 0
 

@@ -80,6 +80,10 @@ class ExecutedLines:
         spent = accumulate(self.seconds[test] for test in covering)
         return [test for test, seconds in zip(covering, spent, strict=True) if seconds <= QUICK_SECONDS] or covering[:1]
 
+    def others(self, mutant: Mutant) -> list[str]:
+        """Those of them that come after the quick ones."""
+        return self.covering(mutant)[len(self.quick(mutant)) :]
+
     def longest(self, tests: Iterable[str]) -> float:
         """How long the slowest of them took when it was measured; of a file that was not, what is enough for any."""
         return max((self.seconds.get(test, QUICK_SECONDS) for test in tests), default=0.0)

@@ -84,8 +84,7 @@ class Batch:
         """The probability of at least a target at a step: of the distribution, and the last value's plain verdict."""
         verdicts = (self.last >= target).astype(int)
         share = self._trust(step, verdicts)
-        probabilities: Array = (1 - share) * (1 - self.at(step).below(target)) + share * verdicts
-        return probabilities
+        return np.asarray((1 - share) * (1 - self.at(step).below(target)) + share * verdicts)
 
     def bend_before(self, step: int) -> Flags:
         """Whether a bend lies between now and then."""

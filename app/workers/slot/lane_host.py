@@ -76,9 +76,9 @@ class LaneHost:
         state = None if work.resume is None else read(work.resume)
         try:
             self._host.build_lane(work)
-            if state is not None and work.resume is not None:
-                step, load = work.resume.step, self._host.deadline("load")
-                self.changes = self._host.call(lambda process: process.load(state, work.hp, step, deadline=load))
+            if state is not None:
+                self._host.load(work, state)
+                self.changes = self._host.changes
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
         finally:

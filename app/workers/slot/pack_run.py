@@ -87,8 +87,8 @@ class PackRun:
             self._tell(number, begin + trained.steps, trained.failed.get(number))
 
     def _tell_profile(self, number: int, profile: Mapping[str, Any]) -> None:
-        fields = {"batch_seconds": {}, "peak_bytes": {}, **profile}
-        self._runs[number].note(e.PackingProfiled(device=self._device, refusal=self.refusal, **fields))
+        refused = {"batch_seconds": {}, "peak_bytes": {}, "refusal": self.refusal}
+        self._runs[number].note(e.PackingProfiled(device=self._device, **(profile or refused)))
         self._is_new = False
 
     def _tell(self, number: int, reached: int, failed: TrainerFailed | None) -> None:

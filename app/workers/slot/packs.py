@@ -13,6 +13,9 @@ from app.workers.slot.parts import Parts
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import TrainerHost
 
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
+
 
 class Packs:
     """Those of one slot. What broke as a whole is trained without them from then on: so it shows whose fault it is."""
@@ -25,7 +28,7 @@ class Packs:
     def made(self, claimed: Sequence[Claimed], parts: Parts) -> list[ChainRun]:
         """The runs of a pack's chains, which `run` takes."""
         if claimed[0].work.plan in self._broken:
-            self._pack = None
+            self._pack, parts = None, replace(parts, changes=(WITHOUT_PACK,))
             return [ChainRun(each.lease, each.claim, each.work, parts) for each in claimed]
         time = SharedTime(parts.clock, range(len(claimed)))
         lanes = {number: LaneHost(self._host, number) for number in range(len(claimed))}

@@ -27,7 +27,8 @@ class Parts:
     """clock: any that does not go back. flags: what is wanted of a chain, beyond what its lease said.
 
     overhead: the share of training time that intermediate checkpoints may take. save_seconds: what keeping a state of
-    each plan took the last time.
+    each plan took the last time. changes: why what is trained with them may end with other last bits, besides what the
+    host says.
     """
 
     me: Owner
@@ -44,3 +45,4 @@ class Parts:
     flags: Callable[[str], ChainFlags]
     overhead: float
     save_seconds: dict[str, float] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()

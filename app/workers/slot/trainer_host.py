@@ -109,8 +109,7 @@ class TrainerHost:
         self.changes = ()
         if index == 0:
             self._replace_if_grown()
-        if self._process is not None and self._source != built.source:
-            self.end_process()
+        self._end_another(built.source)
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
             self._print_to(log)
@@ -126,12 +125,16 @@ class TrainerHost:
         """
         built = _Built.of(self._source_of(work), work)
         self._place = None
-        if self._process is not None and self._source != built.source:
-            self.end_process()
+        self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
         self._build(work, built, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
+
+    def load(self, work: ChainAssignment, state: State) -> None:
+        """Have the model where the chain begins, whose state that is. Raises `TrainerFailed`."""
+        step, deadline = work.stages[0].start, self.deadline("load")
+        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline))
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
@@ -161,6 +164,11 @@ class TrainerHost:
         """End the process in the middle of whatever it does. From any thread."""
         if (process := self._process) is not None:
             process.kill()
+
+    def _end_another(self, source: TrainerSource) -> None:
+        """A process serves one trainer, in one version."""
+        if self._source != source:
+            self.end_process()
 
     def _replace_if_grown(self) -> None:
         if self._memory.has_grown:
@@ -202,10 +210,8 @@ class TrainerHost:
             self._print_to(log)
             if state is None or not fits:
                 self._build(work, built)
-            if state is not None and work.resume is not None:
-                step = work.resume.step
-                load = self.deadline("load")
-                self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=load))
+            if state is not None:
+                self.load(work, state)
         finally:
             if state is not None:
                 state.close()

@@ -1,5 +1,5 @@
 /** Events in a few words. */
-import { number } from "../format.ts";
+import { number, plural } from "../format.ts";
 import type { LoggedEvent } from "../types.ts";
 
 type Data = Record<string, unknown>;
@@ -12,6 +12,7 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   TrialStopped: (data) => `trial ${data["trial"]} is stopped${why(data)}`,
   TrialCancelled: (data) => `trial ${data["trial"]} was cancelled`,
   TrialPrioritized: (data) => `trial ${data["trial"]} has priority ${number(data["priority"] as number)}`,
+  NoteAdded: (data) => `a note${typeof data["trial"] === "number" ? ` about trial ${data["trial"]}` : ""}: ${data["text"]}`,
   StudyPaused: () => "the study was paused",
   StudyResumed: () => "the study was resumed",
   StudyReopened: () => "the study was reopened with more trials",
@@ -59,7 +60,7 @@ function why(data: Data): string {
 function stages(given: unknown): string {
   const all = given as { start: number; end: number }[];
   const steps = all.reduce((sum, stage) => sum + stage.end - stage.start, 0);
-  return `${all.length === 1 ? "a stage" : `${all.length} stages`} of ${steps} steps`;
+  return `${all.length === 1 ? "a stage" : `${all.length} stages`} of ${plural(steps, "step")}`;
 }
 
 function metrics(given: unknown): string {

@@ -89,7 +89,7 @@ export function Compare({ study, at }: ViewProps) {
 }
 
 /** Up to which step all of them are one training. */
-export function sharedSteps(tree: Tree, trials: number[]): number {
+function sharedSteps(tree: Tree, trials: number[]): number {
   const paths = trials.map((trial) => pathOf(tree, trial).reverse());
   const first = paths[0] ?? [];
   let same = 0;

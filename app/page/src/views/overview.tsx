@@ -1,6 +1,8 @@
 /** What won, what it cost, how it came about, and what happens now. */
+import { useMemo } from "preact/hooks";
 import { about, address, isReport, useAnswer } from "../data.ts";
 import { count, duration, number, percent, plural, time } from "../format.ts";
+import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
@@ -9,8 +11,7 @@ import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import type { History, LoggedEvent, Schedules, Study, Trial } from "../types.ts";
-import { useMemo } from "preact/hooks";
-import { sentence } from "../layout/sentences.ts";
+import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
 import type { ViewProps } from "./study.tsx";
 
@@ -21,6 +22,7 @@ export function Overview({ study, at }: ViewProps) {
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />
       </Panel>
+      <Notes study={study.study} notes={study.notes} />
       <RungTreeCard study={study} at={at} />
       <BestOverTime study={study} at={at} />
       <Now study={study} at={at} />
