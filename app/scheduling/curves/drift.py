@@ -80,7 +80,7 @@ class Drift:
         for number, row in enumerate(rows):
             now = row.curve.last_step
             groups[now, row.itself, row.curve.bends_within(now, step)].append(number)
-        ahead = {now: [row.curve.bends_within(now, step) for row in self.rows] for now, _, _ in groups}
+        ahead = {now: [row.curve.bends_within(now, step) for row in self.rows] for now in {key[0] for key in groups}}
         answers = []
         for (now, itself, bends), numbers in groups.items():
             others = [i for i in reached if i != itself and ahead[now][i] == bends]
