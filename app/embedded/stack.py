@@ -22,6 +22,7 @@ from app.embedded.children import PRIVATE, end_with_parent, kill, noting_interru
 from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
 from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
+from stagetree.whole_file import remove_partial
 
 START_SECONDS = 60.0
 STOP_SECONDS = 120.0
@@ -141,6 +142,7 @@ class Embedded:
         except BlockingIOError:
             text = f"another stagetree is at work in {self.folder}; wait for it, or choose another folder with --dir"
             raise StackFailed(text) from None
+        remove_partial(self.folder / "checkpoints")
 
     def _spawn_all(self) -> None:
         commands = self.commands()

@@ -64,6 +64,9 @@ def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
     study, store = tmp_path / "study.yaml", str(tmp_path / "store")
     study.write_text(yaml.safe_dump({**STUDY, "space": {"lr": 0.1}, "tuner": {"kind": "grid", "max_steps": 1}}))
     (tmp_path / "sitecustomize.py").write_text(SLOW_DISK)
+    killed = tmp_path / "store/checkpoints/plan/node/7.safetensors.partial"
+    killed.parent.mkdir(parents=True)
+    killed.touch()
     run = ("run", str(study), "--slots", "1", "--dir", store, "--no-check")
     done = stagetree(*run, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0 and "Saving the last checkpoints" in done.stderr, done.stderr
