@@ -11,6 +11,7 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.domain.slots import MOST_SHARES
 from stagetree.limits import LIMITS, Limits
 
 PREFIX = "STAGETREE_"
@@ -86,6 +87,15 @@ class Settings(BaseSettings):
     )
     warm: str = Field(default="", description="the socket of an interpreter that forks trainers for all slots here")
     allow_cpu: bool = Field(default=False, description="a slot called gpu0 may train on the CPU where there is no GPU")
+    slots_per_gpu: int = Field(
+        default=1, ge=1, le=MOST_SHARES, description="how many slots share a GPU: those of gpu0 are gpu0a, gpu0b, ..."
+    )
+    memory_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="the part of its GPU's memory that a slot may have; by default an even one",
+    )
 
     key_days: float = Field(default=7.0, gt=0, description="how long an idempotency key is remembered")
     chain_days: float = Field(default=7.0, gt=0, description="how long the row of a chain stays when it is over")

@@ -1,19 +1,21 @@
 """What happened when: the times of a stream's events, what each slot trained, what was decided, and when results came.
 
-Read from the log once, event by event, and kept; an earlier moment is all that was begun by then.
+Taken event by event while the stream's plan is folded, or else read from the log, and kept; an earlier moment is all
+that was begun by then.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 from app.domain import events as e
+from app.domain.evolve import collector_paused
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.events.log import EventLog, StoredEvent
 
@@ -38,7 +40,10 @@ DECIDED: dict[type[e.Event], str] = {
 
 @dataclass(slots=True)
 class Span:
-    """A stage on a slot: begun with one event and ended with another, each by version and time."""
+    """A stage on a slot: begun with one event and ended with another, each by version and time.
+
+    seconds: of the slot, spent on it.
+    """
 
     chain: ChainId
     slot: str
@@ -47,6 +52,7 @@ class Span:
     begun_at: float
     ended: int | None = None
     ended_at: float | None = None
+    seconds: float = 0.0
     outcome: str = "running"
 
 
@@ -88,6 +94,7 @@ class Chronicle:
 
     def __init__(self) -> None:
         self.times = array("d")
+        self.slots: set[str] = set()
         self.spans: list[Span] = []
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, what was done, number of the span, step)"""
@@ -112,8 +119,12 @@ class Chronicle:
     def results(self, study: StudyId) -> list[Measured]:
         return self._told(study).results
 
-    def take(self, recorded: StoredEvent) -> None:
-        """The next event."""
+    def take_all(self, batch: Sequence[StoredEvent]) -> None:
+        """The next events."""
+        for recorded in batch:
+            self._take(recorded)
+
+    def _take(self, recorded: StoredEvent) -> None:
         self.times.append(recorded.at)
         event = recorded.event
         if (kind := DECIDED.get(type(event))) is not None:
@@ -170,6 +181,7 @@ class Chronicle:
         if index < len(stages):
             self._under_way[chain] = self._last_in[stages[index].node] = len(self.spans)
             self.spans.append(Span(chain, slot, stages[index], self.version, self.times[-1]))
+            self.slots.add(slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:
         if (number := self._under_way.pop(chain, None)) is not None:
@@ -178,6 +190,8 @@ class Chronicle:
 
     def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
         self._told(self._chains[chain][1][index].study).slot_seconds += seconds
+        if (number := self._under_way.get(chain)) is not None:
+            self.spans[number].seconds = seconds
 
     def _mark(self, what: str, node: NodeId, step: int) -> None:
         if (number := self._last_in.get(node)) is not None:
@@ -192,16 +206,30 @@ class Chronicles:
         self._kept: OrderedDict[str, tuple[Chronicle, Lock]] = OrderedDict()
         self._lock = Lock()
 
+    def take(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
+        """What somebody has read of a stream: from its beginning, or on from where its chronicle is."""
+        if not recorded or not (recorded[0].version == 1 or stream in self._kept):
+            return
+        with self._of(stream) as found:
+            if recorded[0].version == found.version + 1:
+                found.take_all(recorded)
+
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[Chronicle]:
-        """The chronicle of a stream, read as far as `version` at least."""
+        """The chronicle of a stream, as far as `version` at least."""
+        with self._of(stream) as found:
+            with collector_paused():
+                while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
+                    found.take_all(batch)
+            yield found
+
+    @contextmanager
+    def _of(self, stream: str) -> Iterator[Chronicle]:
+        """Nobody else touches it within the block."""
         with self._lock:
             found, lock = self._kept.setdefault(stream, (Chronicle(), Lock()))
             self._kept.move_to_end(stream)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         with lock:
-            while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
-                for recorded in batch:
-                    found.take(recorded)
             yield found

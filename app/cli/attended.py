@@ -16,6 +16,7 @@ from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, StackFailed, default_slots, embedded
 from app.embedded.children import private_files
 from app.registry import TrainerFileError
+from app.settings import SettingsError, settings
 
 _LOOK_SECONDS = 1.0
 
@@ -24,17 +25,20 @@ def main(options: dict[str, Any]) -> int:
     """Serve until the input ends. The exit code is 1 when the stack could not start, or one of its processes ended."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    folder, slots = Path(options["folder"]), options["slots"] or default_slots()
+    folder = Path(options["folder"])
     try:
+        per_gpu = settings().slots_per_gpu
+        slots = options["slots"] or default_slots(per_gpu)
         with private_files():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "trainers").mkdir(exist_ok=True)
-        with embedded(Embedded(folder, slots, options["trainers"]), await_slots=True) as stack:
+        stack = Embedded(folder, slots, options["trainers"], slots_per_gpu=per_gpu)
+        with embedded(stack, await_slots=True):
             _say(url=stack.url, slots=slots)
             with study_sinks(stack.url, folder / "sinks"):
                 while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
                     stack.check()
-    except (OSError, StackFailed, TrainerFileError) as problem:
+    except (OSError, SettingsError, StackFailed, TrainerFileError) as problem:
         _say(error=str(problem))
         return 1
     return 0

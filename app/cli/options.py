@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import Format, ListFormat
+from app.domain.slots import MOST_SHARES
 
 MOST_SLOTS = 256
 """Of one machine: each is a process of some hundred megabytes."""
@@ -29,6 +30,10 @@ Store = Annotated[
 Slots = Annotated[
     int | None,
     typer.Option("--slots", metavar="N", min=1, max=MOST_SLOTS, help="Slots; by default the GPUs, else the CPU cores."),
+]
+SlotsPerGpu = Annotated[
+    int | None,
+    typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="So many slots share each GPU."),
 ]
 Trainers = Annotated[
     list[str] | None,

@@ -12,7 +12,20 @@ import typer
 from app.cli.advising import print_advice
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
-from app.cli.options import Changes, Output, Plain, Quiet, Server, Sinks, Slots, Store, StudyFile, StudyId, Trainers
+from app.cli.options import (
+    Changes,
+    Output,
+    Plain,
+    Quiet,
+    Server,
+    Sinks,
+    Slots,
+    SlotsPerGpu,
+    Store,
+    StudyFile,
+    StudyId,
+    Trainers,
+)
 from app.cli.output import Format, print_json
 from app.cli.text import plural, without_secrets
 from app.cli.usage import finite
@@ -35,6 +48,7 @@ Discard = Annotated[bool, typer.Option("--discard", help="Keep nothing: work in 
 def run(
     study: StudyFile,
     slots: Slots = None,
+    slots_per_gpu: SlotsPerGpu = None,
     dir: Keep = None,
     discard: Discard = False,
     trainers: Trainers = None,
@@ -59,11 +73,8 @@ def run(
     from app.embedded import default_slots
     from app.settings import settings
 
-    own = [
-        name
-        for name, given in (("--slots", slots), ("--dir", dir), ("--discard", discard), ("--trainers", trainers))
-        if given
-    ]
+    local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
+    own = [name for name, given in (local | {"--trainers": trainers}).items() if given]
     if server and own:
         fail(f"{own[0]} is for a run on this machine, and --server sends the study elsewhere: leave one out", USAGE)
     if dir and discard:
@@ -79,12 +90,13 @@ def run(
             finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec.trainer, files)
-    slots = slots or default_slots()
+    slots_per_gpu = slots_per_gpu or settings().slots_per_gpu
+    slots = slots or default_slots(slots_per_gpu)
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
     checking = check_first(not (no_check or quiet), spec, files, store)
-    with checking as found, stacks.own_stack(slots, store, files) as service:
+    with checking as found, stacks.own_stack(slots, store, files, slots_per_gpu=slots_per_gpu) as service:
         if line := found():
             print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
@@ -120,14 +132,16 @@ def preview(
     )
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
-    if "packed_steps" in found:
-        print(f"packing         {found['packed_steps']} steps at best, where a pack takes no longer than a trial")
+    if "packed_makespan_steps" in found:
+        packed = f"{found['packed_makespan_steps']} steps of time"
+        print(f"packing         makespan {packed} at best, where a pack takes no longer than a trial")
     for each in found["advice"]:
         print(f"advice          {each}")
 
 
 def up(
     slots: Slots = None,
+    slots_per_gpu: SlotsPerGpu = None,
     dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = Path(
         ".stagetree"
     ),
@@ -144,9 +158,12 @@ def up(
     """
     from app.cli import stacks
     from app.embedded import default_slots
+    from app.settings import settings
 
-    slots, files = slots or default_slots(), stacks.trainer_files(trainers or [])
-    with stacks.own_stack(slots, dir, files, host=host, port=port, await_slots=True) as service:
+    per_gpu, files = slots_per_gpu or settings().slots_per_gpu, stacks.trainer_files(trainers or [])
+    slots = slots or default_slots(per_gpu)
+    stack = stacks.own_stack(slots, dir, files, host=host, port=port, slots_per_gpu=per_gpu, await_slots=True)
+    with stack as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")

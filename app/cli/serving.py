@@ -12,9 +12,10 @@ import typer
 
 from app.cli.options import Server
 from app.cli.text import without_secrets
+from app.domain.slots import MOST_SHARES
 
 Queue = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, cpu3 or host-gpu0; or scheduler; or slurm.")
+    str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
 ]
 Host = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="Where others reach it; it asks nobody who they are.")
@@ -43,13 +44,17 @@ def workers(
         int,
         typer.Option("--gpus-per-node", metavar="N", min=0, help="Tasks of a node, with a GPU each; 0: one without."),
     ] = 1,
+    slots_per_gpu: Annotated[
+        int,
+        typer.Option("--slots-per-gpu", metavar="N", min=1, max=MOST_SHARES, help="So many tasks share each GPU."),
+    ] = 1,
     cpus: Annotated[int, typer.Option("--cpus-per-task", metavar="N", min=1, help="Cores of a task.")] = 4,
     early: Annotated[
         int,
         typer.Option("--signal", metavar="SECONDS", min=1, help="So long before its end, work is saved."),
     ] = 120,
 ) -> None:
-    """Print a script that starts workers, one for each GPU.
+    """Print a script that starts workers, one for each GPU or more.
 
     \b
     Example:  stagetree workers --slurm --nodes 2 --gpus-per-node 8 | sbatch --time=12:00:00
@@ -59,7 +64,7 @@ def workers(
 
     if not slurm:
         fail("say for what: --slurm", USAGE)
-    print(script(nodes, gpus, cpus, early), end="")
+    print(script(nodes, gpus, cpus, early, slots_per_gpu), end="")
 
 
 def api(host: Host = "127.0.0.1", port: Port = 8000) -> None:

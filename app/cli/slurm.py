@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_lowercase
 
 from app.cli.errors import USAGE, fail
 
@@ -27,6 +28,7 @@ SCRIPT = """#!/bin/bash
 set -euo pipefail
 {checks}
 export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"
+export STAGETREE_SLOTS_PER_GPU={per_gpu}
 {cpus}
 exec srun --label --kill-on-bad-exit=0 --wait=0 {program} worker slurm
 """
@@ -34,15 +36,18 @@ MARGIN_SECONDS = 10
 """Between the end of the last worker, asked to stop in time, and the end of the job."""
 
 
-def script(nodes: int, gpus: int, cpus: int, early: int) -> str:
-    """A script for `sbatch`, of a task for each GPU, or of one for each node without GPUs.
+def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1) -> str:
+    """A script for `sbatch`, of `per_gpu` tasks for each GPU, or of one for each node without GPUs.
 
     cpus: of a task. early: how many seconds before its end the job is told.
     """
-    resources = ["#SBATCH --gpus-per-task=1"] if gpus else []
+    resources = []
+    if gpus:  # tasks that share GPUs see all those of the job, and each takes the one that its queue names
+        resources = ["#SBATCH --gpus-per-task=1" if per_gpu == 1 else f"#SBATCH --gpus-per-node={gpus}"]
     return SCRIPT.format(
         nodes=nodes,
-        tasks=gpus or 1,
+        tasks=gpus * per_gpu or 1,
+        per_gpu=per_gpu,
         resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
         early=early,
         checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
@@ -56,16 +61,20 @@ def queue_of(task: Mapping[str, str]) -> str:
     """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
 
     Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
-    as the first one. Ends with a message outside of a task.
+    as the first one; where tasks share GPUs, it sees all of them. Ends with a message outside of a task.
     """
     for name in ("SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_JOB_ID"):
         if not task.get(name):
             fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
     node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
     if gpus := _numbers(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
-        if number >= len(gpus):
+        per_gpu = int(task.get("STAGETREE_SLOTS_PER_GPU") or 1)
+        if number >= per_gpu * len(gpus):
             fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
-        return f"{node}-{gpus[number]}-gpu0"
+        if per_gpu == 1:
+            return f"{node}-{gpus[number]}-gpu0"
+        share, gpu = divmod(number, len(gpus))
+        return f"{node}-{gpus[gpu]}-gpu{gpu}{ascii_lowercase[share]}"
     return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
 
 

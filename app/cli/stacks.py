@@ -74,13 +74,14 @@ def own_stack(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    slots_per_gpu: int = 1,
     await_slots: bool = False,
 ) -> Iterator[Service[Documents]]:
     """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
-        stack = Embedded(where, slots, trainers, port, host)
+        stack = Embedded(where, slots, trainers, port, host, slots_per_gpu)
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):

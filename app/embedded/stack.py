@@ -31,13 +31,14 @@ BUDGET = "20GiB"
 
 @dataclass
 class Embedded:
-    """A running stack. `folder` is where its log and checkpoints are."""
+    """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU."""
 
     folder: Path
     slots: int
     trainers: Sequence[str]
     port: int = 0
     host: str = "127.0.0.1"
+    slots_per_gpu: int = 1
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: str = ""
     _lock: IO[bytes] | None = None
@@ -104,6 +105,7 @@ class Embedded:
         return {
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             **os.environ,
+            "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
             "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
@@ -142,7 +144,7 @@ class Embedded:
     def commands(self) -> dict[str, list[str]]:
         """What is started, by the name of its log."""
         workers = {"scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
-        workers |= {name: worker_command(name) for name in slot_names(self.slots)}
+        workers |= {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
         prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(workers)]
         api = ["uvicorn", "--factory", "app.main:create_app", "--app-dir", str(HOME), "--host", self.host]
         return {

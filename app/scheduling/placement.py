@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
-from app.domain.slots import Slot
+from app.domain.slots import Slot, shared_gpu
 from app.scheduling.assignment import ResumePoint
 from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Span
@@ -40,7 +41,8 @@ def place(
 
     It has the trainer. The user's code has not failed on it in a node of the chain while there is another slot, free or
     not, on which it has not: that is waited for, since a device may be broken that no self-test finds. Where it failed
-    on all of them, the one on which it did so least often. Of several, one that has the model in memory.
+    on all of them, the one on which it did so least often. Of several, one that has the model in memory, or else one
+    whose GPU has least to do.
     """
     assert plan.opened is not None
     failed = _failures(plan, spans)
@@ -48,7 +50,15 @@ def place(
     least = min((failed.get(slot.name, 0) for slot in able), default=0)
     free = [slot for slot in slots.free if has_trainer(slot, plan.opened) and failed.get(slot.name, 0) <= least]
     model = resume and {"plan": id, "node": resume.node, "step": resume.step}
-    return next((slot for slot in free if model and slot.resident_model == model), free[0] if free else None)
+    return next((slot for slot in free if model and slot.resident_model == model), _with_least_neighbours(free, slots))
+
+
+def _with_least_neighbours(free: Sequence[Slot], slots: Candidates) -> Slot | None:
+    """One of these, on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
+    idle = {slot.name for slot in slots.free}
+    busy = Counter(shared_gpu(slot.name) for slot in slots.well if slot.name not in idle)
+    busy[None] = 0  # one that shares nothing has no neighbours
+    return min(free, key=lambda slot: busy[shared_gpu(slot.name)], default=None)
 
 
 def _failures(plan: SearchPlan, spans: Sequence[Span]) -> dict[str, int]:

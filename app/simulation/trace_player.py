@@ -70,7 +70,6 @@ class Player:
         self._switch, self._took = switch, took
         self._left_at: dict[int, float] = {}  # when each trial was last left
         self.reached_at = inf
-        self.spent = 0.0
         self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds, overheads=overheads)
         spec = self._spec(tuner, {"eval_every": eval_every, **fields}).to_json()
         opened = e.PlanOpened(trainer="recorded", trainer_version="", trainer_args={}, seed=0)
@@ -80,7 +79,7 @@ class Player:
 
     def time_to_target(self) -> float:
         """Seconds until an evaluation has reached the target; infinite if none ever does."""
-        while self.simulator.now < self.reached_at and self.simulator.advance():
+        while self.simulator.advance(self.reached_at):
             pass
         return self.reached_at
 
@@ -117,5 +116,4 @@ class Player:
                 self.reached_at = min(self.reached_at, at)
                 break
         self._left_at[trial] = now + seconds
-        self.spent += seconds
         return seconds

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -26,7 +26,7 @@ from app.workers.notifier import Notifier
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.periodic_thread import PeriodicThread
 from app.workers.retiring import Retiring
-from app.workers.slot.device import SlotDevice, device_of, visible_gpus
+from app.workers.slot.device import SlotDevice, device_of, mps_is_running, visible_gpus
 from app.workers.throttle import Throttle
 from app.workers.ticking import Ticking
 
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from app.workers.trainer_process import TrainerProcess
 
 logger = logging.getLogger(__name__)
-
-SLOT_QUEUE = re.compile(r"(.*[-_.])?(gpu|cpu)\d+")
-"""Queues that are slots: gpu0, cpu3, or with a host in front, host-gpu0. What is behind "gpu" is the CUDA device."""
 
 CLEAN_SECONDS = 3600.0
 
@@ -128,10 +125,12 @@ def retention() -> PeriodicThread:
 
 def _delete() -> bool:
     """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
-    is_done = _deleting().look().is_done
+    freed = _deleting().look()
+    if freed.objects:
+        logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
     if _deleting().is_waited_for:
         notify()
-    return is_done
+    return freed.is_done
 
 
 @cache
@@ -247,7 +246,10 @@ def _open_slot() -> None:
 
 def device_here(slot: str) -> SlotDevice:
     """The device of a slot on this machine. Raises `NoDevice`."""
-    return device_of(slot, visible_gpus(), allow_cpu=settings().allow_cpu)
+    here = settings()
+    shares, fraction = here.slots_per_gpu, here.memory_fraction
+    device = device_of(slot, visible_gpus(), allow_cpu=here.allow_cpu, shares=shares, memory_fraction=fraction)
+    return replace(device, has_mps=device.shares > 1 and mps_is_running())
 
 
 def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
@@ -256,4 +258,10 @@ def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
     from app.workers.warm import Warm
 
     warm, threads = Warm(settings().warm), settings().threads
-    return lambda: TrainerProcess.start(warm, device=device.device, visible_devices=device.visible, threads=threads)
+    return lambda: TrainerProcess.start(
+        warm,
+        device=device.device,
+        visible_devices=device.visible,
+        memory_fraction=device.memory_fraction,
+        threads=threads,
+    )

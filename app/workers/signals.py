@@ -20,6 +20,7 @@ from celery.signals import (
 )
 
 from app.away import LostRace
+from app.domain.slots import NAME
 from app.events.database import Database, DatabaseUnavailable
 from app.events.records import SqlRecords
 from app.events.rows import SlotTaken
@@ -75,10 +76,11 @@ def _queue() -> str:
 
 
 def _become_slot(name: str) -> None:
-    if not process.SLOT_QUEUE.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SystemExit(
             f"queue {name} is no slot: name it gpu0 or cpu0, with another number for each, or with a host in front and"
-            f" a hyphen between, such as host-gpu0; the scheduler's is {SCHEDULER_QUEUE}"
+            f" a hyphen between, such as host-gpu0; slots that share a GPU are gpu0a and gpu0b; the scheduler's is"
+            f" {SCHEDULER_QUEUE}"
         )
     try:
         process.device_here(name)

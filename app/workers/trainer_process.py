@@ -62,16 +62,18 @@ class TrainerProcess(TrainerConnection):
         *,
         device: str = "cpu",
         visible_devices: str | None = None,
+        memory_fraction: float = 1.0,
         threads: int = 1,
         determinism: str = "strict",
         deadline: Deadline | None = None,
     ) -> TrainerProcess:
         """A fresh process, its device started. Raises `WarmFailed`, `TrainerFailed`: `device` if it has none.
 
-        device, visible_devices, threads, determinism: see `stagetree.runtime.machine.Machine`.
+        For what is not said here, see `stagetree.runtime.machine.Machine`.
         """
         process = cls(*warm.fork())
-        settings = {"visible_devices": visible_devices, "threads": threads, "determinism": determinism}
+        settings = {"visible_devices": visible_devices, "memory_fraction": memory_fraction}
+        settings |= {"threads": threads, "determinism": determinism}
         try:
             deadline = deadline or Deadline(60.0)
             process.info, _ = process._ask("start", deadline, process._stacks, device=device, **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from stagetree.models.answer import Answer, Json
-from stagetree.models.trials import Outcome, Trial
+from stagetree.models.trials import Note, Outcome, Trial
 
 StudyState = Literal["running", "paused", "completed", "failed", "cancelled"] | str
 
@@ -135,12 +135,14 @@ class StudyAnswer(Answer):
     cost: Cost = Cost()
     merge_rate: float | None = None
     packing: dict[str, Any] | None = None
+    gpu_sharing: list[dict[str, Any]] | None = None
     gpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     submitted_at: float = 0.0
     finished_at: float | None = None
     slots: Share = Share()
     progress: Progress = Progress()
+    notes: list[Note] = []
     spec: Json = {}
     trials: list[Trial] = []
 
@@ -166,5 +168,5 @@ class Preview(Answer):
     critical_path_steps: int
     makespan_steps: int
     slots: int = 1
-    packed_steps: int | None = None
+    packed_makespan_steps: int | None = None
     advice: list[str] = []

@@ -37,6 +37,7 @@ PROGRESS_SECONDS = 0.1
 def run(wire: Wire) -> int:
     """Serve until told to exit, or until the other side is gone."""
     machine.log_to_stderr()
+    machine.refuse_breakpoints()
     machine.prefer_for_killing()
     inexact.watch()
     try:
@@ -108,7 +109,8 @@ class Child:
         faulthandler.register(signal.SIGUSR1, stacks)
         self._device = message["device"]
         self._buffers = Buffers(self._device)
-        machine = Machine(self._device, message["visible_devices"], message["threads"], message["determinism"])
+        settings = ("visible_devices", "threads", "determinism", "memory_fraction")
+        machine = Machine(self._device, *(message[name] for name in settings))
         self._machine = {**machine.prepare(), "threads": machine.threads}
         return dict(self._machine)
 

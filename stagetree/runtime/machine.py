@@ -23,13 +23,15 @@ BLAS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "ope
 class Machine:
     """device: as torch writes it, `cpu` or `cuda:0`. visible_devices: for CUDA_VISIBLE_DEVICES; None leaves that alone.
 
-    threads: of the CPU. determinism: of what is built first, see `set_determinism`.
+    threads: of the CPU. determinism: of what is built first, see `set_determinism`. memory_fraction: how much of
+    a GPU's memory torch may take; of more, it says that there is none.
     """
 
     device: str
     visible_devices: str | None
     threads: int
     determinism: str
+    memory_fraction: float = 1.0
 
     def prepare(self) -> dict[str, Any]:
         """Make it so for this process and those that it starts; what to tell of it. RuntimeError: no such device."""
@@ -63,6 +65,8 @@ class Machine:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
             raise RuntimeError(f"CUDA error: torch {torch.__version__} finds no GPU here (visible devices: {visible})")
         torch.cuda.set_device(self.device)
+        if self.memory_fraction < 1:
+            torch.cuda.set_per_process_memory_fraction(self.memory_fraction, self.device)
         (torch.ones(8, 8, device=self.device) @ torch.ones(8, 8, device=self.device)).sum().item()
         return torch.cuda.get_device_name(self.device)
 
@@ -82,6 +86,15 @@ def log_to_stderr() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def refuse_breakpoints() -> None:
+    """`breakpoint()` says where it can stop: nobody sits in front of this process."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("breakpoint() has no terminal here: `stagetree debug STUDY TRIAL` trains a trial in yours")
+
+    sys.breakpointhook = refuse
 
 
 def prefer_for_killing() -> None:

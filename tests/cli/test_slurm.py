@@ -11,7 +11,7 @@ import pytest
 from commandline import Stagetree
 
 from app.cli.slurm import NEEDED, queue_of
-from app.workers.process import SLOT_QUEUE
+from app.domain.slots import NAME, shared_gpu
 
 TASK = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "42"}
 
@@ -25,7 +25,7 @@ def bash(*arguments: str, script: str, **more: str) -> subprocess.CompletedProce
 def test_a_task_is_the_slot_of_its_node_and_gpu(gpus: str, queue: str) -> None:
     found = queue_of({**TASK, "SLURM_STEP_GPUS": gpus})
     assert found == queue
-    assert SLOT_QUEUE.fullmatch(found)
+    assert NAME.fullmatch(found)
 
 
 def test_two_jobs_on_a_node_have_no_slot_of_one_name() -> None:
@@ -34,6 +34,13 @@ def test_two_jobs_on_a_node_have_no_slot_of_one_name() -> None:
     assert len({queue_of(task) for task in tasks}) == 4
     without = [{name: value for name, value in task.items() if name != "SLURM_JOB_GPUS"} for task in tasks]
     assert len({queue_of(task) for task in without}) == 4
+
+
+def test_tasks_that_share_the_gpus_of_a_job_are_shares_of_them() -> None:
+    job = {**TASK, "SLURM_JOB_GPUS": "4-5", "STAGETREE_SLOTS_PER_GPU": "2"}
+    queues = [queue_of({**job, "SLURM_LOCALID": str(local)}) for local in range(4)]
+    assert queues == ["node7-4-gpu0a", "node7-5-gpu1a", "node7-4-gpu0b", "node7-5-gpu1b"]
+    assert [shared_gpu(queue) for queue in queues] == ["node7-4-gpu0", "node7-5-gpu1"] * 2
 
 
 def test_outside_of_a_job_it_is_said_how_to_make_one(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +76,12 @@ def test_the_script_is_one_that_bash_and_sbatch_read(stagetree: Stagetree, gpus:
     commands = next(number for number, line in enumerate(script.splitlines()) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in script.splitlines()[commands:]), "sbatch stops at a command"
     assert bash("-n", script=script).returncode == 0
+
+
+def test_tasks_that_share_gpus_see_all_those_of_the_job(stagetree: Stagetree) -> None:
+    script = stagetree("workers", "--slurm", "--gpus-per-node", 4, "--slots-per-gpu", 3).out
+    assert "#SBATCH --ntasks-per-node=12\n#SBATCH --gpus-per-node=4\n" in script and "gpus-per-task" not in script
+    assert "export STAGETREE_SLOTS_PER_GPU=3\n" in script
 
 
 def test_workers_end_before_the_job_does(stagetree: Stagetree, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from stacks import Cluster, redis_server
 from uvicorn.main import main as uvicorn_main
 
 from app.api.health import check_schema
+from app.domain.slots import NAME
 from app.embedded import Embedded, slot_names
 from app.events.database import Database
 from app.object_store import open_store
 from app.settings import Settings
-from app.workers.process import SLOT_QUEUE
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -73,7 +73,7 @@ def arguments(command: Command) -> dict[str, Any]:
         values = celery_worker.make_context("worker", words[4:], resilient_parsing=True).params
         given = {name: value for name, value in values.items() if value not in (None, False, [], ())}
         assert given.pop("hostname", f"{queue}@%h").startswith(queue)
-        return {**given, "queues": "a slot" if SLOT_QUEUE.fullmatch(queue) else queue}
+        return {**given, "queues": "a slot" if NAME.fullmatch(queue) else queue}
     values = uvicorn_main.make_context("uvicorn", words[1:], resilient_parsing=True).params
     return {name: values[name] for name in ("app", "factory", "workers", "reload", "fd", "uds")}
 
@@ -97,7 +97,7 @@ def test_every_queue_is_a_slot_or_the_scheduler() -> None:
     for name, command in docker_commands().items():
         if command[0] == "celery":
             queue = command[command.index("-Q") + 1]
-            assert queue == "scheduler" or SLOT_QUEUE.fullmatch(queue), name
+            assert queue == "scheduler" or NAME.fullmatch(queue), name
 
 
 def test_every_setting_exists() -> None:
@@ -178,12 +178,15 @@ def test_compose_is_valid_by_its_schema() -> None:
 ONLY_ITS_OWN = ("profiles", "hostname", "command", "deploy")
 
 
-def test_the_commented_worker_is_like_the_others() -> None:
+@pytest.mark.parametrize(("slot", "settings"), [("gpu1", {}), ("gpu0a", {"STAGETREE_SLOTS_PER_GPU": "2"})])
+def test_the_commented_workers_are_like_the_others(slot: str, settings: dict[str, str]) -> None:
     text = (ROOT / "docker" / "compose.yaml").read_text()
-    commented = "\n".join(re.findall(r"^  # (  .*|worker-gpu1:)$", text, re.MULTILINE))
-    [worker] = yaml.safe_load(commented.replace("<<: *worker", "of: worker")).values()
+    commented = "\n".join(re.findall(r"^  # (  .*|worker-gpu\w+:)$", text, re.MULTILINE))
+    worker = yaml.safe_load(commented.replace("<<: *", "of: "))[f"worker-{slot}"]
+    environment = {name: value for name, value in worker.pop("environment", {}).items() if name != "of"}
+    assert environment == settings
     wanted = json.dumps({name: SERVICES["worker-gpu0"][name] for name in ("image", *ONLY_ITS_OWN)})
-    assert {name: worker[name] for name in worker if name != "of"} == json.loads(wanted.replace("gpu0", "gpu1"))
+    assert {name: worker[name] for name in worker if name != "of"} == json.loads(wanted.replace("gpu0", slot))
 
 
 def test_the_schema_is_made_by_the_command_in_compose(empty_url: str) -> None:

@@ -13,8 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from app.domain.slots import NAME
 from app.settings import Settings
-from app.workers.process import SLOT_QUEUE
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker" / "kubernetes.yaml"
@@ -48,7 +48,7 @@ def test_each_pod_of_workers_is_a_slot() -> None:
     """Their names stay, from start to start."""
     [worker] = [each for each in OBJECTS if each["kind"] == "StatefulSet"]
     words = command(worker["metadata"]["name"])
-    assert SLOT_QUEUE.fullmatch(words[words.index("-Q") + 1].replace("$(POD)", f"{worker['metadata']['name']}-1"))
+    assert NAME.fullmatch(words[words.index("-Q") + 1].replace("$(POD)", f"{worker['metadata']['name']}-1"))
 
 
 def test_settings_exist_and_workers_have_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,16 +16,16 @@ from toys import executed, switch, trials
 
 from app.events.records import SqlRecords
 
-SLOT = "node7-3-gpu0"
+SLOT = "node7-3-gpu0a"
 
 
 @pytest.fixture
 def task(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """What srun starts as a task of a job that was given the last GPU of a node."""
+    """What srun starts as a task of a job that was given the last GPU of a node, for two tasks to share."""
     slurm = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "42", "SLURM_STEP_GPUS": "3"}
     command = [str(Path(sys.executable).with_name("stagetree")), "worker", "slurm"]
     with (tmp_path / "task.log").open("wb") as log:
-        environment = {**os.environ, **cluster.settings, **slurm}
+        environment = {**os.environ, **cluster.settings, **slurm, "STAGETREE_SLOTS_PER_GPU": "2"}
         options = {"env": environment, "stdout": log, "stderr": log, "cwd": tmp_path, "start_new_session": True}
         running = subprocess.Popen(command, **options)  # type: ignore[call-overload]
     yield running

@@ -27,11 +27,18 @@ def another(cluster: Cluster, like: str, *queues: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("queues", [("gpu-0",), ("hostgpu0",), ("gpu0x",), ("slot",), ("gpu0", "gpu1")])
+@pytest.mark.parametrize("queues", [("gpu-0",), ("hostgpu0",), ("gpu0ab",), ("slot",), ("gpu0", "gpu1")])
 def test_a_queue_that_is_no_slot_is_refused(cluster: Cluster, queues: tuple[str, ...]) -> None:
     ended = another(cluster, "gpu0", *queues)
     assert ended.returncode == 1
     assert "is no slot" in ended.stderr or "one worker is one slot" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_share_of_a_gpu_that_is_not_shared_is_refused(cluster: Cluster) -> None:
+    ended = another(cluster, "gpu0", "host-gpu0b")
+    assert ended.returncode == 1
+    assert "STAGETREE_SLOTS_PER_GPU=1 says that there is none" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

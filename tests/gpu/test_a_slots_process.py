@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,22 +26,17 @@ FINE = {"mood": "fine"}
 
 
 @pytest.fixture
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    warm.close()
-
-
-@pytest.fixture
 def process(warm: Warm) -> Iterator[TrainerProcess]:
     with started(warm) as process:
         yield process
 
 
-def started(warm: Warm, size: int = 512) -> TrainerProcess:
-    """On the first GPU, alone."""
-    slot = device_of("gpu0", visible_gpus(), allow_cpu=False)
-    process = TrainerProcess.start(warm, device=slot.device, visible_devices=slot.visible)
+def started(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) -> TrainerProcess:
+    """On the first GPU, alone, or as one of its shares."""
+    slot = device_of(name, visible_gpus(), allow_cpu=False, shares=shares)
+    process = TrainerProcess.start(
+        warm, device=slot.device, visible_devices=slot.visible, memory_fraction=slot.memory_fraction
+    )
     process.build(FILE, "moody", {"size": size}, 0, deadline=PATIENCE)
     return process
 
@@ -61,6 +57,24 @@ def test_a_model_leaves_no_memory_to_the_next(process: TrainerProcess) -> None:
         process.train(FINE, 2, deadline=PATIENCE)
         found.add(process.evaluate(deadline=PATIENCE)["allocated"])
     assert len(found) == 1
+
+
+def test_slots_that_share_a_gpu_compute_the_same_bits_at_once(warm: Warm) -> None:
+    shares = [started(warm, name=name, shares=2) for name in ("gpu0a", "gpu0b")]
+    with started(warm) as alone, shares[0], shares[1], ThreadPoolExecutor() as both:
+        list(both.map(lambda process: process.train(FINE, 200, deadline=PATIENCE), shares))
+        alone.train(FINE, 200, deadline=PATIENCE)
+        sums = {process.evaluate(deadline=PATIENCE)["sum"] for process in (alone, *shares)}
+    assert len(sums) == 1
+
+
+def test_a_share_has_no_more_than_its_part_of_the_memory(warm: Warm) -> None:
+    row = int((torch.cuda.get_device_properties(0).total_memory * 0.3 / 4) ** 0.5)  # 30 % of it, as single floats
+    with started(warm, name="gpu0a", shares=2) as share:
+        share.build(FILE, "moody", {"size": row}, 0, deadline=PATIENCE)
+        with pytest.raises(TrainerFailed) as caught:
+            share.train(FINE, 1, deadline=PATIENCE)  # which needs room for a second one
+    assert caught.value.kind == "out_of_memory"
 
 
 # Copies ---------------------------------------------------------------------------------------------------------------

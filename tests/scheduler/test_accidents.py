@@ -6,7 +6,7 @@ import gc
 from typing import NoReturn
 
 import pytest
-from scenes import AWAY, LOST_RACE, RANDOM, Json, Scene, times
+from scenes import AWAY, LOST_RACE, RANDOM, Json, Scene, times, trials
 
 from app.domain import events as e
 from app.domain.ids import StudyId
@@ -146,9 +146,9 @@ def test_an_estimate_that_fails_holds_up_its_plan_alone_and_forgets_nothing() ->
             return super().seconds_per_step(node)
 
     scene = Scene(make_costs=Estimates)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]}, "lame", "lame")
+    scene.submit(trials(3), "lame", "lame")
     scene.run()
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 9}]}, "longer", "lame")
+    scene.submit(trials(9), "longer", "lame")
     scene.submit(RANDOM, "sound", "sound")
     scene.run()
     assert scene.study("sound", "sound").state == "completed"

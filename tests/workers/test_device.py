@@ -4,10 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from app.domain.slots import shared_gpu
+from app.embedded import StackFailed
 from app.embedded.machine import default_device, default_slots, slot_names
 from app.workers.slot import device as module
-from app.workers.slot.device import CPU, NoDevice, SlotDevice, device_of, gpus_of, visible_gpus
+from app.workers.slot.device import CPU, NoDevice, SlotDevice, device_of, gpus_of, mps_is_running, visible_gpus
 
 LISTING = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5b)
@@ -36,6 +40,56 @@ def test_a_slot_without_its_gpu_refuses_and_says_what_to_do() -> None:
     assert device_of("gpu0", [], allow_cpu=True) == CPU
 
 
+@pytest.mark.parametrize("slot", ["gpu1a", "host-gpu1b"])
+def test_a_share_sees_its_gpu_alone_and_has_an_even_part_of_the_memory(slot: str) -> None:
+    assert device_of(slot, ["0", "3"], allow_cpu=False, shares=2) == SlotDevice("cuda:0", "3", 2, 0.5)
+
+
+def test_how_much_memory_a_slot_may_have_can_be_said() -> None:
+    shares = [device_of(slot, ["0"], allow_cpu=False, shares=3, memory_fraction=0.25) for slot in ("gpu0", "gpu0c")]
+    assert [(device.shares, device.memory_fraction) for device in shares] == [(1, 0.25), (3, 0.25)]
+
+
+def test_a_share_that_nobody_said_there_is_does_not_take_all_the_memory() -> None:
+    with pytest.raises(NoDevice, match=r"gpu0b is share b.*STAGETREE_SLOTS_PER_GPU=1 .*call the slot gpu0$"):
+        device_of("gpu0b", ["0"], allow_cpu=False)
+
+
+def test_a_slot_says_with_how_many_it_shares_its_gpu_and_how() -> None:
+    devices = [SlotDevice("cuda:0", "3", *how) for how in ((1,), (2, 0.5, True), (2, 0.5, False))]
+    said = ["GPU 3", "GPU 3, shared by 2 through MPS", "GPU 3, shared by 2 in turns, without MPS"]
+    assert list(map(str, devices)) == said
+
+
+@given(
+    host=st.from_regex(r"([a-z0-9]+[-_.])?", fullmatch=True), number=st.integers(0, 300), letter=st.sampled_from("ab")
+)
+def test_slots_that_share_a_gpu_are_those_with_its_name_and_a_letter(host: str, number: int, letter: str) -> None:
+    gpu = f"{host}gpu{number}"
+    assert shared_gpu(gpu + letter) == gpu
+    assert all(shared_gpu(slot) is None for slot in (gpu, f"{host}cpu{number}", f"{gpu}{letter}1", f"{gpu}A"))
+
+
+def on_the_path(folder: Path, program: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which that is what a program does."""
+    (folder / program).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
+@pytest.mark.parametrize(("script", "answers"), [('[ "$(cat)" = get_server_list ]', True), ("exit 1", False)])
+def test_whether_kernels_of_several_processes_run_at_once_is_asked_of_the_daemon(
+    script: str, answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_path(tmp_path, "nvidia-cuda-mps-control", script, monkeypatch)
+    assert mps_is_running() is answers
+
+
+def test_without_the_program_no_daemon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not mps_is_running()
+
+
 @pytest.mark.parametrize(
     ("given", "seen"),
     [("0,2", ["0", "2"]), ("-1", []), ("", []), ("1,-1,2", ["1"]), ("MIG-c7f7, GPU-77aa", ["MIG-c7f7", "GPU-77aa"])],
@@ -48,32 +102,28 @@ def test_a_gpu_that_is_divided_is_its_parts() -> None:
     assert gpus_of(LISTING) == ["MIG-c7f7", "MIG-1a2b", "1"]
 
 
-def nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which that is what `nvidia-smi` does."""
-    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
-
-
 def test_without_a_word_in_the_environment_the_driver_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "listing").write_text(LISTING)
-    nvidia_smi(tmp_path, f"cat {tmp_path / 'listing'}", monkeypatch)
+    on_the_path(tmp_path, "nvidia-smi", f"cat {tmp_path / 'listing'}", monkeypatch)
     assert visible_gpus({}) == ["MIG-c7f7", "MIG-1a2b", "1"]
 
 
 def test_a_stack_has_a_slot_for_each_gpu_that_may_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "listing").write_text(LISTING)
-    nvidia_smi(tmp_path, f"cat {tmp_path / 'listing'}", monkeypatch)
+    on_the_path(tmp_path, "nvidia-smi", f"cat {tmp_path / 'listing'}", monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (default_slots(), slot_names(2), default_device()) == (3, ["gpu0", "gpu1"], "cuda:0")
+    assert (default_slots(2), slot_names(5, 2)) == (6, ["gpu0a", "gpu1a", "gpu2a", "gpu0b", "gpu1b"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert (slot_names(2), default_device()) == (["cpu0", "cpu1"], "cpu")
     assert default_slots() == len(os.sched_getaffinity(0))
+    with pytest.raises(StackFailed, match="--slots-per-gpu divides GPUs, and none can be seen"):
+        default_slots(2)
 
 
 def test_a_driver_that_does_not_answer_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.2)
-    nvidia_smi(tmp_path, "exec sleep 60", monkeypatch)
+    on_the_path(tmp_path, "nvidia-smi", "exec sleep 60", monkeypatch)
     assert visible_gpus({}) == []
 
 

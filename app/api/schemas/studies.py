@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Result, Steps
 from app.api.schemas.examples import LISTED, PREVIEW, STUDY, Json, StudyState, TrialState, shown_as
+from app.api.schemas.notes import Note
 from app.api.schemas.trials import Trial
 
 
@@ -118,6 +119,10 @@ class Study(BaseModel):
     packing: dict[str, Any] | None = Field(
         default=None, description="how many trials its packs have room for, and how they do on each kind of device"
     )
+    gpu_sharing: list[dict[str, Any]] | None = Field(
+        default=None,
+        description="how much slower a step was while several slots of a GPU were busy, and what it gained",
+    )
     ending: str | None = Field(
         default=None, description="what ended it before its tuner did: target, patience or max_time"
     )
@@ -138,6 +143,7 @@ class Study(BaseModel):
     finished_at: float | None
     slots: Share
     progress: Progress
+    notes: list[Note] = Field(description="what people wrote down about it and its trials, in order")
     spec: Json = Field(
         default={}, title="File", description="the study file as it was submitted; left out with the trials"
     )
@@ -172,4 +178,7 @@ class Preview(BaseModel):
     merge_rate: float
     critical_path_steps: int = Field(description="no number of slots is faster")
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    packed_makespan_steps: int | None = Field(
+        default=None, description="the same with packs, where one takes no longer than one trial; of a study that packs"
+    )
     advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

@@ -37,6 +37,8 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             raise DoesNotFollow("the plan was opened before")
         case e.StudySubmitted() if event.study in plan.studies:
             raise DoesNotFollow(f"study {event.study} was submitted before")
+        case e.NoteAdded() if event.trial is not None:
+            _trial(plan, event.study, event.trial)
         case e.TrialAdded():
             _check_added(plan, event)
         case e.TrialExtended():
@@ -71,7 +73,7 @@ def broken(number: int, event: e.Event, error: Exception) -> Json:
 def _check_fields(event: Any) -> None:
     for name, hint in HINTS[type(event)].items():
         value = getattr(event, name)
-        if not _fits(value, hint) or (name in COUNTED and value < 0):
+        if not _fits(value, hint) or (name in COUNTED and value is not None and value < 0):
             raise DoesNotFollow(f"its {name} is {value!r}")
         for stage in value if hint == tuple[e.Stage, ...] else ():
             _check_fields(stage)

@@ -121,7 +121,7 @@ class ChainRun:
         execution.begin(parts.clock())
         log = parts.logs.begin(self.claim.chain, self._work, execution.index)
         parts.host.begin(self._work, execution.index, self._read, log)
-        self._facts += execution.not_exact(parts.host.changes)
+        self._facts += execution.not_exact((*parts.host.changes, *parts.changes))
         while True:
             self._check_ours()
             match execution.next(self._outside()):

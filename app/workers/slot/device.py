@@ -1,4 +1,7 @@
-"""Which device a slot is, by its name, without starting anything of CUDA: `gpu1` is the second GPU that may be seen."""
+"""Which device a slot is, by its name, without starting anything of CUDA: `gpu1` is the second GPU that may be seen.
+
+`gpu1a` is a share of it (docs/decisions/0028-shares-of-a-gpu.md).
+"""
 
 from __future__ import annotations
 
@@ -9,44 +12,66 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
+
+from app.domain.slots import NAME
 
 NVIDIA_SMI_SECONDS = 30.0
 GPU = re.compile(r"GPU (\d+):")
 MIG = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
-NUMBER = re.compile(r"(gpu|cpu)(\d+)$")
+MPS_CONTROL = "nvidia-cuda-mps-control"
 DEVICE_FILE = re.compile(r"nvidia\d+$")
 
 
 class NoDevice(Exception):
-    """The slot is called after a GPU that is not there; the message says what to do."""
+    """The slot is called after a GPU, or a share of one, that is not there; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotDevice:
-    """device: as torch writes it. visible: for CUDA_VISIBLE_DEVICES of the process that trains; None: as it is."""
+    """device: as torch writes it. visible: for CUDA_VISIBLE_DEVICES of the process that trains; None: as it is.
+
+    shares: how many slots there are on the device. memory_fraction: how much of its memory this one may have. has_mps:
+    whether the kernels of all run at once, through CUDA's multi-process service; without it, the slots take turns.
+    """
 
     device: str
     visible: str | None
+    shares: int = 1
+    memory_fraction: float = 1.0
+    has_mps: bool = False
 
     def __str__(self) -> str:
-        return "the CPU" if self.device == "cpu" else f"GPU {self.visible}"
+        if self.device == "cpu":
+            return "the CPU"
+        how = "through MPS" if self.has_mps else "in turns, without MPS"
+        return f"GPU {self.visible}" + (f", shared by {self.shares} {how}" if self.shares > 1 else "")
 
 
 CPU = SlotDevice("cpu", "")
 """With no GPU to be seen, so that nothing ends up there by accident."""
 
 
-def device_of(slot: str, gpus: Sequence[str], *, allow_cpu: bool) -> SlotDevice:
+def device_of(
+    slot: str, gpus: Sequence[str], *, allow_cpu: bool, shares: int = 1, memory_fraction: float | None = None
+) -> SlotDevice:
     """gpus: what may be seen, see `visible_gpus`. allow_cpu: whether a `gpuN` without its GPU is the CPU.
 
+    shares: how many slots there are on a GPU that is shared. memory_fraction: None divides the memory among them.
     Raises `NoDevice`.
     """
-    matched = NUMBER.search(slot)
-    if matched is None or matched[1] == "cpu":
+    matched = NAME.fullmatch(slot)
+    if matched is None or not matched["gpu"]:
         return CPU
-    number = int(matched[2])
+    number, share = int(matched["number"]), matched["share"]
+    if share and ascii_lowercase.index(share) >= shares:
+        raise NoDevice(
+            f"slot {slot} is share {share} of its GPU, and STAGETREE_SLOTS_PER_GPU={shares} says that there is none: "
+            f"set it to the number of slots on each GPU, or call the slot gpu{number}"
+        )
     if number < len(gpus):
-        return SlotDevice("cuda:0", gpus[number])
+        shares = shares if share else 1
+        return SlotDevice("cuda:0", gpus[number], shares, memory_fraction or 1 / shares)
     if allow_cpu:
         return CPU
     there = f"only {len(gpus)} can be seen" if gpus else "none can be seen"
@@ -54,6 +79,21 @@ def device_of(slot: str, gpus: Sequence[str], *, allow_cpu: bool) -> SlotDevice:
         f"slot {slot} has no GPU: {there} on this machine; call it cpu{number}, or set STAGETREE_ALLOW_CPU=1 to let it "
         "train on the CPU"
     )
+
+
+def mps_is_running() -> bool:
+    """Whether the control daemon of CUDA's multi-process service answers: then what starts CUDA here goes through it.
+
+    It is looked for where CUDA_MPS_PIPE_DIRECTORY says, and never started.
+    """
+    if shutil.which(MPS_CONTROL) is None:
+        return False
+    try:
+        command, timeout = [MPS_CONTROL], NVIDIA_SMI_SECONDS
+        asked = subprocess.run(command, input="get_server_list\n", text=True, capture_output=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -1,0 +1,78 @@
+"""How well a plan's slots were used: what they lost and gained by sharing GPUs, and how full their packs were."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from app.api.chronicle import Chronicle, Span
+from app.api.services import Services
+from app.domain.search_plan import SearchPlan
+from app.domain.slots import shared_gpu
+from app.events.tables import StudyRow
+from app.scheduling.packs import batch_sizes
+from app.scheduling.slowdown import Ran, slowdowns
+
+Json = dict[str, Any]
+
+MOST_STAGES = 2_000
+"""It is reckoned from so many stages of each plan, those that began last."""
+
+OTHERS = 8
+"""The plans of so many studies, those that came last, are looked through for neighbours."""
+
+
+def gpu_sharing(use: Services, row: StudyRow, plan: SearchPlan) -> list[Json]:
+    """By GPU and number of slots, how many times slower a step was, and how many times faster all steps were."""
+    with use.chronicle(row, plan.version) as told:
+        if not any(map(shared_gpu, told.slots)):
+            return []
+        stages = list(_stages(told, plan, use.clock()))
+    found = slowdowns([*stages, *_elsewhere(use, row)])
+    return [
+        {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
+        for each in found
+    ]
+
+
+def _elsewhere(use: Services, row: StudyRow) -> Iterator[Ran]:
+    """What slots did for other plans: they were neighbours."""
+    with use.records.read() as rows:
+        last = {other.stream: other for other in rows.studies.page(after=None, limit=OTHERS)}
+    for stream, other in last.items():
+        if stream != row.stream:
+            with use.chronicle(other, use.log.version(stream)) as told:
+                yield from _stages(told, None, use.clock())
+
+
+def _stages(told: Chronicle, plan: SearchPlan | None, now: float) -> Iterator[Ran]:
+    """The stages of a plan, or of another one, whose steps are not compared."""
+    for span in islice(reversed(told.spans), MOST_STAGES):
+        steps = _steps(span, plan)
+        kind = batch_sizes(plan.nodes[span.stage.node], span.stage.start) if plan and steps else ()
+        ended_at = now if span.ended_at is None else span.ended_at
+        yield Ran(span.slot, kind, steps, span.seconds, span.begun_at, ended_at)
+
+
+def _steps(span: Span, plan: SearchPlan | None) -> int:
+    """How many steps took the stage's seconds; 0 where that is not known, and of packs, which share theirs."""
+    if plan is None or plan.opened is None or plan.opened.packing or span.outcome != "done":
+        return 0
+    return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
+
+
+def lanes_at_once(spans: Iterable[Span]) -> float | None:
+    """How many trials the plan's packs trained at once, on the average of all steps that slots took; None before any.
+
+    spans: in the order in which they began.
+    """
+    packs: dict[str, tuple[str, float]] = {}  # by chain: those that a slot was given at once
+    taken = defaultdict[tuple[str, float], Counter[str]](Counter)
+    for span in spans:
+        pack = packs.setdefault(span.chain, (span.slot, span.begun_at))
+        if span.outcome == "done":
+            taken[pack][span.chain] += span.stage.end - span.stage.start
+    passes = sum(max(lanes.values()) for lanes in taken.values())
+    return round(sum(lanes.total() for lanes in taken.values()) / passes, 2) if passes else None

@@ -1,0 +1,94 @@
+"""What a study's result says of slots that shared a GPU, and of packs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api.services import Services
+from app.cli.result import packing_text, sharing_text
+from app.domain import events as e
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.states import ChainOutcome
+from tests.api.world import Workers, changed
+
+Json = dict[str, Any]
+Timed = tuple[float, e.Event]
+
+
+def ran(study: str, node: NodeId, slot: str, steps: tuple[int, int], time: tuple[float, float]) -> list[Timed]:
+    """A stage, as it is told at its beginning and its end."""
+    chain, (begun_at, ended_at) = ChainId(f"{slot} at {time}"), time
+    stage = e.Stage(node=node, start=steps[0], end=steps[1], study=StudyId(study))
+    return [
+        (begun_at, e.ChainAssigned(chain=chain, slot=slot, stages=(stage,), at=begun_at)),
+        (ended_at, e.StageCompleted(chain=chain, index=0, seconds=ended_at - begun_at)),
+        (ended_at, e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE)),
+    ]
+
+
+def tell(use: Services, stream: str, told: Sequence[Timed]) -> None:
+    for at, event in sorted(told, key=lambda each: each[0]):
+        use.log.append(stream, [event], expected=None, at=at)
+
+
+@pytest.fixture
+def shared(tuned: str, use: Services, workers: Workers) -> str:
+    """A study of which a beginning of 20 steps was trained alone in 10 s, and two ends side by side in 13 s."""
+    root, branch = workers.plan(tuned).nodes
+    told = ran(tuned, root, "gpu0a", (0, 20), (0.0, 10.0))
+    told += ran(tuned, root, "gpu0a", (20, 40), (10.0, 23.0))
+    told += ran(tuned, branch, "gpu0b", (20, 40), (10.0, 23.0))
+    tell(use, workers.stream(tuned), told)
+    return tuned
+
+
+def sharing(http: TestClient, study: str) -> list[Json]:
+    found: list[Json] = http.get(f"/studies/{study}").json().get("gpu_sharing", [])
+    return found
+
+
+def test_the_result_says_what_sharing_a_gpu_cost_and_gained(http: TestClient, shared: str) -> None:
+    (found,) = sharing(http, shared)
+    assert found == {"gpu": "gpu0", "slots": 2, "times_slower": 1.3, "gain": 1.54}
+    assert sharing_text(found).endswith("a step takes 1.3 times as long, so they get on 1.54 times as fast as one")
+    slower = sharing_text(found | {"times_slower": 2.5, "gain": 0.8})
+    assert slower.endswith("which is slower: fewer --slots-per-gpu are better")
+
+
+def test_a_slot_that_trained_another_plan_meanwhile_was_a_neighbour(
+    http: TestClient, use: Services, shared: str, workers: Workers
+) -> None:
+    other = http.post("/studies", json=changed(seed=7)).json()["study"]
+    workers.tune(other)
+    root = next(iter(workers.plan(other).nodes))
+    tell(use, workers.stream(other), ran(other, root, "gpu0c", (0, 20), (0.0, 10.0)))
+    assert sharing(http, shared) == []
+
+
+def test_of_slots_that_share_nothing_nothing_is_said(http: TestClient, tuned: str, workers: Workers) -> None:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    assert http.get(f"/studies/{tuned}").json().get("gpu_sharing") is None
+
+
+def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, workers: Workers) -> None:
+    """Of a pack of two, one was trained for 20 steps more: 60 steps in 40 passes."""
+    study = http.post("/studies", json=changed(packing=4)).json()["study"]
+    workers.tune(study)
+    root, branch = workers.plan(study).nodes
+    profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "4": 2.0}, peak_bytes={})
+    told = [
+        (0.0, profile),
+        *ran(study, root, "cpu0", (0, 20), (0.0, 40.0)),
+        *ran(study, branch, "cpu0", (0, 40), (0.0, 80.5)),
+    ]
+    tell(use, workers.stream(study), told)
+    packing = http.get(f"/studies/{study}").json()["packing"]
+    assert packing["at_once"] == 1.5
+    (device,) = packing["devices"]
+    said = "1.5 of 4 lanes had a trial on the CPU: 0.75 times as fast as alone, which is slower: fewer lanes are better"
+    assert packing_text(device, 1.5).startswith(said)
+    assert packing_text(device, None) == "4 of 4 lanes had a trial on the CPU: 2.0 times as fast as alone"
