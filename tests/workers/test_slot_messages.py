@@ -95,6 +95,24 @@ def test_a_worker_that_lost_its_chain_writes_nothing_more(database: Database, tm
     cluster.close()
 
 
+def test_a_chain_that_was_lost_is_not_trained_on(cluster: Cluster) -> None:
+    cluster.submit(spec(({}, 12)))
+    steps = list[int]()
+
+    def script(slot: str, process: object, what: str, step: int) -> None:
+        if what == "train":
+            steps.append(step)
+        if (what, step) == ("train", 3):
+            cluster.clock.wait(LEASE + 1)
+            cluster.ticker.tick()
+            cluster.beat()
+
+    cluster.script = script
+    cluster.ticker.tick()
+    assert not cluster.deliver()
+    assert steps == [0, 1, 2, 3]
+
+
 def test_a_worker_that_dies_before_its_checkpoint_is_saved(cluster: Cluster) -> None:
     """The stage is done and its checkpoint is lost with the process: it is trained again, to the same end."""
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)

@@ -50,7 +50,7 @@ class Packs:
             self._pack.run()
             if self._pack.is_broken:
                 self._broken.add(runs[0].work.plan)
-        return all(run.execution.is_over and run.execution.index == len(run.work.stages) for run in runs)
+        return all(run.execution.index == len(run.work.stages) for run in runs)
 
 
 def _of(time: SharedTime, number: int) -> Callable[[], float]:

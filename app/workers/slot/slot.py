@@ -246,10 +246,9 @@ class Slot:
 
     def _look(self) -> None:
         """A trainer that should stop and does not is ended."""
-        runs = self._runs
         self._watch.look(
             self._around.clock(),
             is_retiring=self._is_retiring(),
-            is_unwanted=bool(runs) and all(run.flags.stop for run in runs),
+            is_unwanted=all(run.flags.stop for run in self._runs),  # where there are none, nothing is busy
             busy_since=self._host.busy_since,
         )
