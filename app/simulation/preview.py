@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study
@@ -58,10 +57,7 @@ def _run(
     """The study after its run, how long that took, and what was trained. Raises `PreviewTooLong`."""
     study = StudyId("preview")
     simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
-    opened = e.PlanOpened(
-        trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
-    )
-    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=unguided(spec.to_json()), at=0.0))
+    simulator.submit(study, unguided(spec.to_json()))
     makespan = simulator.run()
     previewed = simulator.plan.studies[study]
     if previewed.error is not None:
