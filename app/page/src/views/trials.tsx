@@ -128,15 +128,15 @@ function Row({ study, table, trial, columns }: RowProps) {
 }
 
 function Cell({ study, table, trial, name }: Omit<RowProps, "columns"> & { name: string }) {
-  const text = computed(() => cell(table.get(trial.value, name)));
   if (name === "trial") {
-    const link = computed(() => studyLink(study, ["trials", text.value]));
+    const link = computed(() => studyLink(study, ["trials", String(trial.value)]));
     return (
       <span role="cell" class="n">
-        <a href={link}>{text}</a>
+        <a href={link}>{trial}</a>
       </span>
     );
   }
+  const text = computed(() => cell(table.get(trial.value, name)));
   if (name === "state") return <StateCell state={text} />;
   if (table.isNumeric(name)) {
     return (
