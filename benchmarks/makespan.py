@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
@@ -103,9 +102,7 @@ def simulated(
         return took.get(span_of(stage), usual)
 
     simulator = Simulator(slots=slots, measure=measure, seconds=seconds, overheads=costs, make_costs=Costs)
-    opened = e.PlanOpened(trainer="sleeper", trainer_version="", trainer_args={}, seed=0)
-    body = StudySpec.from_dict(study).to_json()
-    simulator.give(c.SubmitStudy(plan=opened, study=StudyId(name), spec=body, at=0.0))
+    simulator.submit(StudyId(name), StudySpec.from_dict(study).to_json())
     simulator.run()
     return simulator
 

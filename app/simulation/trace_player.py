@@ -10,7 +10,6 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
@@ -71,9 +70,7 @@ class Player:
         self._left_at: dict[int, float] = {}  # when each trial was last left
         self.reached_at = inf
         self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds, overheads=overheads)
-        spec = self._spec(tuner, {"eval_every": eval_every, **fields}).to_json()
-        opened = e.PlanOpened(trainer="recorded", trainer_version="", trainer_args={}, seed=0)
-        self.simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
+        self.simulator.submit(STUDY, self._spec(tuner, {"eval_every": eval_every, **fields}).to_json())
         submitted = self.simulator.plan.studies[STUDY].spec
         self.simulator.set_tuner(STUDY, TunerDriver(submitted, RecordedTrials(workload)))
 

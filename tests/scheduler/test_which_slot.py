@@ -12,7 +12,7 @@ from app.domain import events as e
 from app.domain.search_plan import Node
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
-from tests.tuners.worlds import STUDY, spec, submit
+from tests.tuners.worlds import STUDY, spec
 
 
 def test_a_node_that_failed_on_one_slot_goes_to_another() -> None:
@@ -110,7 +110,7 @@ def test_beside_a_sound_slot_a_sick_one_fails_no_trial(seed: int, kind: str) -> 
         return Fault.RAISE if slot == "gpu0" else None
 
     world = Simulator(slots=3, measure=measure, faults=faults)
-    submit(world, spec(tuner), STUDY)
+    world.submit(STUDY, spec(tuner).to_json())
     world.run()
     study = world.plan.studies[STUDY]
     assert (study.state, study.failed) == ("completed", [])
