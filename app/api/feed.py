@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
 
+from app.api.chronicle import Chronicles
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.events.log import StoredEvent
+from app.events.plans import Plans
+from app.events.records import Records
 from app.events.tables import StudyRow
-
-if TYPE_CHECKING:
-    from app.api.services import Services
 
 DELETED = "deleted"
 """The state of a study that is not there any more, for those who follow it."""
@@ -31,15 +30,14 @@ class Feed:
     before: the version that the study's positions are counted from. is_over: the study is final, and all was given.
     """
 
-    def __init__(self, use: Services, row: StudyRow, after: int) -> None:
-        with use.open_study(row) as (plan, study):
-            self.before = study.submitted_version - 1
+    def __init__(self, records: Records, plans: Plans, chronicles: Chronicles, row: StudyRow, after: int) -> None:
+        self._records, self._plans, self._chronicles = records, plans, chronicles
+        self.stream, self.study = row.stream, StudyId(row.id)
+        with plans.holding(row.stream) as plan:
+            self.before = plan.studies[self.study].submitted_version - 1
             self.head = plan.version
             self.version = min(self.before + after, self.head)
         self.is_over, self.state = False, ""
-        self.stream = row.stream
-        self.study = StudyId(row.id)
-        self._use = use
         self._chains: dict[str, Trained] = {}
         self.is_final = False
 
@@ -51,7 +49,7 @@ class Feed:
 
     def read(self, limit: int) -> list[StoredEvent]:
         """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`."""
-        batch = self._use.log.read(self.stream, after=self.version, limit=limit)
+        batch = self._records.log.read(self.stream, after=self.version, limit=limit)
         if batch or not self.state:
             for recorded in batch:
                 self._follow_chain(recorded.event)
@@ -62,7 +60,7 @@ class Feed:
 
     def _concerning(self, batch: list[StoredEvent]) -> list[StoredEvent]:
         self.version = batch[-1].version if batch else self.version
-        with self._use.plans.holding(self.stream) as plan:
+        with self._plans.holding(self.stream) as plan:
             study = plan.studies[self.study]
             self.state, self.is_final = DELETED if study.deleted else study.state, study.is_final
             return [recorded for recorded in batch if self._concerns(recorded.event, study)]
@@ -79,10 +77,10 @@ class Feed:
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
-            with self._use.records.read() as rows:
+            with self._records.read() as rows:
                 row = rows.chains.get(chain)
             if row is None:  # rows of chains that are over go after some days
-                with self._use.chronicles.holding(self.stream, self.version) as told:
+                with self._chronicles.holding(self.stream, self.version) as told:
                     self._chains[chain] = [(stage.study, stage.node) for stage in told.stages(chain)]
             else:
                 self._chains[chain] = [(stage["study"], stage["node"]) for stage in row.assignment["stages"]]

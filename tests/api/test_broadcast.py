@@ -13,7 +13,6 @@ from sqlalchemy.event import listen
 
 from app.api import broadcast
 from app.api import tail as tail_module
-from app.api.feed import Feed
 from app.api.services import Services
 from app.domain import commands as c
 from app.domain.ids import StudyId
@@ -31,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def follow(use: Services, study: str, after: int = 0) -> AsyncIterator[Said]:
     """The events and, at last, the end: each with its id, or the name of it."""
-    return parsed(use.broadcasts.follow(Feed(use, use.find(study), after)))
+    return parsed(use.broadcasts.follow(use.feed(use.find(study), after)))
 
 
 async def parsed(stream: AsyncIterator[bytes]) -> AsyncIterator[Said]:
