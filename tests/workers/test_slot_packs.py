@@ -196,11 +196,12 @@ def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> 
 
 
 def test_a_replay_decides_the_same(cluster: Cluster) -> None:
-    asha = {"kind": "asha", "num_trials": 6, "min_steps": 1, "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1}
+    sha = {"kind": "sha", "num_trials": 6, "min_steps": 1, "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1}
     space = {"lr": {"loguniform": [0.001, 0.3]}, "bs": 4}
     named = {"name": "study", "trainer": "tiny", "metric": "val_loss", "mode": "min", "packing": 4}
-    done = cluster.run(cluster.submit({**named, "space": space, "tuner": asha}))
+    done = cluster.run(has_room(cluster, cluster.submit({**named, "space": space, "tuner": sha})))
     assert done.executed == done.unique
+    assert chains_at_once(cluster) > 1
     log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream, limit=100_000)]
     assert replay(log, done.id).identical
 

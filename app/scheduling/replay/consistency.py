@@ -156,13 +156,19 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
         raise DoesNotFollow(f"chain {event.chain} was assigned before")
     if not event.stages:
         raise DoesNotFollow("it has no stages")
-    busy = [chain.id for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
-    if busy:
-        raise DoesNotFollow(f"slot {event.slot} has chain {busy[0]}")
+    _check_slot(plan, event)
     before: e.Stage | None = None
     for stage in event.stages:
         _check_stage(plan, stage, before)
         before = stage
+
+
+def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
+    """A slot trains one chain, or those of one pack, which are assigned at once."""
+    busy = [chain for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
+    width = plan.opened.packing if plan.opened is not None else 0
+    if len(busy) >= max(1, width) or any(chain.at != event.at for chain in busy):
+        raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
 
 
 def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> None:
