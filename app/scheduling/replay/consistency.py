@@ -5,7 +5,7 @@ Names, times, costs and keys are what they are said to be: of them nothing is de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -154,13 +154,19 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
         raise DoesNotFollow(f"chain {event.chain} was assigned before")
     if not event.stages:
         raise DoesNotFollow("it has no stages")
-    busy = [chain.id for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
-    if busy:
-        raise DoesNotFollow(f"slot {event.slot} has chain {busy[0]}")
+    busy = [chain for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
+    if busy and not _are_packed(plan, event, busy):
+        raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
     before: e.Stage | None = None
     for stage in event.stages:
         _check_stage(plan, stage, before)
         before = stage
+
+
+def _are_packed(plan: SearchPlan, event: e.ChainAssigned, busy: Sequence[Chain]) -> bool:
+    """Whether a chain was given to its slot together with those that it has, and there was room for it."""
+    assert plan.opened is not None
+    return len(busy) < plan.opened.packing and all(chain.at == event.at for chain in busy)
 
 
 def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> None:
