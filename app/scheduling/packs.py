@@ -1,15 +1,18 @@
-"""Which paths are trained together with the most urgent one, on one slot: those most like it (Liu et al. 2020, §5.3).
+"""Which paths are trained together, on one slot: the most urgent one, and those most like it (Liu et al. 2020, §5.3).
 
 Siblings come first: they begin with the same state, on the same samples, and differ in their hyper-parameters. Then
-those at the same step of the plan that have most nearly as many steps to go. Those that read batches of another size
-would take passes of their own, and hold up the most urgent one; they are not like it.
+those at the same step of the plan that have most nearly as much to do. Those that read batches of another size would
+take passes of their own, and hold up the others: they are not like them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
+from itertools import islice
 
 from app.domain.events import PackingProfiled
+from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.assignment import branch_points, resume_point
@@ -17,6 +20,9 @@ from app.scheduling.frontier import Frontier, Span
 
 BATCH_SIZES = ("bs", "batch_size")
 """Hyper-parameters by which trials read other batches; such trials are not packed together."""
+
+MOST_HEADS = 1_000
+"""So many places where something may begin are looked at; the others come later."""
 
 
 def to_the_branch(frontier: Frontier, spans: Sequence[Span]) -> Sequence[Span]:
@@ -32,10 +38,54 @@ def best_lanes(width: int, profile: PackingProfiled | None) -> int:
     return 1 if profile is not None and profile.refusal else width
 
 
+def trials_on_a_slot(plan: SearchPlan) -> int:
+    """How many trials a slot can train at once, as far as is known of any device: 1 in a plan without packs."""
+    assert plan.opened is not None
+    width = plan.opened.packing
+    return max((best_lanes(width, profile) for profile in plan.profiles.values()), default=width) or 1
+
+
 def times_faster(lanes: int, profile: PackingProfiled) -> float:
     """How many times faster so many trials get on in a pack than one after the other, optimizers left out."""
     full = str(max(map(int, profile.batch_seconds)))
     return round(lanes * profile.batch_seconds["0"] / profile.batch_seconds[full], 2)
+
+
+def rungs_first(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], slots: int) -> Sequence[Span]:
+    """The path to begin a pack with: `lead`, or one of the same study that goes before it, if `lead` can wait for that.
+
+    Full packs go first, then those at the earliest step: so a rung is trained whole before some of it are trained on,
+    and these go together. A path can wait as long as all the packs that there are keep the slots busy for longer than
+    it and the other one take.
+
+    slots: how many may train the study.
+    """
+    assert frontier.plan.opened is not None
+    width, packs = frontier.plan.opened.packing, _alike(frontier, lead, passed_over)
+    mine = next(pack for pack in packs if _place(lead) in (head for _, head in pack))
+    first = max(
+        packs, key=lambda pack: (len(pack) >= width, pack is mine and len(pack) >= width, -pack[0][1][1], pack[0])
+    )
+    work = sum(seconds for pack in packs for seconds, _ in pack[::width])
+    can_wait = first[0][0] + mine[0][0] <= work / slots
+    return frontier.path(first[0][1], lead[0].study) if first is not mine and can_wait else lead
+
+
+def _alike(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place]) -> list[list[tuple[float, Place]]]:
+    """Where paths as urgent to the study as `lead` begin, in groups that can be packed: those with most to do first."""
+    study = lead[0].study
+    assert study is not None
+    heads = dict.fromkeys((_place(lead), *_heads(frontier, passed_over, study)))
+    urgencies = {head: frontier.demands.at(head)[study] for head in heads}
+    groups = defaultdict[object, list[tuple[float, Place]]](list)
+    for (node, start), (priority, seconds) in urgencies.items():
+        if priority == urgencies[_place(lead)][0]:
+            groups[start, batch_sizes(frontier.plan.nodes[node], start)].append((seconds, (node, start)))
+    return [sorted(group, reverse=True) for group in groups.values()]
+
+
+def _place(path: Sequence[Span]) -> Place:
+    return path[0].node, path[0].start
 
 
 def companions(
@@ -49,11 +99,17 @@ def companions(
     width = best_lanes(frontier.plan.opened.packing, frontier.plan.profiles.get(device))
     if width < 2:
         return []
-    heads = [head for head in frontier.heads() if head not in passed_over and _is_like(frontier, lead[0], head)]
-    like = [to_the_branch(frontier, frontier.path(head)) for head in heads]
-    like.sort(key=lambda path: _distance(frontier.plan, lead, path))
+    like = [head for head in _heads(frontier, passed_over) if _is_like(frontier, lead[0], head)]
     share = -(-(len(like) + 1) // free)
-    return like[: min(width, share) - 1]
+    like.sort(key=lambda head: _distance(frontier, _place(lead), head))
+    return [to_the_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+
+
+def _heads(frontier: Frontier, passed_over: Container[Place], study: StudyId | None = None) -> Iterator[Place]:
+    """Without those where the user's code has failed: on which slot it is tried again, is said with its own chain."""
+    nodes = frontier.plan.nodes
+    heads = (head for head in frontier.heads(study) if head not in passed_over and not nodes[head[0]].failures)
+    return islice(heads, MOST_HEADS)
 
 
 def _is_like(frontier: Frontier, first: Span, head: Place) -> bool:
@@ -71,7 +127,7 @@ def batch_sizes(node: Node, step: int) -> tuple[object, ...]:
     return tuple(values.get(each) for each in BATCH_SIZES)
 
 
-def _distance(plan: SearchPlan, lead: Sequence[Span], other: Sequence[Span]) -> tuple[bool, int, str]:
-    """Of paths that begin at the same step."""
-    mine, its = (resume_point(plan, spans[0]) for spans in (lead, other))
-    return mine != its, abs(other[-1].end - lead[-1].end), other[0].node
+def _distance(frontier: Frontier, lead: Place, other: Place) -> tuple[bool, float, Place]:
+    """Of places at the same step."""
+    mine, its = (resume_point(frontier.plan, Span(*head, end=head[1])) for head in (lead, other))
+    return mine != its, abs(frontier.urgency(other)[1] - frontier.urgency(lead)[1]), other

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.events import PackingProfiled
-from app.domain.ids import StudyId
+from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Node, Study
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.packs import best_lanes, times_faster
@@ -150,9 +150,39 @@ def test_work_is_divided_among_the_slots_that_are_free() -> None:
 SHA = {"kind": "sha", "num_trials": 27}
 
 
-def searched(kind: str, packing: int, slots: int, seed: int, **fields: Any) -> Simulator:
+@pytest.mark.parametrize(("slots", "order"), [(1, [[10] * 4, [40]]), (2, [[40], [10] * 4])])
+def test_a_fuller_pack_goes_first_where_the_longest_path_can_wait(slots: int, order: list[list[int]]) -> None:
+    """On one slot all takes 50 steps either way. On two, the longest path would end later than it must."""
+    trials = [trial(0.1, 16, 40), *(trial(0.1 * number, 8, 10) for number in range(2, 6))]
+    simulated = submitted(study_of(trials).to_json(), 4, slots)
+    assert simulated.run() == (50 if slots == 1 else 40)
+    assert [lengths(pack) for pack in packs(simulated)] == order
+
+
+def test_what_is_more_important_to_its_study_does_not_wait_for_a_fuller_pack() -> None:
+    simulated = submitted(
+        study_of([trial(0.1 * number, bs, 5) for number, bs in enumerate((16, 8, 8, 8))]).to_json(), 4, 1
+    )
+    simulated.take([e.TrialPrioritized(study=STUDY, trial=0, priority=1.0)])
+    simulated.run()
+    assert list(map(len, packs(simulated))) == [1, 3]
+
+
+def test_a_rung_is_a_pack() -> None:
+    """Of Hyperband on one slot, by hand, with batches of one size.
+
+    Packs of 8 begin with 4 + 6 + 12 + 27 trials of 27, 9, 3 and 1 steps: that takes 27 + 9 + 3 and four times 1. Nine
+    go on to step 3: 2 + 2; seven to step 9: 6; four to step 27: 18.
+    """
+    simulated = searched("hyperband", 8, 1, 0, sizes=(8,))
+    assert simulated.now == 71 and study(simulated).executed == 357
+
+
+def searched(
+    kind: str, packing: int, slots: int, seed: int, sizes: Sequence[int] = (8, 16), **fields: Any
+) -> Simulator:
     tuner = {"kind": kind, "min_steps": 1, "max_steps": 27, "reduction_factor": 3, "sampling_seed": seed, **fields}
-    space = {"lr": {"loguniform": [0.001, 1.0]}, "bs": {"choice": [8, 16]}}
+    space = {"lr": {"loguniform": [0.001, 1.0]}, "bs": {"choice": list(sizes)}}
     named = {"name": "study", "trainer": "digits", "metric": METRIC, "mode": "max"}
     spec = StudySpec.from_dict({**named, "space": space, "tuner": tuner})
     simulated = submitted(spec.to_json(), packing, slots)
@@ -183,4 +213,20 @@ def test_an_asynchronous_search_has_the_same_arms_and_promotes_by_its_rule(
     found = [searched(kind, packing, slots, seed, num_trials=20) for packing in (0, width)]
     drawn = [[hp for hp, _ in arms(each)] for each in found]
     assert drawn[0] == drawn[1]
+    assert max(map(len, packs(found[1]))) > 1
     assert replay([(each.version, each.event) for each in found[1].log()], STUDY).identical
+
+
+def test_a_slot_that_was_given_more_chains_than_a_pack_holds_or_later_ones_is_noticed() -> None:
+    simulated = searched("sha", 4, 1, 0, num_trials=27)
+    log = [each.event for each in simulated.log()]
+    given = [number for number, event in enumerate(log) if isinstance(event, e.ChainAssigned)][:4]
+
+    def is_followed(*events: e.Event) -> bool:
+        return replay(list(enumerate([*log[: given[-1] + 1], *events], start=1)), STUDY).identical
+
+    first, last = (log[number] for number in (given[0], given[-1]))
+    assert isinstance(first, e.ChainAssigned) and isinstance(last, e.ChainAssigned) and is_followed()
+    assert not is_followed(replace(last, chain=ChainId("fifth")))
+    del log[given[-1]]
+    assert not is_followed(replace(last, at=last.at + 1))

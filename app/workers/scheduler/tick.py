@@ -9,6 +9,7 @@ from logging import DEBUG, WARNING
 from app.away import LostRace
 from app.domain.slots import Slot
 from app.events.database import DatabaseUnavailable
+from app.scheduling.packs import trials_on_a_slot
 from app.scheduling.placement import Candidates
 from app.workers.scheduler.assignment import Assignment
 from app.workers.scheduler.dispatch import Dispatch
@@ -81,8 +82,10 @@ class Scheduler:
         most = self._ports.chains_that_fit(plans, live, len(slots.free))
         return Candidates(slots.well, slots.free[:most]), slots.free[most:]
 
-    def _tune(self, room: int) -> None:
+    def _tune(self, slots: int) -> None:
+        """Have as many trials as so many slots can train."""
         for frontier in self._outlook.frontiers():
-            is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, room)
-            if not is_asked and self._tuning.tune(frontier.id, room):
+            lanes = trials_on_a_slot(frontier.plan) if self._ports.packs and frontier.plan.opened else 1
+            is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
+            if not is_asked and self._tuning.tune(frontier.id, slots * lanes):
                 self._outlook.refresh(frontier.id, fresh=False)
