@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api import broadcast
+from app.api.streaming import broadcast
 from app.domain import events as e
 from tests.api.world import API, STUDY, Workers, changed
 
