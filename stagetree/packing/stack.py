@@ -118,16 +118,17 @@ class Stack:
     def drawn(self, lane: int, seed: int) -> Iterator[None]:
         """For a while the numbers of a lane are functions of their shapes and of `seed`."""
         chance = torch.Generator().manual_seed(seed)
-        stacked = (*self.parameters.values(), *self.constants.values(), *self.buffers.values())
-        rows = [each[lane] for each in stacked if each.is_floating_point()]
-        kept = [row.clone() for row in rows]
+        weights, buffers = _floating((self.parameters, self.constants), lane), _floating((self.buffers,), lane)
+        kept = [each.clone() for each in (*weights, *buffers)]
         try:
-            for row in rows:
-                row.copy_(_drawn(row.shape, chance))
+            for each in (*weights, *buffers):
+                each.copy_(_drawn(each.shape, chance))
+            for each in buffers:
+                each.abs_()  # a variance, for one
             yield
         finally:
-            for row, before in zip(rows, kept, strict=True):
-                row.copy_(before)
+            for each, before in zip((*weights, *buffers), kept, strict=True):
+                each.copy_(before)
 
     def put(
         self, lanes: Sequence[int], gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor], add: bool
@@ -170,11 +171,13 @@ def _by_group(learning: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]]
     return [sorted_[key] for key in sorted(sorted_, key=lambda key: key[0])]
 
 
+def _floating(stacked: Sequence[Mapping[str, Tensor]], lane: int) -> list[Tensor]:
+    return [each[lane] for part in stacked for each in part.values() if each.is_floating_point()]
+
+
 def _drawn(shape: torch.Size, chance: torch.Generator) -> Tensor:
-    """Weights that keep what goes through them as large as it is; scales, shifts and variances, all positive."""
-    if len(shape) > 1:
-        return torch.randn(shape, generator=chance) / sqrt(prod(shape[1:]))
-    return torch.rand(shape, generator=chance) + 0.5
+    """Of a matrix, such that what goes through it stays as large as it is."""
+    return torch.randn(shape, generator=chance) / sqrt(prod(shape[1:]))
 
 
 def _rows(tensor: Tensor, width: int) -> Tensor:

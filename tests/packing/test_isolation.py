@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from kinds import NETS, Usual
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, packed, through_a_checkpoint, weights
 
+from stagetree.packing import passes
+from stagetree.packing.places import Places
 from stagetree.runtime.packed import PackedModels
 from stagetree.runtime.timeline import Timeline
 from tests.plans import MORE
@@ -52,7 +54,7 @@ def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
 
 
-@settings(max_examples=5 * MORE)
+@settings(max_examples=4 * MORE)
 @given(
     width=st.integers(2, 9),
     size=st.integers(2, 9) | st.sampled_from([16, 29, 32]),
@@ -95,6 +97,15 @@ def test_in_double_precision_a_lane_is_what_the_trial_is_alone(hps: list[dict[st
     pack = fresh(WIDTH, range(len(hps)))
     assert not packed(pack, dict(enumerate(hps)), 3)
     for number, hp in enumerate(hps):
+        assert distance(weights(pack[number]), weights(alone(hp, 3))) < 1e-12
+
+
+def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "places", lambda *_: Places(rows=WIDTH, lanes=2, exact=False))
+    hps = {number: {**STEADY, "lr": 0.1 / (1 + number)} for number in range(WIDTH)}
+    pack = fresh(WIDTH, hps)
+    assert not packed(pack, hps, 3)
+    for number, hp in hps.items():
         assert distance(weights(pack[number]), weights(alone(hp, 3))) < 1e-12
 
 

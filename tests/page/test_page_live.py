@@ -151,7 +151,7 @@ def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stac
 
 PANELS = {
     "/tree": ("", "Rung tree", "Best trial"),
-    "/history": ("", "Best result so far", "Best trial"),
+    "/history": ("", "Best measurement so far", "Best trial"),
     "/schedules": ("", "Best trial", "Cost, in steps"),
     "/importance": ("relations", "Importance", "Parallel coordinates"),
     "/rungs": ("rungs", "Rung ladder", "What if"),

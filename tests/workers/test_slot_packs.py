@@ -137,6 +137,18 @@ def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None
     assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
 
 
+@pytest.mark.parametrize(("packing", "memory"), [(4, 0), (0, 2**20)])
+def test_where_stages_begin_is_read_once_by_a_slot(cluster: Cluster, packing: int, memory: int) -> None:
+    """In a pack, also where nothing is kept in memory."""
+    cluster.run(cluster.submit(spec(({}, 2), packing=packing)))
+    cluster.slots["gpu0"].close()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=memory)
+    cluster.store.reads.clear()
+    done = cluster.run(cluster.submit(spec(*SIBLINGS, packing=packing)))
+    assert done.executed == 3 + 3 + 2
+    assert len(cluster.store.reads) == 1
+
+
 def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:
     begun_at = cluster.clock.now()
     done = cluster.run(cluster.submit(spec(*SIBLINGS)))

@@ -10,6 +10,7 @@ from app.workers.slot.claim import Claimed
 from app.workers.slot.lane_host import LaneHost
 from app.workers.slot.pack_run import PackRun
 from app.workers.slot.parts import Parts
+from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import TrainerHost
 
@@ -32,13 +33,12 @@ class Packs:
             return [ChainRun(each.lease, each.claim, each.work, parts) for each in claimed]
         time = SharedTime(parts.clock, range(len(claimed)))
         lanes = {number: LaneHost(self._host, number) for number in range(len(claimed))}
-        runs = {
-            number: ChainRun(
-                each.lease, each.claim, each.work, replace(parts, host=lanes[number], clock=_of(time, number))
-            )
-            for number, each in enumerate(claimed)
-        }
-        self._pack = PackRun(runs, lanes, self._host, time, self._device)
+        reader = ReadOnce(parts.reader)
+        runs: dict[int, ChainRun] = {}
+        for number, each in enumerate(claimed):
+            its = replace(parts, host=lanes[number], clock=_of(time, number), reader=reader)
+            runs[number] = ChainRun(each.lease, each.claim, each.work, its)
+        self._pack = PackRun(runs, lanes, self._host, time, reader, self._device)
         return list(runs.values())
 
     def run(self, runs: Sequence[ChainRun]) -> bool:

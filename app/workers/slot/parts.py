@@ -13,7 +13,7 @@ from app.workers.slot.notes import Notes
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.owner import Owner
 from app.workers.slot.patience import Patience
-from app.workers.slot.resuming import CheckpointReader
+from app.workers.slot.resuming import Reader
 from app.workers.slot.saver import Saver
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
@@ -37,7 +37,7 @@ class Parts:
     notes: Notes
     outbox: FactOutbox
     saver: Saver
-    reader: CheckpointReader
+    reader: Reader
     host: TrainerHost | LaneHost
     logs: TrialLogs
     health: Health

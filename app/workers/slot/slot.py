@@ -35,9 +35,10 @@ from app.workers.slot.parts import Parts
 from app.workers.slot.patience import Closing, Patience
 from app.workers.slot.resuming import CheckpointReader
 from app.workers.slot.saver import Saver
-from app.workers.slot.trainer_host import Executor, TrainerHost
+from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
 from app.workers.slot.watch import StopWatch
+from app.workers.trainer_process import TrainerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Surroundings:
 
     records: Records
     store: ObjectStore
-    start: Callable[[], Executor]
+    start: Callable[[], TrainerProcess]
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
     logs: Path

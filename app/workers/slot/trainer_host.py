@@ -15,9 +15,9 @@ from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.deadline import Deadline
 from app.workers.memory import MemoryWatch
-from app.workers.slot.executor import Executor as Executor
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
+from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 
@@ -70,7 +70,7 @@ class TrainerHost:
 
     def __init__(
         self,
-        start: Callable[[], Executor],
+        start: Callable[[], TrainerProcess],
         sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
         clock: Callable[[], float],
@@ -79,7 +79,7 @@ class TrainerHost:
         self._start, self._sources, self._clock = start, sources, clock
         self._memory = MemoryWatch(growth_bytes)
         self._silence_seconds = silence_seconds
-        self._process: Executor | None = None
+        self._process: TrainerProcess | None = None
         self._source: TrainerSource | None = None  # of what the process has imported
         self._built: _Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
@@ -251,7 +251,7 @@ class TrainerHost:
     def has_process(self) -> bool:
         return self._process is not None
 
-    def call(self, do: Callable[[Executor], Result], spares: Container[str] = ()) -> Result:
+    def call(self, do: Callable[[TrainerProcess], Result], spares: Container[str] = ()) -> Result:
         """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm."""
         process = self._process
         if process is None:

@@ -59,7 +59,7 @@ function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
             <div key={rung.rung} style={{ width: `${WIDTH}px` }}>
               <b>rung {rung.rung}</b> · step {rung.steps}
               <p class="quiet">
-                {rung.trials.length} of {rung.entered} came, {rung.promoted.length} went on
+                {rung.trials.length} of {rung.entered} came
               </p>
             </div>
           ))}

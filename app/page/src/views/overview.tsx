@@ -124,7 +124,7 @@ function BestOverTime({ study, at }: ViewProps) {
     </span>
   );
   return (
-    <Panel title="Best result so far" aside={aside}>
+    <Panel title="Best measurement so far" aside={aside}>
       <Loaded answer={answer}>{(history) => <BestPlot study={study} history={history} by={by} />}</Loaded>
     </Panel>
   );
@@ -142,10 +142,11 @@ function BestPlot({ study, history, by }: { study: Study; history: History; by: 
   const last = history.best.at(-1)!;
   return (
     <>
-      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time" : "time"} format={duration} />
+      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time" : "time"} isTime />
       <p class="quiet">
-        {plural(history.best.length, "improvement")}; the last by trial {last.trial} at step {last.step},{" "}
-        <a href={studyLink(study.study, ["events"], { event: String(last.position) })}>event {last.position}</a>
+        {plural(history.best.length, "improvement")}; the last, {number(last.value, 6)}, by trial {last.trial} at step {last.step},{" "}
+        <a href={studyLink(study.study, ["events"], { event: String(last.position) })}>event {last.position}</a>.
+        {study.value === "last" && " The best trial is chosen by the last measurement of each."}
       </p>
     </>
   );

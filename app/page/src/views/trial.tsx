@@ -79,7 +79,7 @@ function Why({ study, at, trial }: ViewProps & { trial: number }) {
         <ol class="decisions">
           {decisions.position.map((position, index) => {
             if (decisions.trial[index] !== trial) return null;
-            const given = reason(decisions.reason[index] as Record<string, unknown>);
+            const given = reason(decisions.reason[index] as Record<string, unknown>, decisions.kind[index] === "promote");
             return (
               <li key={position}>
                 <a href={studyLink(study.study, ["events"], { event: String(position) })}>event {position}</a> {said(decisions.kind[index]!, decisions.steps[index] ?? null)}
