@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
-from app.api.guard import Guard
+from app.api.requests.guard import Guard
 from app.api.routes import checkpoints, page, pages, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals

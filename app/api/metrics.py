@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from app.api import slots as slot_views
 from app.api.services import Services
+from app.api.views import slots as slot_views
 from app.domain.states import ChainState, StudyState
 
 LIVE_CHAINS = (ChainState.READY, ChainState.RUNNING, ChainState.SAVING)

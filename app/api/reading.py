@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from app.api import ordering, pictures, views
-from app.api import slots as slot_views
 from app.api.errors import Invalid
 from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
-from app.api.writable import writable
+from app.api.views import documents, ordering, pictures
+from app.api.views import slots as slot_views
+from app.api.views.writable import writable
 from app.domain import accounting
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
@@ -44,7 +44,7 @@ def studies(
         found = list(islice(_matching(rows, cursor, states, name), limit + 1))
         live = rows.chains.live()
     more = found[limit - 1].id if len(found) > limit else None
-    return {"items": [views.listed(row, live) for row in found[:limit]], "next_cursor": more}
+    return {"items": [documents.listed(row, live) for row in found[:limit]], "next_cursor": more}
 
 
 def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
@@ -63,12 +63,12 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         now, moment = use.clock(), (plan.version, *sorted(reached.items()))
 
         def make() -> Json:
-            return views.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
+            return documents.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
         if with_trials:
             _add_slot_use(shown, use, row, plan)
-        passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": views.share(row, live)}
+        passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
         return shown | passing, plan.version
 
 
@@ -86,7 +86,7 @@ def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> 
     with use.open_study(row, at) as (plan, found):
         with use.chronicle(row, plan.version) as told:
             now = told.times[plan.version - 1]
-        shown = views.study(plan, found.id, now=now, with_trials=with_trials)
+        shown = documents.study(plan, found.id, now=now, with_trials=with_trials)
         return shown | {"slots": {"used": len(shown["progress"]["running"]), "due": None}}, plan.version
 
 
@@ -103,11 +103,11 @@ def trials(
     if not states and sort == "trial":
         after = number(cursor)
         with use.open_study(row, at) as (plan, found):
-            items, total = views.trials(plan, found, after, limit), len(found.trials)
+            items, total = documents.trials(plan, found, after, limit), len(found.trials)
         return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
-        chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
+        chosen = [trial for trial in documents.trials(plan, found) if not states or trial["state"] in states]
         items = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
@@ -127,7 +127,7 @@ def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
 def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
     with use.open_study(row, at) as (plan, found):
-        return ordering.columns(views.trials(plan, found), digits)
+        return ordering.columns(documents.trials(plan, found), digits)
 
 
 def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:
@@ -135,7 +135,7 @@ def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> J
     with use.open_study(row, at) as (plan, found):
         if not 0 <= number < len(found.trials):
             raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
-        return views.trial(plan, found.trials[number])
+        return documents.trial(plan, found.trials[number])
 
 
 def events(
@@ -148,7 +148,7 @@ def events(
     feed = use.feed(row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
-    shown = [views.event(recorded, feed.before) for recorded in items]
+    shown = [documents.event(recorded, feed.before) for recorded in items]
     kept = [event for event in shown if at is None or event["position"] <= at]
     return {"items": kept, "next_cursor": None if is_last else str(feed.version - feed.before)}
 
@@ -156,13 +156,13 @@ def events(
 def plan(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """The search plan that the study is part of."""
     with use.open_study(row, at) as (found, _):
-        return views.plan(found, row.stream)
+        return documents.plan(found, row.stream)
 
 
 def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """What is left to do for the study."""
     with use.open_study(row, at) as (found, study):
-        return views.stage_tree(found, study)
+        return documents.stage_tree(found, study)
 
 
 def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Json:
@@ -191,10 +191,10 @@ def history(use: Services, row: StudyRow, at: int | None = None) -> Json:
 
 def importance(use: Services, row: StudyRow, rung: int | None, at: int | None = None) -> Json:
     """What the trials' values, or their results at a rung, depend on."""
-    from app.api.importance import importance as weighed
+    from app.api.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, found):
-        columns, mode = ordering.columns(views.trials(plan, found))["columns"], found.spec["mode"]
+        columns, mode = ordering.columns(documents.trials(plan, found))["columns"], found.spec["mode"]
         values = columns.get("value", []) if rung is None else _values_at(found, rung)
     return weighed(columns, values, mode)
 

@@ -12,8 +12,10 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from app.api import built, paging, reading
+from app.api import reading
 from app.api.errors import Problem
+from app.api.files import built
+from app.api.requests import paging
 from app.api.services import Services
 from app.domain.errors import Unknown
 from app.events.tables import StudyRow

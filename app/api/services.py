@@ -14,16 +14,16 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
-from app.api.answers import Answers, Latest
-from app.api.broadcast import Broadcasts
-from app.api.chronicle import Chronicle, Chronicles
 from app.api.errors import Invalid
-from app.api.feed import Feed
 from app.api.health import Checks
-from app.api.moments import Moments
-from app.api.tail import Tail
-from app.api.together import Together
-from app.api.turns import Turns
+from app.api.history.chronicle import Chronicle, Chronicles
+from app.api.history.moments import Moments
+from app.api.sharing.answers import Answers, Latest
+from app.api.sharing.together import Together
+from app.api.sharing.turns import Turns
+from app.api.streaming.broadcast import Broadcasts
+from app.api.streaming.feed import Feed
+from app.api.streaming.tail import Tail
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study

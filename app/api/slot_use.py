@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from app.api.chronicle import Chronicle, Span
+from app.api.history.chronicle import Chronicle, Span
 from app.api.services import Services
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import shared_gpu

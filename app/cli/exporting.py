@@ -60,7 +60,7 @@ def _from_server(url: str, id: str, trial: int | None, step: int | None, output:
 
 
 def _from_store(id: str, trial: int | None, step: int | None, output: Path, whole: bool, dir: Path | None) -> None:
-    from app.api.checkpoints import kept_state, parts
+    from app.api.files.checkpoints import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
     from app.events.database import Database

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.api.ordering import KEYS, ordered
+from app.api.views.ordering import KEYS, ordered
 from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import Format, ListFormat, print_json, print_list, print_table

@@ -132,18 +132,18 @@ class Store:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))
 
     def logged(self, study: str, number: int) -> list[Json]:
-        from app.api.logged import trial_metrics
+        from app.api.files.logged import trial_metrics
 
         items: list[Json] = trial_metrics(self._use, self._use.find(study), number)["items"]
         return items
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        from app.api.notes import add_note
+        from app.api.commands.notes import add_note
 
         return add_note(self._use, self._use.find(study), self._write, text, trial)
 
     def delete(self, study: str) -> None:
-        from app.api.deleting import delete_study
+        from app.api.commands.deleting import delete_study
 
         delete_study(self._use, self._use.find(study), self._write)
 
@@ -170,8 +170,8 @@ def size(folder: Path) -> int:
 
 
 def _services(folder: Path) -> Services:
-    from app.api.chronicle import Chronicles
     from app.api.health import Checks, NotReady, check_schema
+    from app.api.history.chronicle import Chronicles
     from app.api.services import Services
     from app.events.database import Database
     from app.events.plans import Plans

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api import broadcast
+from app.api.streaming import broadcast
 from app.domain import events as e
 from tests.api.world import API, STUDY, Workers, changed
 
@@ -192,21 +192,47 @@ def test_events_of_a_chain_assigned_before_the_stream_began(server: str, submitt
         assert next(stream).json()["type"] == "StageCompleted"
 
 
-def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, trainers: str) -> None:
-    """A real process, and the signal that an init system sends."""
-    settings = {"STAGETREE_DATABASE_URL": sqlite_url, "STAGETREE_TRAINERS": trainers, "PYTHONPATH": ":".join(sys.path)}
+@contextmanager
+def running(database: str, trainers: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL of a server that is a process, ended by the signal that an init system sends."""
+    settings = {"STAGETREE_DATABASE_URL": database, "STAGETREE_TRAINERS": trainers, "PYTHONPATH": ":".join(sys.path)}
     settings["STAGETREE_BROKER_URL"] = "memory://"
     command = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app", "--port", "0"]
     server = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     lines = iter(server.stderr.readline, "")
     url = next(line for line in lines if "running on" in line).split("running on ")[1].split()[0]
-    study = httpx2.post(f"{url}{API}/studies", json=STUDY).json()["study"]
-    with streaming(url, study) as stream:
-        next(stream)
-        asked = time.monotonic()
-        server.send_signal(signal.SIGTERM)
-        threading.Thread(target=lambda: list(lines), daemon=True).start()
-        assert list(stream) == []
-        server.wait(timeout=10)
-    assert time.monotonic() - asked < 3
+    threading.Thread(target=lambda: list(lines), daemon=True).start()
+    try:
+        yield url, server
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, trainers: str) -> None:
+    with running(sqlite_url, trainers) as (url, server):
+        study = httpx2.post(f"{url}{API}/studies", json=STUDY).json()["study"]
+        with streaming(url, study) as stream:
+            next(stream)
+            asked = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            assert list(stream) == []
+            server.wait(timeout=10)
+        assert time.monotonic() - asked < 3
+
+
+def test_a_stream_goes_on_after_the_server_was_started_anew(sqlite_url: str, trainers: str) -> None:
+    """What happened last before, and what happens after, comes once each."""
+    with running(sqlite_url, trainers) as (url, _):
+        study = httpx2.post(f"{url}{API}/studies", json=STUDY).json()["study"]
+        httpx2.post(f"{url}{API}/studies/{study}/notes", json={"text": "before"})
+        with streaming(url, study) as stream:
+            heard = [next(stream)]
+    last = {"Last-Event-ID": heard[-1].id}
+    with running(sqlite_url, trainers) as (url, _), streaming(url, study, last) as stream:
+        heard.append(next(stream))
+        httpx2.post(f"{url}{API}/studies/{study}/notes", json={"text": "after"})
+        heard.append(next(stream))
+    assert [event.id for event in heard] == ["1", "2", "3"]
+    assert [event.json()["data"].get("text") for event in heard[1:]] == ["before", "after"]

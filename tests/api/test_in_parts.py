@@ -10,8 +10,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api import broadcast, reading
+from app.api import reading
 from app.api.services import Services
+from app.api.streaming import broadcast
 from app.cli.curves import curves
 from app.events.database import Database
 from app.events.export import parse

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api.moments import Moments
+from app.api.history.moments import Moments
 from app.api.services import Services
 from app.domain import events as e
 from app.domain.ids import StudyId

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api import built as files
+from app.api.files import built as files
 
 INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
 <script type="module" crossorigin src="./assets/index-1.js"></script></head><body></body>"""

@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.answers import Answers
-from app.api.importance import FEWEST, importance
-from app.api.ordering import columns
-from app.api.pictures import sampled
+from app.api.sharing.answers import Answers
+from app.api.views.importance import FEWEST, importance
+from app.api.views.ordering import columns
+from app.api.views.pictures import sampled
 from tests.api.world import Workers
 
 PICTURES = ("tree", "rungs", "timeline", "history", "trials:columns", "importance")

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from sqlalchemy.event import listen
 
-from app.api import tail as module
 from app.api.services import Services
-from app.api.tail import Tail, Watcher
+from app.api.streaming import tail as module
+from app.api.streaming.tail import Tail, Watcher
 from app.domain.events import StudyPaused
 from app.events.database import DatabaseUnavailable
 from app.events.log import StoredEvent

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.ordering import KEYS
 from app.api.services import Services
+from app.api.views.ordering import KEYS
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId

@@ -10,7 +10,7 @@ import httpx
 from fastapi import FastAPI
 
 from app.api.services import Services
-from app.api.turns import Turns
+from app.api.sharing.turns import Turns
 from tests.api.world import API, STUDY
 
 MORE_THAN_THREADS = 60

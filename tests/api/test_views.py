@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api import views
-from app.api.progress import progress
+from app.api.views import documents
+from app.api.views.progress import progress
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import results
@@ -57,7 +57,7 @@ def test_the_best_by_mode_with_ties_to_the_lower_number(mode: str, best: int) ->
     plan = plan_of(*(({"lr": lr}, 10) for lr in (0.1, 0.2, 0.3, 0.4)), mode=mode)
     for trial, value in enumerate((0.1, 0.5, 0.5, 0.1)):
         evaluate(plan, trial, 10, value)
-    found = views.best(plan, plan.studies[S])
+    found = documents.best(plan, plan.studies[S])
     assert found is not None
     assert found["trial"] == best
 
@@ -66,9 +66,9 @@ def test_the_best_by_mode_with_ties_to_the_lower_number(mode: str, best: int) ->
 def test_what_is_not_finite_is_no_value(value: float | None) -> None:
     plan = plan_of(({"lr": 0.1}, 10))
     evaluate(plan, 0, 10, value)
-    shown = views.study(plan, S, now=11.0)
+    shown = documents.study(plan, S, now=11.0)
     assert (shown["best"], shown["trials"][0]["value"]) == (None, None)
-    assert views.trial(plan, plan.studies[S].trials[0])["curve"] == [{"step": 10, "metrics": {"m": None}}]
+    assert documents.trial(plan, plan.studies[S].trials[0])["curve"] == [{"step": 10, "metrics": {"m": None}}]
 
 
 def test_a_trial_runs_when_a_chain_passes_its_path_and_waits_when_one_only_passes_nearby() -> None:
@@ -78,7 +78,7 @@ def test_a_trial_runs_when_a_chain_passes_its_path_and_waits_when_one_only_passe
     stages = (e.Stage(node=constant[-1], start=30, end=40, study=S, evaluate=(40,)),)
     kept = e.CheckpointKept(node=constant[-1], step=30, key="k", sha256="0", size=1)
     fold([kept, e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=stages, at=1.0)], plan)
-    states = [trial["state"] for trial in views.trials(plan, plan.studies[S])]
+    states = [trial["state"] for trial in documents.trials(plan, plan.studies[S])]
     assert states == ["running", "waiting", "waiting", "waiting"]
 
 
@@ -87,8 +87,8 @@ def test_a_stage_that_only_evaluates_runs_for_those_who_wait_there() -> None:
     node = plan.studies[S].trials[0].path[-1]
     stage = e.Stage(node=node, start=40, end=40, study=S, evaluate=(40,))
     fold([e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)], plan)
-    assert [trial["state"] for trial in views.trials(plan, plan.studies[S])] == ["running", "waiting"]
-    assert views.study(plan, S, now=1.0)["progress"]["running"][0]["step"] == 40
+    assert [trial["state"] for trial in documents.trials(plan, plan.studies[S])] == ["running", "waiting"]
+    assert documents.study(plan, S, now=1.0)["progress"]["running"][0]["step"] == 40
 
 
 @pytest.mark.parametrize(("reached", "step"), [({}, 0), ({"c": 13}, 13), ({"c": 99}, 40), ({"other": 5}, 0)])
@@ -96,7 +96,7 @@ def test_progress_stays_within_the_stage(reached: dict[ChainId, int], step: int)
     plan = plan_of(({"lr": 0.1}, 40))
     stage = e.Stage(node=plan.studies[S].trials[0].path[0], start=0, end=40, study=S)
     fold([e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)], plan)
-    assert views.study(plan, S, now=1.0, reached=reached)["progress"]["running"][0]["step"] == step
+    assert documents.study(plan, S, now=1.0, reached=reached)["progress"]["running"][0]["step"] == step
 
 
 def test_a_chain_that_only_saves_is_not_under_way() -> None:
@@ -104,7 +104,7 @@ def test_a_chain_that_only_saves_is_not_under_way() -> None:
     stage = e.Stage(node=plan.studies[S].trials[0].path[0], start=0, end=40, study=S)
     assigned = e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)
     fold([assigned, e.StageCompleted(chain=ChainId("c"), index=0, seconds=2.0)], plan)
-    shown = views.study(plan, S, now=1.0)
+    shown = documents.study(plan, S, now=1.0)
     assert shown["progress"]["running"] == []
     assert shown["steps"]["executed"] == 40
     assert shown["gpu_seconds"] == 2.0
@@ -112,10 +112,10 @@ def test_a_chain_that_only_saves_is_not_under_way() -> None:
 
 def test_wall_seconds_go_from_submission_to_the_end_or_to_now() -> None:
     plan = plan_of(({"lr": 0.1}, 40))
-    assert views.study(plan, S, now=12.5)["wall_seconds"] == 2.5
-    assert views.study(plan, S, now=9.0)["wall_seconds"] == 0.0
+    assert documents.study(plan, S, now=12.5)["wall_seconds"] == 2.5
+    assert documents.study(plan, S, now=9.0)["wall_seconds"] == 0.0
     give(plan, c.CancelStudy(study=S, at=11.0))
-    assert views.study(plan, S, now=99.0)["wall_seconds"] == 1.0
+    assert documents.study(plan, S, now=99.0)["wall_seconds"] == 1.0
 
 
 def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
@@ -123,9 +123,9 @@ def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
     plan = plan_of(({"lr": 0.1}, 40))
     spec = plan.studies[S].spec
     fold([e.StudyCompleted(study=S, at=15.0), e.StudyReopened(study=S, spec=spec, at=86_000.0)], plan)
-    assert views.study(plan, S, now=86_002.0)["wall_seconds"] == 7.0
+    assert documents.study(plan, S, now=86_002.0)["wall_seconds"] == 7.0
     fold([e.StudyCompleted(study=S, at=86_003.0), e.StudyReopened(study=S, spec=spec)], plan)
-    assert views.study(plan, S, now=86_004.0)["wall_seconds"] == 9.0  # a log of before says nothing of the second
+    assert documents.study(plan, S, now=86_004.0)["wall_seconds"] == 9.0  # a log of before says nothing of the second
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,17 @@ def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
 )
 def test_forms_can_be_read(sequence: Sequence, number: int, text: str) -> None:
     pieces = list(zip(range(number + 1), sequence.pieces(), strict=False))
-    assert views.form_text(pieces[number][1].form) == text
+    assert documents.form_text(pieces[number][1].form) == text
 
 
 def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -> None:
     plan = plan_of(({"lr": 0.1}, 40), ({"lr": 0.1}, 10))
-    shown = views.stage_tree(plan, plan.studies[S])
+    shown = documents.stage_tree(plan, plan.studies[S])
     assert [(stage["start"], stage["end"]) for stage in shown["stages"]] == [(0, 10), (10, 40)]
     give(plan, c.CancelTrial(study=S, trial=1))
-    assert [(stage["start"], stage["end"]) for stage in views.stage_tree(plan, plan.studies[S])["stages"]] == [(0, 40)]
+    assert [(stage["start"], stage["end"]) for stage in documents.stage_tree(plan, plan.studies[S])["stages"]] == [
+        (0, 40)
+    ]
     assert NodeId(shown["stages"][0]["node"]) in plan.nodes
 
 

@@ -9,7 +9,7 @@ from in_process import InProcess
 from studies import BRANCHES, spec
 from toys import switch
 
-from app.api import views
+from app.api.views import documents
 from app.domain import events as e
 from app.domain.ids import StudyId
 
@@ -18,12 +18,12 @@ PUT = "used put_, which has no deterministic form"
 
 
 def answer(cluster: Cluster, study: StudyId) -> list[str]:
-    told: list[str] = views.study(cluster.plan, study, now=0.0)["not_exact"]
+    told: list[str] = documents.study(cluster.plan, study, now=0.0)["not_exact"]
     return told
 
 
 def trial(cluster: Cluster, study: StudyId, number: int) -> list[str]:
-    told: list[str] = views.trial(cluster.plan, cluster.study(study).trials[number])["not_exact"]
+    told: list[str] = documents.trial(cluster.plan, cluster.study(study).trials[number])["not_exact"]
     return told
 
 

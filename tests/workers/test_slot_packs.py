@@ -10,7 +10,7 @@ import pytest
 from cluster import Cluster
 from toys import switch
 
-from app.api import views
+from app.api.views import documents
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.events.database import Database
@@ -163,7 +163,7 @@ def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
     study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
     (profile,) = cluster.events(e.PackingProfiled)
     assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "4"}
-    assert views.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
+    assert documents.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
     cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
     assert len(cluster.events(e.PackingProfiled)) == 1
 
@@ -173,7 +173,7 @@ def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None
     (profile,) = cluster.events(e.PackingProfiled)
     assert "asks a tensor for its value" in profile.refusal
     assert chains_at_once(cluster) == 1
-    (device,) = views.study(cluster.plan, study, now=0.0)["packing"]["devices"]
+    (device,) = documents.study(cluster.plan, study, now=0.0)["packing"]["devices"]
     assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
 
 

@@ -10,7 +10,7 @@ from cluster import Cluster
 from studies import ALONE, BRANCHES, spec
 from toys import switch
 
-from app.api import views
+from app.api.views import documents
 from app.domain import events as e
 from app.events.database import Database
 from app.registry import TrainerSource
@@ -81,5 +81,5 @@ def test_a_result_says_which_operations_were_not_deterministic(real: Cluster) ->
     real.sources["scattering"] = TrainerSource(str(SCATTERING), "1")
     done = real.run(real.submit({**spec(({}, 2), ({}, 4)), "trainer": "scattering", "determinism": "warn"}))
     assert [trial.state for trial in done.trials] == ["completed", "completed"]
-    told = views.study(real.plan, done.id, now=0.0)["not_exact"]
+    told = documents.study(real.plan, done.id, now=0.0)["not_exact"]
     assert told == ["2 stages used put_, which has no deterministic form"]

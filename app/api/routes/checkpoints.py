@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from app.api import deleting
-from app.api.checkpoints import kept_state, parts
+from app.api.commands import deleting
+from app.api.commands.writing import WriterDep
+from app.api.files.checkpoints import kept_state, parts
 from app.api.openapi import refusals
+from app.api.requests.strict import StrictRoute
 from app.api.services import StudyRowDep, Use
-from app.api.strict import StrictRoute
-from app.api.writing import WriterDep
 
 router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
 

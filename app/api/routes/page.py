@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-from app.api import built
 from app.api.errors import Problem
+from app.api.files import built
 
 router = APIRouter(include_in_schema=False)
 

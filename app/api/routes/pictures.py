@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import paging, reading, schemas
-from app.api.kept import kept
+from app.api import reading, schemas
 from app.api.openapi import UNCHANGED, refusals
+from app.api.requests import paging
+from app.api.requests.strict import StrictRoute
+from app.api.routes.kept import kept
 from app.api.services import StudyRowDep, TrialPath, Use
-from app.api.strict import StrictRoute
 
 router = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
 

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
-from app.api import paging, reading, schemas
+from app.api import reading, schemas
 from app.api.openapi import refusals
+from app.api.requests import paging
+from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
-from app.api.strict import StrictRoute
-from app.api.turns import heavy
+from app.api.sharing.turns import heavy
 from app.events.tables import StudyRow
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from app.api import reading, schemas
-from app.api.bodies import ChangesBody, changes_of
 from app.api.openapi import refusals
 from app.api.report import report
+from app.api.requests.bodies import ChangesBody, changes_of
+from app.api.requests.strict import StrictRoute
 from app.api.services import StudyRowDep, Use
-from app.api.strict import StrictRoute
-from app.api.turns import heavy
+from app.api.sharing.turns import heavy
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)

@@ -7,11 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from app.api import metrics, paging, reading, schemas
+from app.api import metrics, reading, schemas
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.openapi import REF, refusals
+from app.api.requests import paging
+from app.api.requests.strict import StrictRoute
 from app.api.services import Use
-from app.api.strict import StrictRoute
 
 slots = APIRouter(tags=["service"], route_class=StrictRoute)
 router = APIRouter(tags=["service"], route_class=StrictRoute)

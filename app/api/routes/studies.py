@@ -11,14 +11,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import notes, paging, reading, schemas, views
-from app.api.bodies import NoteBody, StudyBody, note_of, study_of, trainer_of
+from app.api import reading, schemas
+from app.api.commands import notes
+from app.api.commands.writing import Write, WriterDep
 from app.api.errors import Invalid
 from app.api.openapi import refusals
+from app.api.requests import paging
+from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of, trainer_of
+from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
-from app.api.strict import StrictRoute
-from app.api.turns import heavy
-from app.api.writing import Write, WriterDep
+from app.api.sharing.turns import heavy
+from app.api.views import documents
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -56,7 +59,7 @@ def submit_study(request: Request, response: Response, given: StudyBody, use: Us
     submitted = recorded[-1].event
     assert isinstance(submitted, e.StudySubmitted)
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
-    shown = views.study(fold([submitted]), submitted.study, now=submitted.at)
+    shown = documents.study(fold([submitted]), submitted.study, now=submitted.at)
     return shown | {"slots": {"used": 0, "due": None}}
 
 

@@ -8,17 +8,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.api import paging, reading, schemas, views
-from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
+from app.api import reading, schemas
+from app.api.commands.writing import Write, WriterDep
 from app.api.errors import Invalid
-from app.api.kept import kept
-from app.api.logged import trial_metrics
+from app.api.files.logged import trial_metrics
 from app.api.openapi import UNCHANGED, refusals
-from app.api.ordering import KEYS
+from app.api.requests import paging
+from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
+from app.api.requests.strict import StrictRoute
+from app.api.routes.kept import kept
 from app.api.services import Services, StudyRowDep, TrialPath, Use
-from app.api.strict import StrictRoute
-from app.api.turns import heavy
-from app.api.writing import Write, WriterDep
+from app.api.sharing.turns import heavy
+from app.api.views import documents
+from app.api.views.ordering import KEYS
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -161,7 +163,7 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]
     with use.open_study(row) as (plan, found):
-        return [views.trial(plan, found.trials[number]) for number in numbers]
+        return [documents.trial(plan, found.trials[number]) for number in numbers]
 
 
 @router.post(

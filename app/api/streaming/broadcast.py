@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager, suppress
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from app.api import views
-from app.api.feed import Feed
-from app.api.tail import Tail
+from app.api.streaming.feed import Feed
+from app.api.streaming.tail import Tail
+from app.api.views import documents
 from app.domain.ids import StudyId
 from app.events.database import DatabaseUnavailable
 from app.events.log import StoredEvent
@@ -142,7 +142,7 @@ async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
 
 
 def _written(batch: Sequence[StoredEvent], before: int) -> bytes:
-    shown = [views.event(recorded, before) for recorded in batch]
+    shown = [documents.event(recorded, before) for recorded in batch]
     return b"".join(
         format_sse_event(data_str=json.dumps(event, allow_nan=False), id=str(event["position"])) for event in shown
     )

@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.answers import Key
 from app.api.services import Services
+from app.api.sharing.answers import Key
 from app.events.tables import StudyRow
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from app.api.errors import Invalid, Problem
 from app.api.services import services
-from app.api.turns import is_heavy
+from app.api.sharing.turns import is_heavy
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from app.api.endings import ending_text
-from app.api.forms import form_text
-from app.api.progress import progress
-from app.api.writable import writable
+from app.api.views.endings import ending_text
+from app.api.views.forms import form_text
+from app.api.views.progress import progress
+from app.api.views.writable import writable
 from app.domain import accounting, exactness, results
 from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.api.forms import form_text
+from app.api.views.forms import form_text
 from app.domain import accounting
 from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.api import views
+from app.api.commands.writing import Write
 from app.api.services import Services
-from app.api.writing import Write
+from app.api.views import documents
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
@@ -20,4 +20,4 @@ def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int |
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
     (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
     with use.open_study(row) as (_, study):
-        return views.event(recorded, study.submitted_version - 1)
+        return documents.event(recorded, study.submitted_version - 1)

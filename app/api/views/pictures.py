@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
-from app.api.chronicle import Chronicle, Decision, Measured, Span
-from app.api.forms import form_text
-from app.api.writable import writable
+from app.api.history.chronicle import Chronicle, Decision, Measured, Span
+from app.api.views.forms import form_text
+from app.api.views.writable import writable
 from app.domain.ids import NodeId
 from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from fastapi import BackgroundTasks, Depends, Header, Request
 
+from app.api.requests.strict import Raw
 from app.api.services import Use
-from app.api.strict import Raw
 from app.events.log import Idempotency, StoredEvent
 from app.events.transact import Decide, transact
 from app.events.transact import Write as Transaction

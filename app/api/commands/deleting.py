@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Container
 from pathlib import Path
 
+from app.api.commands.writing import Write
 from app.api.services import Services
-from app.api.writing import Write
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import NodeId, StudyId

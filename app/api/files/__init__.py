@@ -1,0 +1,1 @@
+"""What is read from files: weights, what trainers logged, the page."""

@@ -1,0 +1,1 @@
+"""What was: the plan after each event, and what happened when."""

@@ -1,0 +1,1 @@
+"""What many ask for at the same time, worked out once for all of them."""

@@ -1,0 +1,1 @@
+"""What happens: one look at the log, and one reading of each study, for all who follow."""

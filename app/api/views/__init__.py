@@ -1,0 +1,1 @@
+"""What people are shown: pure functions from a folded plan, or from what happened when, to JSON."""
