@@ -47,7 +47,7 @@ test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
 night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
-	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling
+	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing
 
 mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
 	@nice $(BIN)/python -m tools.mutants

@@ -22,12 +22,13 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
+import httpx
 import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
@@ -141,7 +142,9 @@ def serving(database: str) -> Iterator[psutil.Process]:
             if answers(f"{URL}/healthz"):
                 break
             time.sleep(0.1)
-        answers(f"{URL}/api/v1/studies/{STUDY}?trials=false")  # folds the plan
+        begun = time.perf_counter()
+        answers(f"{URL}/api/v1/studies/{STUDY}?trials=false")  # waits until the plan is folded
+        print(f"first answer after the server's start: {time.perf_counter() - begun:.2f} s", flush=True)
         yield psutil.Process(process.pid)
     finally:
         process.terminate()
@@ -221,11 +224,13 @@ async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float)
     """So many pages of another study, small and growing, which is what most people have open."""
     if not log.version(OPEN):
         open_study(log)
-    watchers = [asyncio.create_task(watcher()) for _ in range(pages)]
+    answers = Counter[int]()
+    watchers = [asyncio.create_task(watcher(answers)) for _ in range(pages)]
     await asyncio.sleep(3.0)
     trials = (each.event for each in log.read(OPEN, limit=20) if isinstance(each.event, e.TrialAdded))
     first = next(iter(next(trials).path or {}))
     before, end, added = api.cpu_times(), time.monotonic() + seconds, 0
+    answers.clear()
     while time.monotonic() < end:
         event = e.Evaluated(node=first, step=1, metrics={"loss": 1.0})
         await asyncio.to_thread(log.append, OPEN, [event], expected=None, at=2e9)
@@ -234,37 +239,26 @@ async def followed(api: psutil.Process, log: SqlLog, pages: int, seconds: float)
     after = api.cpu_times()
     spent = after.user + after.system - before.user - before.system
     print(
-        f"{pages} open pages, {added / seconds:.1f} events a second: {100 * spent / seconds:.0f} % of a core",
+        f"{pages} open pages, {added / seconds:.1f} events a second: {100 * spent / seconds:.0f} % of a core, for "
+        f"{', '.join(f'{count / seconds:.0f} answers {status}' for status, count in sorted(answers.items()))} a second",
         flush=True,
     )
     for task in watchers:
         task.cancel()
 
 
-async def watcher() -> None:
-    """Follows events as a page does, and asks for what it shows at most every two seconds."""
-    tags: dict[str, str] = {}
-    reader = await asked(f"/api/v1/studies/{OPEN}/events?after=1000000", "text/event-stream")
-    while await reader.read(65536):
-        await asyncio.sleep(2.0)
-        for path in PATHS:
-            await look(path, tags)
-
-
-async def look(path: str, tags: dict[str, str]) -> None:
-    reader = await asked(f"/api/v1/studies/{OPEN}{path}", "application/json", tags.get(path, ""))
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    await reader.read()
-    tags[path] = next((line[6:] for line in head.splitlines() if line.startswith("etag: ")), "")
-
-
-async def asked(path: str, accept: str, tag: str = "") -> Any:
-    reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
-    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\nAccept-Encoding: gzip\r\n"
-    writer.write(f"{head}If-None-Match: {tag}\r\nConnection: close\r\n\r\n".encode())
-    await writer.drain()
-    reader.writer = writer  # type: ignore[attr-defined]  # or it is closed with the last name of it
-    return reader
+async def watcher(answers: Counter[int]) -> None:
+    """Follows events as a page does, and asks for what it shows at most every two seconds. Counts answers by status."""
+    tags, study = dict[str, str](), f"/api/v1/studies/{OPEN}"
+    async with httpx.AsyncClient(base_url=URL, timeout=60) as http:
+        accept = {"Accept": "text/event-stream"}
+        async with http.stream("GET", f"{study}/events?after=1000000", headers=accept) as stream:
+            async for _ in stream.aiter_bytes():
+                await asyncio.sleep(2.0)
+                for path in PATHS:
+                    answer = await http.get(study + path, headers={"If-None-Match": tags.get(path, "")})
+                    tags[path] = answer.headers.get("ETag", "")
+                    answers[answer.status_code] += 1
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ def print_result(study: Json) -> None:
     print()
     print_cost(study)
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
-    for each in (study.get("packing") or {"devices": []})["devices"]:
-        print(f"packing {packing_text(each)}")
+    if packing := study.get("packing"):
+        for each in packing["devices"]:
+            print(f"packing {packing_text(each, packing.get('at_once'))}")
     for each in study.get("gpu_sharing") or ():
         print(f"sharing {sharing_text(each)}")
     for each in study.get("not_exact", ()):
@@ -49,12 +50,15 @@ def print_notes(notes: Iterable[Json]) -> None:
         print(f"note    {about}{one_line(note['text'])}")
 
 
-def packing_text(on: Json) -> str:
-    """How packs did on a kind of device."""
+def packing_text(on: Json, at_once: float | None) -> str:
+    """How packs did on a kind of device, if they had so many trials on the average, or as many as there is room for."""
     if "refusal" in on:
         return f"trained one by one on {one_line(on['device'])}: {one_line(on['refusal'])}"
-    slower = "" if on["times_faster"] >= 1 else ", which is slower: leave `packing` out"
-    return f"{on['lanes']} at once on {one_line(on['device'])}, {on['times_faster']} times as fast as alone{slower}"
+    lanes = on["lanes"] if at_once is None else at_once
+    times = round(on["times_faster"] * lanes / on["lanes"], 2)
+    slower = "" if times >= 1 else ", which is slower: fewer lanes are better, or no `packing`"
+    full = f"{lanes} of {on['lanes']} lanes had a trial on {one_line(on['device'])}"
+    return f"{full}: {times} times as fast as alone{slower}"
 
 
 def sharing_text(on: Json) -> str:

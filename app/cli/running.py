@@ -132,8 +132,9 @@ def preview(
     )
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
-    if "packed_steps" in found:
-        print(f"packing         {found['packed_steps']} steps at best, where a pack takes no longer than a trial")
+    if "packed_makespan_steps" in found:
+        packed = f"{found['packed_makespan_steps']} steps of time"
+        print(f"packing         makespan {packed} at best, where a pack takes no longer than a trial")
     for each in found["advice"]:
         print(f"advice          {each}")
 

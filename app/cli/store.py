@@ -170,6 +170,7 @@ def size(folder: Path) -> int:
 
 
 def _services(folder: Path) -> Services:
+    from app.api.chronicle import Chronicles
     from app.api.health import Checks, NotReady, check_schema
     from app.api.services import Services
     from app.events.database import Database
@@ -187,6 +188,7 @@ def _services(folder: Path) -> Services:
     return Services(
         records=records,
         plans=Plans(records.log),
+        chronicles=Chronicles(records.log),
         trainers=Catalogue(()),
         wake_scheduler=lambda: None,
         clock=time.time,

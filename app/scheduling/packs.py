@@ -1,7 +1,8 @@
 """Which paths are trained together with the most urgent one, on one slot: those most like it (Liu et al. 2020, §5.3).
 
 Siblings come first: they begin with the same state, on the same samples, and differ in their hyper-parameters. Then
-those at the same step of the plan whose stages end nearest to where its first one does.
+those at the same step of the plan that have most nearly as many steps to go. Those that read batches of another size
+would take passes of their own, and hold up the most urgent one; they are not like it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from app.domain.events import PackingProfiled
-from app.domain.search_plan import Node
+from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.assignment import branch_points, resume_point
 from app.scheduling.frontier import Frontier, Span
@@ -40,18 +41,19 @@ def times_faster(lanes: int, profile: PackingProfiled) -> float:
 def companions(
     frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], free: int, device: str
 ) -> list[Sequence[Span]]:
-    """The paths that join a pack with `lead`. free: slots that have nothing to do, among which the work is divided.
+    """The paths that join a pack with `lead`, on a slot with that device.
 
-    device: of the slot.
+    free: how many slots can take such work now. It is divided among them: none is left idle for a pack to be full.
     """
     assert frontier.plan.opened is not None
     width = best_lanes(frontier.plan.opened.packing, frontier.plan.profiles.get(device))
     if width < 2:
         return []
-    like = [head for head in frontier.heads() if head not in passed_over and _is_like(frontier, lead[0], head)]
-    share = -(-(len(like) + 1) // max(1, free))
-    like.sort(key=lambda head: _distance(frontier, lead, frontier.path(head)))
-    return [to_the_branch(frontier, frontier.path(head)) for head in like[: min(width, share) - 1]]
+    heads = [head for head in frontier.heads() if head not in passed_over and _is_like(frontier, lead[0], head)]
+    like = [to_the_branch(frontier, frontier.path(head)) for head in heads]
+    like.sort(key=lambda path: _distance(frontier.plan, lead, path))
+    share = -(-(len(like) + 1) // free)
+    return like[: min(width, share) - 1]
 
 
 def _is_like(frontier: Frontier, first: Span, head: Place) -> bool:
@@ -69,6 +71,7 @@ def batch_sizes(node: Node, step: int) -> tuple[object, ...]:
     return tuple(values.get(each) for each in BATCH_SIZES)
 
 
-def _distance(frontier: Frontier, lead: Sequence[Span], other: Sequence[Span]) -> tuple[bool, int, str]:
-    mine, its = (resume_point(frontier.plan, spans[0]) for spans in (lead, other))
-    return mine != its, abs(other[0].end - lead[0].end), other[0].node
+def _distance(plan: SearchPlan, lead: Sequence[Span], other: Sequence[Span]) -> tuple[bool, int, str]:
+    """Of paths that begin at the same step."""
+    mine, its = (resume_point(plan, spans[0]) for spans in (lead, other))
+    return mine != its, abs(other[-1].end - lead[-1].end), other[0].node

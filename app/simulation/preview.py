@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from app.domain import commands as c
@@ -10,7 +10,6 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study
 from app.scheduling.tuners.samplers import NEEDED
-from app.simulation.packing import packed_steps
 from app.simulation.simulator import Simulator
 from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
@@ -29,7 +28,7 @@ def preview(
 ) -> dict[str, Any]:
     """The steps asked for and needed, the longest path, and the time on `slots` slots, all counted in steps.
 
-    Where the study packs, `packed_steps` is what is left if a pack takes no longer than one trial; the time is without.
+    Where the study packs, `packed_makespan_steps` is the time with packs, if one takes no longer than one trial.
 
     is_over: asked now and then, whether it has taken long enough. Raises `PreviewTooLong`.
     """
@@ -37,8 +36,10 @@ def preview(
     def count(other: StudySpec) -> int | None:
         return previewed.unique if other is spec else count_steps(other, limits=limits, is_over=is_over)
 
-    previewed, makespan, nodes = _run(spec, slots, limits, is_over)
-    packed = {"packed_steps": packed_steps(nodes, spec.packing)} if spec.packing else {}
+    previewed, makespan = _run(spec, slots, limits, is_over)
+    packed = {}
+    if spec.packing:
+        packed["packed_makespan_steps"] = round(_run(spec, slots, limits, is_over, spec.packing)[1])
     return {
         "trials": len(previewed.trials),
         "requested": previewed.requested,
@@ -53,20 +54,20 @@ def preview(
 
 
 def _run(
-    spec: StudySpec, slots: int, limits: Limits, is_over: Callable[[], bool]
-) -> tuple[Study, float, Collection[Node]]:
-    """The study after its run, how long that took, and what was trained. Raises `PreviewTooLong`."""
-    study = StudyId("preview")
-    simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=_watching(is_over))
+    spec: StudySpec, slots: int, limits: Limits, is_over: Callable[[], bool], packing: int = 0
+) -> tuple[Study, float]:
+    """The study after its run, and how long that took. Raises `PreviewTooLong`."""
+    study, watch = StudyId("preview"), _watching(is_over)
+    simulator = Simulator(slots=slots, measure=_measuring(spec.metric), limits=limits, watch=watch, pass_times=1.0)
     opened = e.PlanOpened(
-        trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed
+        trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed, packing=packing
     )
     simulator.give(c.SubmitStudy(plan=opened, study=study, spec=unguided(spec.to_json()), at=0.0))
     makespan = simulator.run()
     previewed = simulator.plan.studies[study]
     if previewed.error is not None:
         raise PreviewTooLong(f"the study would come to an end before its tuner is done: {previewed.error}")
-    return previewed, makespan, simulator.plan.nodes.values()
+    return previewed, makespan
 
 
 def count_steps(spec: StudySpec, *, limits: Limits = LIMITS, is_over: Callable[[], bool] = lambda: False) -> int | None:

@@ -70,7 +70,8 @@ class Simulator:
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
     keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
     overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
-    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does.
+    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does. pass_times:
+    how many times as long a step takes in a pack as alone; None: slots train no packs.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
 
@@ -87,6 +88,7 @@ class Simulator:
         overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
         turn_seconds: float | None = None,
+        pass_times: float | None = None,
         make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
@@ -102,7 +104,7 @@ class Simulator:
         self._ports = Ports(
             records=self._records,
             plans=self._plans,
-            packs=False,
+            packs=pass_times is not None,
             policy=policy,
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
@@ -117,12 +119,12 @@ class Simulator:
             turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self._ports)
-        world = self._world(keep_every)
+        world = self._world(keep_every, pass_times or 1.0)
         self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
         for slot in self._slots.values():
             slot.register({})
 
-    def _world(self, keep_every: int | None) -> World:
+    def _world(self, keep_every: int | None, pass_times: float) -> World:
         """What the slots see of it."""
         return World(
             records=self._records,
@@ -133,6 +135,7 @@ class Simulator:
             measure=self._measured,
             keep_every=keep_every,
             overheads=self._overheads,
+            pass_times=pass_times,
         )
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 from app.simulation.pace import Place
 from app.simulation.virtual_chain import VirtualChain, World
+from app.workers.slot.shared_time import SharedTime
 
 
 class VirtualSlot:
@@ -14,16 +16,16 @@ class VirtualSlot:
     def __init__(self, name: str, world: World) -> None:
         self.name, self._world = name, world
         self._lives = 0
-        self._chain: VirtualChain | None = None
+        self._chains: list[VirtualChain] = []  # the last one, or those of the last pack
 
     @property
     def is_idle(self) -> bool:
-        return self._chain is None or self._chain.is_trained
+        return all(chain.is_trained for chain in self._chains)
 
     @property
     def free_since(self) -> float:
         """When the last chain was trained; 0 if there was none."""
-        return 0.0 if self._chain is None else self._chain.trained_at
+        return max((chain.trained_at for chain in self._chains), default=0.0)
 
     @property
     def _owner(self) -> str:
@@ -32,7 +34,7 @@ class VirtualSlot:
     def register(self, trainers: dict[str, str]) -> None:
         """A new worker has the slot; with the one before it, its chain is gone."""
         before = self._owner if self._lives else None
-        self._lives, self._chain = self._lives + 1, None
+        self._lives, self._chains = self._lives + 1, []
         with self._world.records.write() as rows:
             rows.slots.take(self.name, self._owner, instead_of=before, device="cpu", host="", pid=self._lives)
         self.describe(trainers)
@@ -43,24 +45,45 @@ class VirtualSlot:
             rows.slots.describe(self.name, self._owner, trainers=trainers, note=None)
 
     def begin(self, chain: str) -> None:
-        """The message that starts a chain is there."""
-        resident: Place | None = None if self._chain is None else self._chain.resident
+        """The message that starts a chain, or the pack that it is the first of, is there."""
+        resident: Place | None = self._chains[0].resident if len(self._chains) == 1 else None
         with self._world.records.write() as rows:
-            lease = rows.chains.claim(chain, self._owner, inf)
-        self._chain = VirtualChain(self.name, lease, self._world, resident, self._begin_again)
+            first = rows.chains.claim(chain, self._owner, inf)
+            others = [other for other in first.assignment["pack"] if other != chain]
+            leases = [first, *(rows.chains.claim(other, self._owner, inf) for other in others)]
+        time = SharedTime(self._world.clock, range(len(leases)))
+        self._chains = []
+        for number, lease in enumerate(leases):
+            self._chains.append(
+                VirtualChain(
+                    self.name,
+                    lease,
+                    self._world,
+                    resident,
+                    on_death=self._begin_again,
+                    seconds=partial(time.of, number),
+                    on_trained=partial(time.leave, number),
+                )
+            )
 
     def look(self) -> None:
         """A chain under way was told something."""
-        if self._chain is not None and not self._chain.is_trained:
-            self._chain.look()
+        for chain in self._at_work():
+            chain.look()
 
     def beat(self) -> None:
-        """Say how far the chain under way is."""
-        if self._chain is not None and not self._chain.is_trained:
-            self._chain.beat()
+        """Say how far each chain under way is."""
+        for chain in self._at_work():
+            chain.beat()
+
+    def _at_work(self) -> list[VirtualChain]:
+        return [chain for chain in self._chains if not chain.is_trained]
 
     def _begin_again(self) -> None:
-        """Another worker has the slot at once."""
+        """Another worker has the slot at once; what it was at besides is gone as well."""
+        self.beat()
+        for chain in self._chains:
+            chain.die()
         with self._world.records.read() as rows:
             before = rows.slots.get(self.name)
         self.register(dict(before.trainers) if before else {})

@@ -79,7 +79,7 @@ class Player:
 
     def time_to_target(self) -> float:
         """Seconds until an evaluation has reached the target; infinite if none ever does."""
-        while self.simulator.now < self.reached_at and self.simulator.advance():
+        while self.simulator.advance(self.reached_at):
             pass
         return self.reached_at
 

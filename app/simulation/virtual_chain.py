@@ -47,7 +47,7 @@ class World:
 
     clock: virtual seconds. later: calls a function at a time; it says whether anything happened. pace: how long a stage
     that begins on a slot takes, and what goes wrong in it. keep_every: inside a stage, a checkpoint is kept after each
-    so many steps.
+    so many steps. pass_times: how many times as long as one trained alone a step takes in a pack, however full.
     """
 
     records: Records
@@ -58,17 +58,32 @@ class World:
     measure: Measure
     keep_every: int | None = None
     overheads: Overheads = NO_OVERHEADS
+    pass_times: float = 1.0
 
 
 class VirtualChain:
-    """resident: the model that the slot has in memory. on_death: called when the slot's worker is gone."""
+    """resident: the model that the slot has in memory. on_death: called when the slot's worker is gone.
+
+    seconds: those of the slot that are the chain's, of which it has a part if it is packed with others. on_trained:
+    called when the slot has nothing more to do for it. What a lane does besides steps holds up no other one here.
+    """
 
     def __init__(
-        self, slot: str, lease: Lease, world: World, resident: Place | None, on_death: Callable[[], None]
+        self,
+        slot: str,
+        lease: Lease,
+        world: World,
+        resident: Place | None,
+        *,
+        on_death: Callable[[], None],
+        seconds: Callable[[], float],
+        on_trained: Callable[[], None],
     ) -> None:
         self.slot, self.resident, self._on_death, self._is_dead = slot, resident, on_death, False
         self._lease, self._world, self._flags = lease, world, lease.flags
+        self._own_seconds, self._on_trained = seconds, on_trained
         work = ChainAssignment.from_json(lease.assignment)
+        self._pass_times = world.pass_times if work.pack else 1.0
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
@@ -92,6 +107,10 @@ class VirtualChain:
             with self._world.records.write() as rows:
                 rows.chains.heartbeat(self._lease.chain, self._lease.fence, inf, step, self._execution.kept)
 
+    def die(self) -> None:
+        """Its worker is gone: nothing more is heard of it."""
+        self._is_dead = True
+
     def look(self) -> None:
         """Hear what the scheduler wants by now."""
         with self._world.records.read() as rows:
@@ -111,8 +130,9 @@ class VirtualChain:
     def _begin(self, loading: float, coming: float = 0.0) -> None:
         """The next stage is under way, or will be; a stage without steps takes its time all the same."""
         stage, overhead = self._execution.stage, coming + loading
-        self._execution.begin(self._now + coming)
+        self._execution.begin(self._own_seconds() + coming)
         seconds, self._fault = self._world.pace(stage, self.slot)
+        seconds *= self._pass_times
         self._timeline = Timeline(self._now + overhead, stage.start, stage.end - stage.start, seconds)
         if overhead or stage.start == stage.end:
             self._wake(overhead + (0.0 if stage.end > stage.start else seconds))
@@ -169,7 +189,7 @@ class VirtualChain:
         """An intermediate checkpoint is due after `keep_every` steps, whatever the last one has cost."""
         line, every = self._timeline, self._world.keep_every or 0
         save_seconds = every * line.seconds / line.steps * (1 - 1e-9) if line.steps else inf
-        return Outside(self._now, self._flags, save_seconds)
+        return Outside(self._own_seconds(), self._flags, save_seconds)
 
     # ------------------------------------------------------------------------------------------------ what happens
 
@@ -182,19 +202,19 @@ class VirtualChain:
                 metrics = self._world.measure(execution.stage.node, execution.step)
                 self._facts.append(execution.evaluated(metrics))
             case Save(is_intermediate):
-                execution.saved(self._now)
+                execution.saved(self._own_seconds())
                 if execution.step < execution.stage.end:
                     self._upload(execution.stage, execution.step, is_intermediate=is_intermediate)
             case Stop():
                 self.resident = (execution.stage.node, execution.step)
-                self._end(execution.stopped(self._now))
+                self._end(execution.stopped(self._own_seconds()))
 
     def _complete(self) -> None:
         execution, stage, index = self._execution, self._execution.stage, self._execution.index + 1
         chain, fence, is_last = self._lease.chain, self._lease.fence, self._execution.is_last_stage
         self.resident = (stage.node, stage.end)
         model = {"plan": self._world.stream, "node": stage.node, "step": stage.end}
-        self._facts.append(execution.completed(self._now))
+        self._facts.append(execution.completed(self._own_seconds()))
         if is_last:
             self._proofs.append(lambda rows: rows.chains.release(chain, fence, model))
         else:
@@ -216,7 +236,7 @@ class VirtualChain:
         """The user's code raises, when the model was trained for `step` steps."""
         self._facts.clear()
         error = (FailureKind.EXCEPTION, "it was meant to fail", "MeantToFail", step)
-        failed = self._execution.failed(*error, self._now)
+        failed = self._execution.failed(*error, self._own_seconds())
         self._end(replace(failed, signature=None) if self._fault is Fault.FAIL else failed)
 
     def _die(self) -> None:
@@ -240,6 +260,7 @@ class VirtualChain:
     def _end(self, last: e.Event, proof: Alongside | None = None) -> None:
         """Last words, after all checkpoints."""
         self.trained_at = self._now
+        self._on_trained()
         facts, self._facts = [*self._facts, last], []
         self._after_uploads(facts, proof or (lambda rows: rows.chains.end(self._lease.chain, self._lease.fence)))
         self._state_facts()

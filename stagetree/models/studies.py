@@ -168,5 +168,5 @@ class Preview(Answer):
     critical_path_steps: int
     makespan_steps: int
     slots: int = 1
-    packed_steps: int | None = None
+    packed_makespan_steps: int | None = None
     advice: list[str] = []

@@ -47,9 +47,14 @@ def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | N
 def attributes(trainer: object) -> dict[str, str]:
     """What a trainer keeps in its attributes, as a hash of each; it need not be in the state.
 
-    Of an optimizer, a module or whatever else has a `state_dict`, that is looked at.
+    Of an optimizer, a module or whatever else has a `state_dict`, that is looked at; of other objects, such as an
+    environment, their own attributes.
     """
-    return {name: digest for name, value in vars(trainer).items() if (digest := _digest(value))}
+    found = {name: _digest(value) for name, value in vars(trainer).items()}
+    for name in [name for name, digest in found.items() if not digest]:
+        inside = getattr(vars(trainer)[name], "__dict__", {})
+        found |= {f"{name}.{inner}": _digest(value) for inner, value in inside.items()}
+    return {name: digest for name, digest in found.items() if digest}
 
 
 def modes(trainer: object) -> dict[str, bool]:

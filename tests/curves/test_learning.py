@@ -87,7 +87,7 @@ def test_nearness_is_the_distance_of_that_neighbour(values: list[float], neighbo
 def test_a_mixture_is_what_its_components_say() -> None:
     row, weight = np.array([0, 1, 0]), np.array([0.25, 1.0, 0.75])
     mixture = Mixtures(row, weight, np.array([0.0, 5.0, 2.0]), np.array([1.0, 2.0, 0.5]), 2)
-    assert mixture.total(mixture.mean) == pytest.approx([1.5, 5])
+    assert mixture.expectation() == pytest.approx([1.5, 5])
     assert mixture.quantile(0.5)[1] == pytest.approx(5)
     assert mixture.below(np.array([1e9, 5.0])) == pytest.approx([1, 0.5])
     assert mixture.log_density(np.array([0.0, 5.0]))[1] == pytest.approx(-np.log(2 * np.sqrt(2 * np.pi)))

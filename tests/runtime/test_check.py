@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,15 +54,24 @@ def test_what_is_not_exact_is_named_with_its_cause(
         assert words in text and "the first is trainer.net." in text
 
 
-def test_an_optimizer_that_was_left_out_of_the_state_is_named() -> None:
-    weight = torch.nn.Parameter(torch.ones(2))
-    trainer = SimpleNamespace(optimizer=torch.optim.Adam([weight]), lr=0.1)
+def step(trainer: SimpleNamespace) -> None:
+    trainer.optimizer.param_groups[0]["params"][0].sum().backward()
+    trainer.optimizer.step()
+
+
+def walk(trainer: SimpleNamespace) -> None:
+    trainer.world.place = trainer.world.place + 1
+
+
+@pytest.mark.parametrize(("change", "name"), [(step, "self.optimizer"), (walk, "self.world.place")])
+def test_what_was_left_out_of_the_state_is_named(change: Callable[[SimpleNamespace], None], name: str) -> None:
+    optimizer, world = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]), SimpleNamespace(place=np.zeros(2))
+    trainer = SimpleNamespace(optimizer=optimizer, world=world, kind=SimpleNamespace)
     before = {"attributes": suspects.attributes(trainer)}
     assert "neither in state_dict()" in suspects.cause("split", False, before, before)
-    weight.sum().backward()
-    trainer.optimizer.step()
+    change(trainer)
     found = {"attributes": suspects.attributes(trainer)}
-    assert suspects.cause("split", False, before, found).startswith("Likely: self.optimizer not in the state")
+    assert suspects.cause("split", False, before, found).startswith(f"Likely: {name} not in the state")
 
 
 def test_long_lists_of_arrays_are_compared() -> None:

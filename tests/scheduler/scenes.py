@@ -139,12 +139,19 @@ class Scene:
         with self.records.write() as rows:
             rows.slots.touch(slot, owner)
 
-    def submit(self, tuner: Json = RANDOM, name: str = "study", plan: str = PLAN, **fields: Any) -> StudyId:
+    def submit(
+        self,
+        tuner: Json = RANDOM,
+        name: str = "study",
+        plan: str = PLAN,
+        opened: e.PlanOpened = OPENED,
+        **fields: Any,
+    ) -> StudyId:
         spec: Json = {"name": name, "trainer": "toy", "metric": "loss", "mode": "min", "tuner": tuner}
         if tuner["kind"] not in ("trials", "external"):
             spec["space"] = {"lr": {"uniform": [0.1, 1.0]}}
         checked = StudySpec.from_dict({**spec, **fields}).to_json()
-        command = c.SubmitStudy(plan=OPENED, study=StudyId(name), spec=checked, at=0.0)
+        command = c.SubmitStudy(plan=opened, study=StudyId(name), spec=checked, at=0.0)
         transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=0.0))
         return StudyId(name)
 

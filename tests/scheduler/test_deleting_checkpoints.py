@@ -123,6 +123,7 @@ def test_so_many_go_in_one_look_and_the_budget_is_not_despaired_of_before_the_la
     world.train("large", trials=MOST_OBJECTS + 2)
     first = world.retention.look()
     assert (first.objects, first.is_done, world.said) == (MOST_OBJECTS, False, [])
+    assert world.retention.chains_that_fit({}, 0, 3) == 0
     second = world.retention.look()
     assert (second.objects, second.is_done, world.said) == (2, True, [""])
 

@@ -1,9 +1,30 @@
-"""How many trials are trained together, by what is known of the device."""
+"""Which trials are trained together, by what is known of the device, and what that does to a study in virtual time."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
 from app.domain.events import PackingProfiled
+from app.domain.ids import StudyId
+from app.domain.search_plan import Node, Study
+from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.packs import best_lanes, times_faster
+from app.scheduling.replay import replay
+from app.scheduling.tuners import TunerDriver
+from app.simulation.simulator import Simulator
+from stagetree.spec import StudySpec
+from tests.plans import METRIC, OPENED, study_of, tried
+from tests.strategies import Trial, spaces
 
 SECONDS = {"0": 1.0, "2": 0.1, "4": 2.0}
 
@@ -24,3 +45,142 @@ def test_lanes_that_nobody_has_cost_what_others_do() -> None:
     """A pass of two lanes would be fast, but it would not give the bits of the plan."""
     assert times_faster(4, profile()) == 2.0
     assert times_faster(2, profile()) == 1.0
+
+
+# ------------------------------------------------------------------------------------------------------ in virtual time
+
+STUDY = StudyId("study")
+WIDTHS, SLOTS = st.integers(2, 4), st.integers(1, 4)
+
+
+def measure(node: Node, step: int) -> e.Metrics:
+    return {METRIC: Random(f"{node.id}/{step}").random()}
+
+
+def submitted(spec: dict[str, Any], packing: int, slots: int, pass_times: float | None = 1.0) -> Simulator:
+    """packing: 0 is a plan without packs."""
+    simulator = Simulator(slots=slots, measure=measure, pass_times=pass_times)
+    opened = replace(OPENED, packing=packing)
+    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
+    driver = TunerDriver(spec)
+    driver.observe(simulator.plan.studies[STUDY])
+    simulator.give(c.ApplyTunerActions(study=STUDY, actions=driver.suggest(1)))
+    return simulator
+
+
+def study(simulator: Simulator) -> Study:
+    return simulator.plan.studies[STUDY]
+
+
+def packs(simulator: Simulator) -> list[list[e.ChainAssigned]]:
+    """The chains that a slot was given at once."""
+    found: dict[tuple[str, float], list[e.ChainAssigned]] = {}
+    for event in simulator.events:
+        if isinstance(event, e.ChainAssigned):
+            found.setdefault((event.slot, event.at), []).append(event)
+    return list(found.values())
+
+
+@tried(60)
+@given(spaces(), SLOTS, WIDTHS)
+def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], slots: int, width: int) -> None:
+    simulated = submitted(study_of(trials).to_json(), width, slots)
+    longest = critical_path_steps(build_stage_tree(simulated.plan))
+    makespan, done = simulated.run(), study(simulated)
+    assert done.state == "completed" and done.executed == done.unique
+    assert makespan >= longest
+    assert makespan <= done.unique / slots + (1 - 1 / slots) * longest + 1e-6, "Graham's bound"
+    assert max(map(len, packs(simulated))) <= width
+
+
+@tried(60)
+@given(spaces(), WIDTHS)
+def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials: list[Trial], width: int) -> None:
+    spec = study_of(trials).to_json()
+    alone, packed = submitted(spec, 0, 1).run(), submitted(spec, width, 1).run()
+    assert packed <= alone
+
+
+@tried(40)
+@given(spaces(), SLOTS, WIDTHS, st.floats(0.5, 8))
+def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
+    trials: list[Trial], slots: int, width: int, pass_times: float
+) -> None:
+    """A full pack takes no longer than one of a single lane: nobody waits for a companion."""
+    spec = study_of(trials).to_json()
+    as_fast, slower = submitted(spec, width, slots), submitted(spec, width, slots, pass_times)
+    assert slower.run() == pytest.approx(pass_times * as_fast.run())
+    busy = Counter[str]()
+    for pack in packs(slower):
+        busy[pack[0].slot] += pass_times * max(each.stages[-1].end - each.stages[0].start for each in pack)
+    assert study(slower).gpu_seconds == pytest.approx(sum(busy.values()))
+
+
+@tried(40)
+@given(spaces(), SLOTS, WIDTHS)
+def test_what_a_device_refuses_is_never_packed_there(trials: list[Trial], slots: int, width: int) -> None:
+    simulated = submitted(study_of(trials).to_json(), width, slots)
+    simulated.take([PackingProfiled(device="cpu", batch_seconds={}, peak_bytes={}, refusal="it is no TorchTrainer")])
+    simulated.run()
+    assert {len(pack) for pack in packs(simulated)} == {1}
+
+
+def trial(first: float, bs: int, steps: int) -> Trial:
+    return {"lr": {"family": "constant", "value": first}, "bs": {"family": "constant", "value": bs}}, steps
+
+
+def lengths(pack: Sequence[e.ChainAssigned]) -> list[int]:
+    return [each.stages[-1].end for each in pack]
+
+
+def test_siblings_come_first_then_those_with_most_nearly_as_many_steps_to_go() -> None:
+    """The longest one leads; what reads batches of another size is in no pack of its."""
+    rates = [(0.1, 8, 40), (0.2, 8, 10), (0.3, 8, 30), (0.4, 16, 39), (0.5, 8, 38)]
+    simulated = submitted(study_of([trial(*each) for each in rates]).to_json(), 3, 1)
+    simulated.run()
+    assert [lengths(pack) for pack in packs(simulated)] == [[40, 38, 30], [39], [10]]
+
+
+def test_work_is_divided_among_the_slots_that_are_free() -> None:
+    simulated = submitted(study_of([trial(0.1 * number, 8, 10) for number in range(1, 7)]).to_json(), 4, 2)
+    assert simulated.run() == 10
+    assert [len(pack) for pack in packs(simulated)] == [3, 3]
+
+
+SHA = {"kind": "sha", "num_trials": 27}
+
+
+def searched(kind: str, packing: int, slots: int, seed: int, **fields: Any) -> Simulator:
+    tuner = {"kind": kind, "min_steps": 1, "max_steps": 27, "reduction_factor": 3, "sampling_seed": seed, **fields}
+    space = {"lr": {"loguniform": [0.001, 1.0]}, "bs": {"choice": [8, 16]}}
+    named = {"name": "study", "trainer": "digits", "metric": METRIC, "mode": "max"}
+    spec = StudySpec.from_dict({**named, "space": space, "tuner": tuner})
+    simulated = submitted(spec.to_json(), packing, slots)
+    simulated.run()
+    assert study(simulated).state == "completed"
+    return simulated
+
+
+def arms(simulator: Simulator) -> list[tuple[Any, int]]:
+    """Each configuration, and how far it came."""
+    return [(trial.hp, trial.steps) for trial in study(simulator).trials]
+
+
+@tried(6)
+@given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from([{"kind": "hyperband"}, SHA]))
+def test_packs_change_neither_arms_nor_promotions(seed: int, slots: int, width: int, tuner: dict[str, Any]) -> None:
+    alone, packed = (searched(packing=packing, slots=slots, seed=seed, **tuner) for packing in (0, width))
+    assert arms(packed) == arms(alone)
+    assert max(map(len, packs(packed))) > 1
+
+
+@tried(6)
+@given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from(["asha", "async_hyperband"]))
+def test_an_asynchronous_search_has_the_same_arms_and_promotes_by_its_rule(
+    seed: int, slots: int, width: int, kind: str
+) -> None:
+    """Whom it promotes depends on who came first, with packs as without; that it was right to do so, a replay says."""
+    found = [searched(kind, packing, slots, seed, num_trials=20) for packing in (0, width)]
+    drawn = [[hp for hp, _ in arms(each)] for each in found]
+    assert drawn[0] == drawn[1]
+    assert replay([(each.version, each.event) for each in found[1].log()], STUDY).identical

@@ -161,5 +161,5 @@ def test_a_preview_says_what_packing_would_save_at_best() -> None:
     trials = [*(({**hp, "bs": 8}, 10) for hp in rates), (other, 10)]
     spec = StudySpec.from_dict({**study_of(trials).to_json(), "packing": 2})
     found = preview(spec, slots=1)
-    assert (found["unique"], found["packed_steps"]) == (34, 26)
-    assert "packed_steps" not in preview(study_of(trials), slots=1)
+    assert (found["unique"], found["makespan_steps"], found["packed_makespan_steps"]) == (34, 34, 26)
+    assert "packed_makespan_steps" not in preview(study_of(trials), slots=1)

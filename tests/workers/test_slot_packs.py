@@ -49,8 +49,7 @@ SIBLINGS = [({"lr": switch(0.1, rate, 2)}, steps) for rate, steps in zip(RATES, 
 
 def has_room(cluster: Cluster, study: StudyId, width: int = 4) -> StudyId:
     """The study, on a device of which it is known that a full pack takes no longer than one trial."""
-    seconds = {str(lanes): 1.0 for lanes in (0, 2, 4, 8) if lanes <= width}
-    profile = e.PackingProfiled(device="the CPU", batch_seconds=seconds, peak_bytes={})
+    profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, str(width): 1.0}, peak_bytes={})
     transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
     return study
 
@@ -116,13 +115,14 @@ def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(cluster: Clust
     done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], deadly, trainer="moody", max_restarts=0)))
     assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
     assert done.trials[2].error["kind"] == "crash"
+    assert {lost.reason for lost in cluster.events(e.ExactnessLost)} == {"trained without their pack, which had failed"}
     assert cluster.idle()
 
 
 def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
     study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
     (profile,) = cluster.events(e.PackingProfiled)
-    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "2", "4"}
+    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "4"}
     assert views.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
     cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
     assert len(cluster.events(e.PackingProfiled)) == 1
@@ -135,6 +135,18 @@ def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None
     assert chains_at_once(cluster) == 1
     (device,) = views.study(cluster.plan, study, now=0.0)["packing"]["devices"]
     assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
+
+
+@pytest.mark.parametrize(("packing", "memory"), [(4, 0), (0, 2**20)])
+def test_where_stages_begin_is_read_once_by_a_slot(cluster: Cluster, packing: int, memory: int) -> None:
+    """In a pack, also where nothing is kept in memory."""
+    cluster.run(cluster.submit(spec(({}, 2), packing=packing)))
+    cluster.slots["gpu0"].close()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=memory)
+    cluster.store.reads.clear()
+    done = cluster.run(cluster.submit(spec(*SIBLINGS, packing=packing)))
+    assert done.executed == 3 + 3 + 2
+    assert len(cluster.store.reads) == 1
 
 
 def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:

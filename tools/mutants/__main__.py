@@ -4,7 +4,7 @@
 
 First the tests run once on the tree as it is, to learn which of them execute which line. Then each mutant is put into
 a copy of the tree and meets the quickest tests that execute its guard, until one fails. Those that survive these meet
-all that execute it, and those that run their file in processes of their own. One that none notices is printed, and
+others that execute it, and those that run their file in processes of their own. One that none notices is printed, and
 makes the exit code 1. What was found is in `.mutants/`, as it comes: a run that was broken off goes on from there, and
 meets again who survived, and whose file or test has changed.
 """
@@ -53,7 +53,7 @@ def main() -> int:
     with _copies(options.jobs) as on_each:
         tests = _measure(on_each)
         survivors = _survivors(left, lambda mutant: [tests.quick(mutant)], tests, on_each)
-        survivors = _survivors(survivors, lambda mutant: [tests.covering(mutant), slow(mutant.file)], tests, on_each)
+        survivors = _survivors(survivors, lambda mutant: [tests.others(mutant), slow(mutant.file)], tests, on_each)
     print(f"{len(mutants)} mutants, {len(survivors)} survived")
     return 1 if survivors else 0
 

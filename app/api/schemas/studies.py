@@ -178,4 +178,7 @@ class Preview(BaseModel):
     merge_rate: float
     critical_path_steps: int = Field(description="no number of slots is faster")
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    packed_makespan_steps: int | None = Field(
+        default=None, description="the same with packs, where one takes no longer than one trial; of a study that packs"
+    )
     advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

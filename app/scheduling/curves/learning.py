@@ -4,7 +4,7 @@ Empirical Bayes (Robbins 1956): the weights are those that make the ended curves
 maximization (Dempster, Laird and Rubin 1977, §4.3, for finite mixtures), as if a few more trials had ended that spoke
 for all nodes equally. Stacking: the shares of several predictions are those that would have predicted best, each curve
 left out of what it is predicted from (Yao, Vehtari, Simpson and Gelman 2018, "Using stacking to average Bayesian
-predictive distributions", §3.1). Whatever is among them, the whole is no worse than.
+predictive distributions", §3.1). On the ended curves the whole is as good as the best of them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from app.scheduling.curves.curve import Curve
-from app.scheduling.curves.mixtures import Mixtures
 from app.scheduling.curves.prediction import Batch
 from app.scheduling.curves.scale import Scale
 
@@ -42,7 +41,7 @@ class Posterior:
 
     def mean(self, steps: Sequence[int]) -> Array:
         """The mean. Of a crash, in which only the order of magnitude counts, it is the mean of that."""
-        return self._columns(steps, lambda at: self._scale.to_metric(at.total(at.mean)), lambda values: values)
+        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.at(step).expectation()))
 
     def spread(self, steps: Sequence[int]) -> Array:
         """Half the width of what holds 68 % of the probability: of a normal distribution, the standard deviation.
@@ -56,7 +55,7 @@ class Posterior:
         if not 0 < q < 1:
             raise ValueError(f"a quantile is asked for with a number between 0 and 1, not {q}")
         part = q if self._scale.sign > 0 else 1 - q
-        return self._columns(steps, lambda at: self._scale.to_metric(at.quantile(part)), lambda values: values)
+        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.at(step).quantile(part)))
 
     def prob_reaches(self, steps: Sequence[int], target: float) -> Array:
         """P(y_m >= target) where more is better, else P(y_m <= target), at each step m (HyperDrive, eq. 1).
@@ -68,11 +67,12 @@ class Posterior:
         if sign * target > sign * best or sign * target <= sign * worst:
             certain = float(sign * target <= sign * worst)
             return np.full((len(self.curves), len(steps)), certain)
-        level, columns = self._units(target), []
-        for step in steps:
-            measured = self._scale.sign * (self._measured(step) - target) >= 0
-            columns.append(np.where(step > self._last, self._batch.reaches(step, level), measured))
-        return np.stack(columns, axis=1)
+        level = self._units(target)
+        return self._columns(
+            steps,
+            lambda step: self._batch.reaches(step, level),
+            lambda values: np.asarray(sign * (values - target) >= 0, dtype=float),
+        )
 
     def below(self, steps: Sequence[int], values: Array) -> Array:
         """P(y_m <= value), of a value for each trial and step: what calibration is measured with."""
@@ -114,12 +114,14 @@ class Posterior:
         return self._scale.to_units(np.broadcast_to(np.asarray(values, dtype=float), (len(self.curves),)))
 
     def _columns(
-        self, steps: Sequence[int], later: Callable[[Mixtures], Array], past: Callable[[Array], Array]
+        self, steps: Sequence[int], later: Callable[[int], Array], past: Callable[[Array], Array] = np.asarray
     ) -> Array:
-        columns = [
-            np.where(step > self._last, later(self._batch.at(step)), past(self._measured(step))) for step in steps
-        ]
-        return np.stack(columns, axis=1)
+        """A column for each step: what is said of one that is to come, and of the values at one that has been."""
+        return np.stack([self._column(later(step), past, step) for step in steps], axis=1)
+
+    def _column(self, later: Array, past: Callable[[Array], Array], step: int) -> Array:
+        is_past = step <= self._last
+        return np.where(is_past, past(self._measured(step)), later) if is_past.any() else later
 
     def _measured(self, step: int) -> Array:
         return np.array([np.interp(step, curve.steps, curve.values) if curve.steps else 0.0 for curve in self.curves])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from app.scheduling.curves.drift import UNKNOWN, Drift, Row
+from app.scheduling.curves.drift import UNKNOWN, Drift, Kernels, Row
 from app.scheduling.curves.learning import View
 from app.scheduling.curves.mixtures import Integers, Mixtures, stack
 from app.scheduling.curves.quadrature import Fit, Fits, uniform
@@ -36,7 +36,7 @@ class Learnt:
     """
 
     scale: Scale | None = None
-    drift: Drift | None = None
+    drift: Drift = field(default_factory=Drift)
     middle: float = 0.5
     log_prior: Array = field(default_factory=uniform)
     shares: Array = field(default_factory=ALONE.copy)
@@ -58,6 +58,7 @@ class Batch:
         self._begin, self._length = (np.array(part) for part in zip(*(view[2:4] for view in views), strict=True))
         self._factor = np.array([view.factor for view in views])
         self._mixtures: dict[int, Mixtures] = {}
+        self._kernels: dict[int, Kernels] = {}
 
     def with_learnt(self, learnt: Learnt) -> Batch:
         """The same curves and posteriors, where more has been learnt of the rest."""
@@ -71,21 +72,11 @@ class Batch:
             self._mixtures[step] = self._stacked(step)
         return self._mixtures[step]
 
-    def _stacked(self, step: int) -> Mixtures:
-        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
-        if self._learnt.drift is None:
-            shares = np.repeat(ALONE[:, None], len(self.rows), axis=1)
-            return stack([(shares[0], alone), (shares[3], surprise)])
-        kernels = self._learnt.drift.at(self.rows, step)
-        predictions = (alone, kernels.plain, kernels.similar, surprise)
-        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
-
     def reaches(self, step: int, target: Array) -> Array:
         """The probability of at least a target at a step: of the distribution, and the last value's plain verdict."""
         verdicts = (self.last >= target).astype(int)
         share = self._trust(step, verdicts)
-        probabilities: Array = (1 - share) * (1 - self.at(step).below(target)) + share * verdicts
-        return probabilities
+        return np.asarray((1 - share) * (1 - self.at(step).below(target)) + share * verdicts)
 
     def bend_before(self, step: int) -> Flags:
         """Whether a bend lies between now and then."""
@@ -98,11 +89,24 @@ class Batch:
         unknown = np.where(self.bend_before(step), UNKNOWN, 0.0)[own.row]
         return replace(own, mean=self._learnt.middle + factor * own.mean, spread=np.hypot(factor * own.spread, unknown))
 
+    def others(self, step: int) -> Kernels:
+        """What the ended curves foretell."""
+        if step not in self._kernels:
+            self._kernels[step] = self._learnt.drift.at(self.rows, step)
+        return self._kernels[step]
+
     def surprise(self) -> Mixtures:
         """What nothing foretells."""
         rows, each = len(self.rows), len(SURPRISES)
         where = np.repeat(np.arange(rows), each)
         return Mixtures(where, np.full(rows * each, 1 / each), self.last[where], np.tile(SURPRISES, rows), rows)
+
+    def _stacked(self, step: int) -> Mixtures:
+        """All predictions of a step, each with its share."""
+        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
+        kernels = self.others(step)
+        predictions = (alone, kernels.plain, kernels.similar, surprise)
+        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
 
     def _trust(self, step: int, verdicts: Integers) -> Array:
         """The share of these verdicts: none where a bend may change all."""

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from app.domain.search_plan import TrialEvent
-from app.scheduling.tuners.boundaries import steps_asked
 from app.scheduling.tuners.forecasts import Forecasts
 from app.scheduling.tuners.stopping import StoppingRule, Verdict
 from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import steps_asked
 
 
 class EarlyTerm(StoppingRule):

@@ -9,13 +9,11 @@ from app.domain.states import TrialEventKind
 from app.scheduling.curves import Bend, Curve, CurveModel, Posterior
 from app.scheduling.tuners.bends import bends_of
 from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import LEAST_POINTS
 
 REFIT_SHARE = 0.1
 REFIT_LEAST = 5
 """What trials teach is learnt anew when a tenth more of them have come to the end, but no fewer than five."""
-LEAST_POINTS = 4
-"""A curve with fewer evaluations has no shape yet: what is foretold of it is hardly more than what it is now. (In the
-papers there are ten, or thirty, before anything is decided.)"""
 
 
 class Forecasts:

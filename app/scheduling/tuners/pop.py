@@ -21,10 +21,10 @@ from app.domain.commands import Extend, Prioritize, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
-from app.scheduling.tuners.boundaries import boundary_of, steps_asked
 from app.scheduling.tuners.forecasts import Forecasts
 from app.scheduling.tuners.pools import Pools, divide
 from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import boundary_of, steps_asked
 
 Reason = dict[str, Any]
 
@@ -67,10 +67,11 @@ class Pop(Tuner):
         super().__init__(spec)
         tuner: Any = spec.tuner
         self._tuner, self._limit, self._started = tuner, tuner.num_trials, 0
+        self._max_time = min(tuner.max_time or math.inf, spec.max_time or math.inf)
         self._boundary = boundary_of(tuner.boundary, tuner.max_steps)
         self._points = steps_asked(self._boundary, spec.eval_every, tuner.max_steps)
         self._next_point = dict(zip(self._points, self._points[1:], strict=False))
-        self._targets: list[float] = list(tuner.targets())
+        self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
         self._trials: dict[int, _Trial] = {}
@@ -158,7 +159,7 @@ class Pop(Tuner):
         return "time" if self._seconds_left() <= 0 else None
 
     def _seconds_left(self) -> float:
-        return math.inf if self._tuner.max_time is None else self._tuner.max_time - self._context.elapsed
+        return self._max_time - self._context.elapsed
 
     def _give_up(self, why: str) -> Stop | None:
         number = next(iter(self._trials), None)

@@ -16,9 +16,9 @@ from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
-from app.scheduling.tuners.boundaries import boundary_of, steps_asked
 from app.scheduling.tuners.forecasts import Forecasts
 from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import boundary_of, steps_asked
 
 UNTIL = "until"
 """In the reason of a start or a promotion: how far the tuner wants the trial, by way of the steps it is asked for."""

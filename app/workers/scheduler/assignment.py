@@ -21,7 +21,7 @@ from app.scheduling.balance import EVEN, Balance
 from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, to_the_branch
-from app.scheduling.placement import Candidates, place, without_trainer
+from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
 from app.scheduling.policy import Choice
 from app.workers.scheduler.dispatch import Dispatch, messages
 from app.workers.scheduler.outlook import Outlook
@@ -72,18 +72,18 @@ class Assignment:
             frontier, spans = choice
             slot = place(frontier.plan, frontier.id, spans, resume_point(frontier.plan, spans[0]), slots)
             if slot is not None:
-                return self._packed(choice, passed_over.get(frontier.id, ()), slot, len(slots.free))
+                return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots.free)
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
         return None
 
-    def _packed(self, choice: Choice, passed_over: Container[Place], slot: Slot, free: int) -> Placed:
+    def _packed(self, choice: Choice, passed_over: Container[Place], slot: Slot, free: Sequence[Slot]) -> Placed:
         """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
-        frontier, spans = choice
-        assert frontier.plan.opened is not None  # or no slot would have taken it
-        if not (self._ports.packs and frontier.plan.opened.packing):
+        (frontier, spans), opened = choice, choice[0].plan.opened
+        assert opened is not None  # or no slot would have taken it
+        if not (self._ports.packs and opened.packing):
             return Placed(frontier, [spans], slot, is_pack=False)
-        others = companions(frontier, spans, passed_over, free, slot.device)
-        return Placed(frontier, [to_the_branch(frontier, spans), *others], slot, is_pack=True)
+        lead, able = to_the_branch(frontier, spans), sum(has_trainer(each, opened) for each in free)
+        return Placed(frontier, [lead, *companions(frontier, lead, passed_over, able, slot.device)], slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:
         """The plans whose trainer a slot has; where none has, it is said."""

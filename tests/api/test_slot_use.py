@@ -1,4 +1,4 @@
-"""What a study's result says of slots that shared a GPU."""
+"""What a study's result says of slots that shared a GPU, and of packs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.api.services import Services
-from app.cli.result import sharing_text
+from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.states import ChainOutcome
 from tests.api.world import Workers, changed
 
 Json = dict[str, Any]
@@ -25,7 +26,7 @@ def ran(study: str, node: NodeId, slot: str, steps: tuple[int, int], time: tuple
     return [
         (begun_at, e.ChainAssigned(chain=chain, slot=slot, stages=(stage,), at=begun_at)),
         (ended_at, e.StageCompleted(chain=chain, index=0, seconds=ended_at - begun_at)),
-        (ended_at, e.ChainEnded(chain=chain, outcome="done")),
+        (ended_at, e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE)),
     ]
 
 
@@ -71,3 +72,23 @@ def test_a_slot_that_trained_another_plan_meanwhile_was_a_neighbour(
 def test_of_slots_that_share_nothing_nothing_is_said(http: TestClient, tuned: str, workers: Workers) -> None:
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
     assert http.get(f"/studies/{tuned}").json().get("gpu_sharing") is None
+
+
+def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, workers: Workers) -> None:
+    """Of a pack of two, one was trained for 20 steps more: 60 steps in 40 passes."""
+    study = http.post("/studies", json=changed(packing=4)).json()["study"]
+    workers.tune(study)
+    root, branch = workers.plan(study).nodes
+    profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "4": 2.0}, peak_bytes={})
+    told = [
+        (0.0, profile),
+        *ran(study, root, "cpu0", (0, 20), (0.0, 40.0)),
+        *ran(study, branch, "cpu0", (0, 40), (0.0, 80.5)),
+    ]
+    tell(use, workers.stream(study), told)
+    packing = http.get(f"/studies/{study}").json()["packing"]
+    assert packing["at_once"] == 1.5
+    (device,) = packing["devices"]
+    said = "1.5 of 4 lanes had a trial on the CPU: 0.75 times as fast as alone, which is slower: fewer lanes are better"
+    assert packing_text(device, 1.5).startswith(said)
+    assert packing_text(device, None) == "4 of 4 lanes had a trial on the CPU: 2.0 times as fast as alone"

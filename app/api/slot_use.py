@@ -1,8 +1,9 @@
-"""What the slots of a study's plan lost and gained by sharing GPUs."""
+"""How well a plan's slots were used: what they lost and gained by sharing GPUs, and how full their packs were."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -60,3 +61,18 @@ def _steps(span: Span, plan: SearchPlan | None) -> int:
     if plan is None or plan.opened is None or plan.opened.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
+
+
+def lanes_at_once(spans: Iterable[Span]) -> float | None:
+    """How many trials the plan's packs trained at once, on the average of all steps that slots took; None before any.
+
+    spans: in the order in which they began.
+    """
+    packs: dict[str, tuple[str, float]] = {}  # by chain: those that a slot was given at once
+    taken = defaultdict[tuple[str, float], Counter[str]](Counter)
+    for span in spans:
+        pack = packs.setdefault(span.chain, (span.slot, span.begun_at))
+        if span.outcome == "done":
+            taken[pack][span.chain] += span.stage.end - span.stage.start
+    passes = sum(max(lanes.values()) for lanes in taken.values())
+    return round(sum(lanes.total() for lanes in taken.values()) / passes, 2) if passes else None
