@@ -1,4 +1,6 @@
-"""Pictures of a study, by matplotlib: `study.plot.history()` and others, each on axes of its own or on those given.
+"""Pictures of a study: `study.plot.history()` and others, each on axes of its own or on those given.
+
+They are axes of matplotlib where that is there, or else figures of plotly; a figure that is given is drawn on.
 
 figure, (left, right) = plt.subplots(1, 2)
 results = study.results()
@@ -9,21 +11,21 @@ results.plot.tree(right)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from stagetree import _frames
+from stagetree._drawing import BLUE, GRAY, RED, Drawing, Look, drawing_on, shade
 from stagetree._picture import segments
 from stagetree._record import StudyRecord
 from stagetree.errors import StagetreeError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from stagetree.models import Node, TrialDetail
+from stagetree.models import Node, TrialDetail
 
 __all__ = ["Plots"]
+
+Picture: TypeAlias = Any
+"""`matplotlib.axes.Axes`, or `plotly.graph_objects.Figure`."""
 
 _MOST_LINES = 12
 """Where there are more steps at which trials were asked for a result, they are no rungs, and no lines are drawn."""
@@ -32,7 +34,7 @@ _BINS = 4
 
 
 class Plots:
-    """Pictures of the results of a study. Each returns the axes it drew on."""
+    """Pictures of the results of a study. Each returns the axes or the figure that it drew on."""
 
     def __init__(self, results: StudyRecord) -> None:
         self._results = results
@@ -41,88 +43,80 @@ class Plots:
         pictures = [name for name, value in vars(Plots).items() if callable(value) and not name.startswith("_")]
         return f"<Plots of {self._results.study.study}: {', '.join(pictures)}>"
 
-    def history(self, axes: Axes | None = None) -> Axes:
+    def history(self, on: Picture | None = None) -> Picture:
         """The value of each trial by its number, with the best so far as a line; failed trials at the lower edge."""
-        axes, study = axes or _new_axes(), self._results.study
+        drawing, study = drawing_on(on), self._results.study
         valued = self._valued()
-        values = [value for _, value in valued]
+        numbers, values = [trial.trial for trial, _ in valued], [value for _, value in valued]
         best = np.maximum.accumulate(values) if study.mode == "max" else np.minimum.accumulate(values)
-        axes.plot([trial.trial for trial, _ in valued], values, "o", alpha=0.6, label="trials")
-        axes.plot([trial.trial for trial, _ in valued], best, drawstyle="steps-post", label="best so far")
+        drawing.dots(numbers, values, "trials")
+        drawing.line(numbers, best.tolist(), Look(name="best so far", is_stepped=True))
         failed = [trial.trial for trial in self._results.trials if trial.state == "failed"]
         if failed:
-            edge = axes.get_xaxis_transform()
-            axes.plot(failed, [0.02] * len(failed), "x", color="tab:red", transform=edge, label="failed")
-        axes.legend()
-        return _named(axes, "trial", study.metric, study.study)
+            drawing.fallen(failed, "failed")
+        drawing.legend()
+        return _named(drawing, "trial", study.metric, study.study)
 
-    def curves(self, axes: Axes | None = None) -> Axes:
+    def curves(self, on: Picture | None = None) -> Picture:
         """The metric by step, a line for each trial, and the rungs as lines across. The best trial is thick."""
-        axes, study = axes or _new_axes(), self._results.study
+        drawing, study = drawing_on(on), self._results.study
         best = study.best.trial if study.best else None
         for trial in self._results.trials:
             curve = {step: value for step, value in self._results.curve(trial.trial).items() if value is not None}
-            width = 2.5 if trial.trial == best else 0.8
-            axes.plot(list(curve), list(curve.values()), marker=".", linewidth=width, label=f"trial {trial.trial}")
-        for step in self._rungs():
-            axes.axvline(step, color="gray", linestyle=":", linewidth=0.8)
-        return _named(axes, "step", study.metric, study.study)
+            look = Look(2.5 if trial.trial == best else 0.8, name=f"trial {trial.trial}", is_dotted=True)
+            drawing.line(list(curve), list(curve.values()), look)
+        self._draw_rungs(drawing)
+        return _named(drawing, "step", study.metric, study.study)
 
-    def rung_tree(self, axes: Axes | None = None) -> Axes:
+    def rung_tree(self, on: Picture | None = None) -> Picture:
         """The curves, where what trials share is one line, as thick as it has trials; that of the best in blue."""
-        axes, study = axes or _new_axes(), self._results.study
+        drawing, study = drawing_on(on), self._results.study
         for each in segments(self._results):
             (x0, y0), (x1, y1) = each.start, each.end
-            color = "tab:blue" if each.is_best else "tab:gray"
-            axes.plot([x0, x1], [y0, y1], linewidth=1 + np.log2(each.trials), color=color, solid_capstyle="round")
-        for step in self._rungs():
-            axes.axvline(step, color="gray", linestyle=":", linewidth=0.8)
-        axes.set_xscale("symlog", base=2, linthresh=1)
-        return _named(axes, "step", study.metric, study.study)
+            drawing.line([x0, x1], [y0, y1], Look(1 + np.log2(each.trials), BLUE if each.is_best else GRAY))
+        self._draw_rungs(drawing)
+        drawing.by_doubling()
+        return _named(drawing, "step", study.metric, study.study)
 
-    def tree(self, axes: Axes | None = None) -> Axes:
+    def tree(self, on: Picture | None = None) -> Picture:
         """What was trained: each beginning is one line, as thick as it has trials, and splits where trials part."""
-        axes = axes or _new_axes()
+        drawing = drawing_on(on)
         shape = _Tree(self._results)
         for node, start, end, height in shape.lines():
-            axes.plot([start, end], [height, height], linewidth=1 + np.log2(shape.trials[node]), color="tab:blue")
+            drawing.line([start, end], [height, height], Look(1 + np.log2(shape.trials[node]), BLUE))
             if (parent := shape.parents.get(node)) is not None:
-                axes.plot([start, start], [shape.heights[parent], height], linewidth=0.8, color="tab:blue")
-        axes.set_yticks([])
-        return _named(axes, "step", "", f"{self._results.study.study}: what trials share is one line")
+                drawing.line([start, start], [shape.heights[parent], height], Look(0.8, BLUE))
+        drawing.rows([])
+        return _named(drawing, "step", "", f"{self._results.study.study}: what trials share is one line")
 
-    def slots(self, axes: Axes | None = None) -> Axes:
+    def slots(self, on: Picture | None = None) -> Picture:
         """What each slot did over time, in seconds since the study was submitted."""
-        axes = axes or _new_axes()
+        drawing = drawing_on(on)
         begin, spans = self._results.study.submitted_at, list(self._spans())
         names = sorted({slot for slot, _, _, _ in spans})
         for slot, start, end, is_failed in spans:
-            color = "tab:red" if is_failed else "tab:blue"
-            axes.barh(names.index(slot), end - start, left=start - begin, height=0.7, color=color, edgecolor="white")
-        axes.set_yticks(range(len(names)), names)
-        return _named(axes, "seconds", "", self._results.study.study)
+            drawing.bar(names.index(slot), start - begin, end - start, RED if is_failed else BLUE)
+        drawing.rows(names)
+        return _named(drawing, "seconds", "", self._results.study.study)
 
-    def parallel(self, axes: Axes | None = None) -> Axes:
+    def parallel(self, on: Picture | None = None) -> Picture:
         """A line for each trial across what differs among them, coloured by its value."""
-        from matplotlib import colormaps
-
-        axes, study = axes or _new_axes(), self._results.study
+        drawing, study = drawing_on(on), self._results.study
         free, valued = self._free(), self._valued()
         low, high = _ends([value for _, value in valued])
         for trial, value in valued:
             heights = [column.height(trial.trial) for column in free.values()]
-            shade = (value - low) / (high - low)
-            axes.plot(range(len(free)), heights, color=colormaps["viridis"](shade), alpha=0.7)
-        axes.set_xticks(range(len(free)), [f"{name}\n{column.ends}" for name, column in free.items()])
-        axes.set_yticks([])
-        return _named(axes, "", "", f"{study.study}: brighter is a higher {study.metric}")
+            drawing.line(list(range(len(free))), heights, Look(color=shade((value - low) / (high - low)), alpha=0.7))
+        drawing.columns([f"{name}\n{column.ends}" for name, column in free.items()])
+        return _named(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
 
-    def importance(self, axes: Axes | None = None) -> Axes:
+    def importance(self, on: Picture | None = None) -> Picture:
         """How much of what differs in the value goes with each hyper-parameter: see `importances`."""
-        axes, shares = axes or _new_axes(), self.importances()
-        axes.barh(list(shares)[::-1], list(shares.values())[::-1])
-        axes.set_xlim(0, 1)
-        return _named(axes, "share of the variance", "", self._results.study.study)
+        drawing, shares = drawing_on(on), self.importances()
+        for row, share in enumerate(reversed(shares.values())):
+            drawing.bar(row, 0, share, BLUE)
+        drawing.rows(list(shares)[::-1])
+        return _named(drawing, "share of the variance", "", self._results.study.study)
 
     def importances(self) -> dict[str, float]:
         """For each hyper-parameter that differs, the share of the variance of values that goes with it, from 0 to 1.
@@ -147,6 +141,10 @@ class Plots:
     def _rungs(self) -> list[int]:
         steps = sorted({step for trial in self._results.trials for step in trial.asked})
         return steps if len(steps) <= _MOST_LINES else []
+
+    def _draw_rungs(self, drawing: Drawing) -> None:
+        for step in self._rungs():
+            drawing.upright(step)
 
     def _free(self) -> dict[str, _Column]:
         """The hyper-parameters that differ, and their values by trial."""
@@ -262,16 +260,6 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1)
 
 
-def _named(axes: Axes, x: str, y: str, title: str) -> Axes:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_title(title)
-    return axes
-
-
-def _new_axes() -> Axes:
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise StagetreeError("a plot needs matplotlib: pip install 'stagetree[plots]'") from None
-    return pyplot.subplots(layout="constrained")[1]
+def _named(drawing: Drawing, x: str, y: str, title: str) -> Picture:
+    drawing.named(x, y, title)
+    return drawing.result

@@ -59,6 +59,7 @@ LOOKS = {
 }
 VIEWS = ("", "rung-tree", "trials", "curves", "rungs", "tree", "slots", "relations", "events", "moments?a=60")
 CHOSEN = ("compare?trials=0,1,2", "trials/0")
+MOST_PIXELS = 2400
 README = {"light-overview": "page-overview", "dark-rung-tree": "page-rung-tree"}
 
 
@@ -103,8 +104,8 @@ def look(browser: Browser, url: str, name: str, theme: str) -> None:
     page = context.new_page()
     page.goto(url)
     settled(page)
-    if theme == "narrow":  # as high as it is, and the line of moments at its end
-        height = page.evaluate("document.documentElement.scrollHeight")
+    if theme == "narrow":  # as high as it is, within reason, and the line of moments at its end
+        height = min(MOST_PIXELS, page.evaluate("document.documentElement.scrollHeight"))
         page.set_viewport_size({"width": size["width"], "height": height})
     if name == "all-submit":
         page.get_by_role("button", name="What would it cost?").click()

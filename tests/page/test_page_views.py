@@ -162,11 +162,53 @@ def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page]
     expect(page.locator("header.study")).to_contain_text("12 trials")
     page.get_by_role("slider").fill("2")
     expect(page.locator("header.study")).to_contain_text("running")
-    expect(page.locator("header.study")).to_contain_text("0 trials")
+    expect(page.locator("header.study")).to_contain_text("0 of 12 trials")
     assert "at=2" in page.url
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
     page.get_by_role("button", name="Now").click()
     expect(page.locator("header.study")).to_contain_text("completed")
+
+
+def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    """The first axis is of a hyper-parameter with few values: its upper half holds some of the trials."""
+    page = open_page(f"{stack.url}/#/studies/{study}/relations")
+    drawing = page.get_by_role("img", name="Parallel coordinates")
+    expect(page.get_by_text("12 of 12 trials are within")).to_be_visible()
+    drawing.scroll_into_view_if_needed()
+    box = drawing.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 46, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 46, box["y"] + box["height"] / 2)
+    page.mouse.up()
+    expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
+    assert "brush=hp." in page.url
+    page.get_by_role("button", name="choose them").click()
+    assert "trials=" in page.url
+    page.reload()
+    expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
+    page.get_by_role("button", name="let go of all").click()
+    expect(page.get_by_text("12 of 12 trials are within")).to_be_visible()
+
+
+def test_two_moments_are_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}?at=3")
+    page.get_by_role("link", name="compare with now").click()
+    panel = page.get_by_role("region", name="Two moments")
+    expect(panel.get_by_role("row", name="state running completed")).to_be_visible()
+    expect(panel).to_contain_text("trial 11 is new")
+
+
+def test_events_are_filtered_and_open_at_one(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/events?event=1")
+    expect(page.locator(".events .wanted pre")).to_contain_text('"trainer": "toy"')
+    page.get_by_label("Type").select_option("TrialExtended")
+    page.get_by_label("Find in events").fill("rung 0")
+    items = page.locator(".events li")
+    expect(items).to_have_count(6)
+    items.first.locator("summary").click()
+    items.first.get_by_role("link", name="trial", exact=False).first.click()
+    expect(page.get_by_role("region", name="Why")).to_contain_text("goes on to step 4: rung 0: rank")
 
 
 def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], stack: Service, study: str) -> None:

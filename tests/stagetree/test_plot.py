@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
+from plotly.graph_objects import Figure
 
 from stagetree._picture import segments, svg
 from stagetree.errors import StagetreeError
@@ -170,6 +171,32 @@ def test_nothing_to_draw_and_nothing_to_draw_with(results: Results, monkeypatch:
     empty = Results(results.study, [], [], [])
     with pytest.raises(StagetreeError, match="there is nothing to draw yet"):
         empty.plot.history()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(StagetreeError, match=r"^a plot needs matplotlib: pip install 'stagetree\[plots\]'$"):
+    for library in ("matplotlib", "plotly.graph_objects"):
+        monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(StagetreeError, match=r"^a plot needs matplotlib or plotly: pip install 'stagetree\[plots\]'"):
         results.plot.history()
+
+
+def test_without_matplotlib_the_same_pictures_are_plotly_s(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many lines and bars, with the same numbers and widths."""
+    results = won(results)
+    for name in ("history", "curves", "rung_tree", "tree", "parallel"):
+        lines = [line for line in getattr(results.plot, name)().lines if len(line.get_xdata()) and not is_upright(line)]
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "matplotlib", None)
+            drawn = [trace for trace in getattr(results.plot, name)().data if len(trace.x)]
+        assert [(list(trace.x), list(trace.y)) for trace in drawn] == [
+            (list(line.get_xdata()), list(line.get_ydata())) for line in lines
+        ]
+        widths = [(trace.line.width, line.get_linewidth()) for trace, line in zip(drawn, lines, strict=True)]
+        assert all(one == other for one, other in widths if one)
+    figure = Figure()
+    assert results.plot.slots(figure) is figure
+    assert [(bar.base[0], bar.x[0]) for bar in figure.data] == [(3, 2), (5, 4)]
+    assert list(results.plot.importance(Figure()).layout.yaxis.ticktext) == ["bs", "lr.gamma"]
+    assert "<div" in figure.to_html()
+
+
+def is_upright(line: Any) -> bool:
+    """A rung, which plotly draws as a shape."""
+    return bool(line.get_linestyle() == ":")

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
-import { commonValues, pathOf, rungTree } from "../src/layout/rungtree.ts";
+import { commonValues, isOn, pathOf, rungTree, wayOf } from "../src/layout/rungtree.ts";
 import { robust, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { randomTree } from "./trees.ts";
 
@@ -20,6 +20,10 @@ for (const seed of SEEDS) {
         const found = segments.find((each) => each.node === node && each.x1 === step && each.y1 === value);
         assert.equal(found?.trials ?? 0, passing);
       });
+    });
+    tree.trials.node.forEach((_, trial) => {
+      const way = segments.filter((each) => isOn(wayOf(tree, [trial]), each));
+      assert.ok(way.every((each) => each.x1 <= tree.trials.steps[trial]! && leaves(trial, each.node) >= each.x1));
     });
     for (const end of ends) assert.ok(end.step <= tree.trials.steps[end.trial]!);
     for (const each of segments) assert.ok(each.x0 <= each.x1 && each.trials > 0);

@@ -143,6 +143,24 @@ export function pathOf(tree: Tree, trial: number): number[] {
   return path;
 }
 
+/** For each node that one of these trials passes, the step at which the last of them leaves it. */
+export function wayOf(tree: Tree, trials: number[]): Map<number, number> {
+  const found = new Map<number, number>();
+  for (const trial of trials) {
+    let until = tree.trials.steps[trial] ?? 0;
+    for (const node of pathOf(tree, trial)) {
+      found.set(node, Math.max(until, found.get(node) ?? 0));
+      until = tree.nodes.start[node]!;
+    }
+  }
+  return found;
+}
+
+/** Whether a segment is on such a way. */
+export function isOn(way: Map<number, number>, segment: Segment): boolean {
+  return segment.x1 <= (way.get(segment.node) ?? -1);
+}
+
 /** For each node the one value that all trials which pass it have in common, or nothing. */
 export function commonValues(tree: Tree, values: unknown[]): (unknown | undefined)[] {
   const found: unknown[] = Array(tree.count).fill(undefined);

@@ -42,7 +42,7 @@ export function Plot(props: Props) {
     const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: props.height }));
     observer.observe(element);
     return () => (observer.disconnect(), plot.destroy());
-  }, [props.lines, props.isLogX, props.isLogY, props.range, colours, props.xLabel]);
+  }, [props.lines, props.isLogX, props.isLogY, props.range, props.marks, colours, props.xLabel]);
   return <div ref={place} class="plot" role="img" aria-label={props.label} style={{ minHeight: `${props.height}px` }} />;
 }
 

@@ -1,7 +1,7 @@
 /** The rung tree as a drawing: what is under the pointer, or was reached by the arrow keys, is told beside it. */
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { MARKS, number } from "../format.ts";
-import { commonValues, pathOf, rungTree, type End, type Segment } from "../layout/rungtree.ts";
+import { commonValues, isOn, rungTree, wayOf, type End, type Segment } from "../layout/rungtree.ts";
 import { linear, robust, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
 import { palette, scale as colourScale, series, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
@@ -54,11 +54,9 @@ export function RungTreeCanvas(props: Props) {
     const sign = props.mode === "min" ? 1 : -1;
     return [...drawing.ends].sort((a, b) => sign * (a.value - b.value));
   }, [drawing, props.mode]);
-  const lit = useMemo(() => {
-    const marked = place?.end ? [...chosen, place.end.trial] : chosen;
-    return new Set(marked.flatMap((trial) => pathOf(tree, trial)));
-  }, [tree, chosen, place?.end]);
-  const won = useMemo(() => new Set(best === null ? [] : pathOf(tree, best)), [tree, best]);
+  const marked = useMemo(() => (place?.end ? [...chosen, place.end.trial] : chosen), [chosen, place?.end]);
+  const lit = useMemo(() => wayOf(tree, marked), [tree, marked]);
+  const won = useMemo(() => wayOf(tree, best === null ? [] : [best]), [tree, best]);
 
   const draw = useCallback(
     (context: CanvasRenderingContext2D, size: Size, ink: Palette) => {
@@ -67,9 +65,9 @@ export function RungTreeCanvas(props: Props) {
       drawAxes(context, size, ink, { x, y, domain, most, isLog, rungs });
       const wide = Math.log2(1 + Math.max(...tree.nodes.trials, 1));
       for (const segment of order(drawing.segments, won)) {
-        const isWon = won.has(segment.node);
+        const isWon = isOn(won, segment);
         context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
-        context.globalAlpha = lit.size && !lit.has(segment.node) ? 0.14 : isWon || colours ? 0.95 : 0.6;
+        context.globalAlpha = lit.size && !isOn(lit, segment) ? 0.14 : isWon || colours ? 0.95 : 0.6;
         if (segment.isGuess) context.globalAlpha *= 0.35;
         context.lineWidth = 1 + (Math.log2(segment.trials) / wide) * 11;
         context.lineCap = "round";
@@ -78,10 +76,10 @@ export function RungTreeCanvas(props: Props) {
         context.lineTo(x(segment.x1), y(segment.y1));
         context.stroke();
       }
-      drawEnds(context, drawing.ends, { x, y, ink, lit, won, colours, states: props.states, most: drawing.ends.length, best });
+      drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
       context.globalAlpha = 1;
     },
-    [drawing, scales, colours, lit, won, rungs, domain, most, isLog, props.states, best],
+    [drawing, scales, colours, marked, lit, won, rungs, domain, most, isLog, props.states, best],
   );
 
   const size = { width, height };
@@ -122,8 +120,8 @@ export function RungTreeCanvas(props: Props) {
 }
 
 /** The way of the best trial is drawn last, above the others. */
-function order(segments: Segment[], won: Set<number>): Segment[] {
-  return [...segments.filter((each) => !won.has(each.node)), ...segments.filter((each) => won.has(each.node))];
+function order(segments: Segment[], won: Map<number, number>): Segment[] {
+  return [...segments.filter((each) => !isOn(won, each)), ...segments.filter((each) => isOn(won, each))];
 }
 
 function Shared({ tree, segment }: { tree: Tree; segment: Segment }) {
@@ -218,8 +216,7 @@ interface Marks {
   x: Scale;
   y: Scale;
   ink: Palette;
-  lit: Set<number>;
-  won: Set<number>;
+  marked: number[];
   colours: (string | undefined)[] | null;
   states: string[];
   most: number;
@@ -227,13 +224,13 @@ interface Marks {
 }
 
 function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks): void {
-  const { x, y, ink, lit, colours, states, best } = marks;
+  const { x, y, ink, marked, colours, states, best } = marks;
   context.textAlign = "center";
   context.font = `${marks.most > 500 ? 7 : 11}px system-ui, sans-serif`;
   for (const end of [...ends].sort((a, b) => Number(a.trial === best) - Number(b.trial === best))) {
     const state = states[end.trial] ?? end.state;
     const isBest = end.trial === best;
-    context.globalAlpha = lit.size && !lit.has(end.node) && !isBest ? 0.2 : 1;
+    context.globalAlpha = marked.length && !marked.includes(end.trial) && !isBest ? 0.2 : 1;
     context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
     if (isBest) drawBest(context, x(end.step), y(end.value), end, ink);
     else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);

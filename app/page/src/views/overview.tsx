@@ -22,8 +22,8 @@ export function Overview({ study, at }: ViewProps) {
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />
       </Panel>
-      <Notes study={study.study} notes={study.notes} />
       <RungTreeCard study={study} at={at} />
+      <Notes study={study.study} notes={study.notes} />
       <BestOverTime study={study} at={at} />
       <Now study={study} at={at} />
     </div>

@@ -121,7 +121,7 @@ function fitting(context: CanvasRenderingContext2D, texts: string[], width: numb
   const whole = texts.find((text) => context.measureText(text).width <= width);
   if (whole !== undefined) return whole;
   const last = texts.at(-1)!;
-  const letters = Math.floor((last.length * width) / context.measureText(last).width) - 1;
+  const letters = Math.floor((last.length * width) / context.measureText(last).width) - 2;
   return letters > 3 ? `${last.slice(0, letters)}…` : "";
 }
 

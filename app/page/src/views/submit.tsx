@@ -80,7 +80,7 @@ async function read(text: string): Promise<unknown> {
   return load(text);
 }
 
-const SHOWN = ["trials", "requested", "unique", "merge_rate", "critical_path_steps", "makespan_steps"];
+const SHOWN = ["trials", "requested", "unique", "merge_rate", "critical_path_steps", "makespan_steps", "slots"];
 
 function Costs({ preview, slots }: { preview: Preview; slots: number }) {
   const share = preview.requested ? 1 - preview.unique / preview.requested : 0;

@@ -14,7 +14,7 @@ import type { ViewProps } from "./study.tsx";
 const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
 const [NUMBER_REM, WORD_REM] = [5.5, 8];
 const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", trained: "steps", standing: "why" };
-const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 21, rung: 4, rank: 4, trained: 4 };
+const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, rung: 4, rank: 4, trained: 4 };
 
 export function Trials(props: ViewProps) {
   const answer = useTable(props.study.study, props.at);
