@@ -40,16 +40,14 @@ TRAINS := tests/runtime tests/stagetree tests/examples tests/gpu tests/workers/t
 	tests/e2e/test_laws.py tests/e2e/test_taking_weights.py
 OTHER := .venv-torch
 
-test-torch: .venv/.installed-dev  ## what trains, on another torch: make test-torch TORCH='2.6.*', in .venv-torch
+test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in .venv-torch
 	@test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
-	@$(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|triton|nvidia|cuda|sympy)' > $(OTHER)/held.txt
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' torchvision
-	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(OTHER)/held.txt -e .
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' -e '.[all,examples,integrations]' --group dev
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
 night: .venv/.installed-dev  ## the properties of the core and the tuners, on a hundred times more examples
-	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling
+	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing
 
 mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
 	@nice $(BIN)/python -m tools.mutants

@@ -11,13 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 FULL_EVERY = 20
 LONG_SECONDS = 0.02
 """A pass that takes longer is felt by who asks for little meanwhile: no thread runs beside it."""
 
 _passes = count(1)
+
+
+class TrackedDict(dict[Key, Value]):
+    """A large dict of tuples of numbers, of names: what the collector need not look at, all the same.
+
+    A plain dict is left alone as long as nothing in it can be part of a cycle, and is new to the collector, with all
+    that is in it, each time that something is put into it which might; so that it is gone through again and again.
+    One of a class of its own is looked at from the beginning, and set aside once.
+    """
 
 
 def freeze_survivors() -> None:

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from kombu.connection import Connection
 
 from app.api.application import make_app
+from app.api.chronicle import Chronicles
 from app.api.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.api.services import Services
 from app.away import store_is_away
@@ -40,9 +41,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or read_settings()
     records = SqlRecords(Database(settings.database_url, patience=settings.patience_seconds))
     register(settings.tuner_files)
+    chronicles = Chronicles(records.log)
     services = Services(
         records=records,
-        plans=Plans(records.log),
+        plans=Plans(records.log, on_fold=chronicles.take),
+        chronicles=chronicles,
         trainers=_trainers(settings),
         limits=settings.limits,
         wake_scheduler=Notifier(wake_scheduler).notify,

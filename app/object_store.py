@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.away import Away
+from stagetree.whole_file import whole_file
 
 PART = 16 * 2**20
 """Bytes in one piece, on the way there and back."""
@@ -48,19 +49,11 @@ class LocalStore:
         self._root = Path(root)
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None:
-        path = self._root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        try:
-            with partial.open("wb", buffering=0) as file:
-                for part in parts:
-                    while part:
-                        part = part[file.write(part) :]
-                os.fsync(file.fileno())
-            partial.rename(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with whole_file(self._root / key, buffering=0) as file:
+            for part in parts:
+                while part:
+                    part = part[file.write(part) :]
+            os.fsync(file.fileno())
 
     def read(self, key: str) -> Iterator[bytes]:
         self._check_mounted()

@@ -183,8 +183,7 @@ def _world(spec: StudySpec, seed: int, nans: float = 0.0) -> Simulator:
         return (stage.end - stage.start + 1) * Random(f"{seed}/{number}").uniform(0.1, 9.0)
 
     world = Simulator(slots=(1, 3, 20)[seed % 3], measure=measure, seconds=seconds)
-    opened = e.PlanOpened(trainer=spec.trainer, trainer_version="", trainer_args={}, seed=spec.seed)
-    world.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec.to_json(), at=0.0))
+    world.submit(STUDY, spec.to_json())
     return world
 
 

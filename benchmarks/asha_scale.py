@@ -16,7 +16,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
@@ -80,8 +79,7 @@ def submitted(trials: int, slots: int) -> Simulator:
     study = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
     spec = StudySpec.from_dict(study | {"tuner": TUNER | {"num_trials": trials}})
     simulator = Simulator(slots=slots, measure=loss, seconds=straggling)
-    opened = e.PlanOpened(trainer="none", trainer_version="", trainer_args={}, seed=0)
-    simulator.give(c.SubmitStudy(plan=opened, study=StudyId("scale"), spec=spec.to_json(), at=0.0))
+    simulator.submit(StudyId("scale"), spec.to_json())
     return simulator
 
 

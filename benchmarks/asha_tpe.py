@@ -31,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 import optuna
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
@@ -141,10 +140,8 @@ def ours(path: Path, steps: int, seed: int) -> float:
     space = {name: {"loguniform": [low, high]} for name, (low, high) in RANGES.items()}
     fields = {"name": "asha-tpe", "trainer": "recorded", "metric": "loss", "mode": "min", "space": space}
     study = StudySpec.from_dict({**fields, "seed": seed, "tuner": tuner})
-    simulator = Simulator(slots=1, measure=measure)
-    opened = e.PlanOpened(trainer=study.trainer, trainer_version="", trainer_args={}, seed=seed)
-    name = StudyId("asha-tpe")
-    simulator.give(c.SubmitStudy(plan=opened, study=name, spec=study.to_json(), at=0.0))
+    simulator, name = Simulator(slots=1, measure=measure), StudyId("asha-tpe")
+    simulator.submit(name, study.to_json())
     while simulator.plan.studies[name].executed < steps:
         simulator.advance()
     return curves.regret(seen[0])

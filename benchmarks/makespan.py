@@ -6,7 +6,10 @@ The embedded stack trains a toy whose steps only sleep and whose results follow 
 study is run on virtual slots, where each stage takes what it took in that run; one that was not run there, what its
 steps took in the mean. What slots and scheduler spend besides is that of the run, too, in the mean: from a chain that
 is given out to its beginning, from stage to stage, from a result to a look of the scheduler. Time counts from the first
-chain that is assigned to the last stage that is completed. The budget is 5 %.
+chain that is assigned to the last stage that is completed. The budget is 5 %. All kinds take five minutes.
+
+Where the steps differ as well, two results came in another order, and a tuner that goes by their order has decided
+otherwise. So do two real runs on a machine with other work: ASHA took 104 steps and 23 s, and then 120 and 25 s.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
@@ -100,9 +102,7 @@ def simulated(
         return took.get(span_of(stage), usual)
 
     simulator = Simulator(slots=slots, measure=measure, seconds=seconds, overheads=costs, make_costs=Costs)
-    opened = e.PlanOpened(trainer="sleeper", trainer_version="", trainer_args={}, seed=0)
-    body = StudySpec.from_dict(study).to_json()
-    simulator.give(c.SubmitStudy(plan=opened, study=StudyId(name), spec=body, at=0.0))
+    simulator.submit(StudyId(name), StudySpec.from_dict(study).to_json())
     simulator.run()
     return simulator
 

@@ -85,8 +85,8 @@ def taskset(path: Path, part: int = 0) -> Workload:
 def trace(values: np.ndarray) -> Trace:
     broken = np.flatnonzero(~np.isfinite(values))
     number = int(broken[0]) + 1 if len(broken) else len(values)
-    found = tuple(float(value) if isfinite(value) else None for value in values[:number])
-    return Trace({}, tuple(range(1, number + 1)), found, (60.0,) * number)
+    recorded = tuple(float(value) if isfinite(value) else None for value in values[:number])
+    return Trace({}, tuple(range(1, number + 1)), recorded, (60.0,) * number)
 
 
 def target_of(workload: Workload) -> float:

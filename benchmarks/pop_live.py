@@ -37,6 +37,7 @@ from app.simulation.trace_player import Part, Player
 from app.simulation.traces import Trace, Workload, read, record
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
+from pop import target_of
 from real_runs import Real, completed, overheads, spans
 
 TRAINER = Path(__file__).parent.parent / "examples" / "digits" / "trainer.py"
@@ -88,11 +89,6 @@ def folded(log: Sequence[StoredEvent]) -> tuple[SearchPlan, Study]:
     return plan, next(iter(plan.studies.values()))
 
 
-def target_of(workload: Workload) -> float:
-    best = sorted((workload.best(trace) for trace in workload.traces), reverse=True)
-    return best[max(1, round(0.03 * len(best))) - 1]
-
-
 def compare(whole: Workload, tuner: Mapping[str, Any], target: float, log: Sequence[StoredEvent], slots: int) -> None:
     study = folded(log)[1]
     took = dict(zip(parts(log), (each.seconds for each in completed(log)), strict=True))
@@ -102,10 +98,10 @@ def compare(whole: Workload, tuner: Mapping[str, Any], target: float, log: Seque
     player.simulator.run()
     simulated, played = player.simulator.log(), player.simulator.plan.studies[PLAYED]
     real, virtual = until_the_end(log), until_the_end(simulated)
-    known = sum(end - start for trial, start, end in parts(simulated) if (trial, start, end) in took)
+    timed_steps = sum(end - start for trial, start, end in parts(simulated) if (trial, start, end) in took)
     print(f"{len(whole.traces)} trials of {whole.max_steps} steps, target {target:.4f}, {slots} slots")
     print(f"real workers {real:.2f} s, {study.executed} steps run; {1e3 * costs.look:.0f} ms from a result to a chain")
-    print(f"simulator    {virtual:.2f} s, {played.executed} steps, {known} of them in stages of the run")
+    print(f"simulator    {virtual:.2f} s, {played.executed} steps, {timed_steps} of them in stages of the run")
     print(f"difference   {100 * (virtual / real - 1):+.1f} %")
 
 

@@ -41,8 +41,7 @@ def history(trials: int) -> list[e.Event]:
     tuner = {"kind": "grid", "max_steps": 100}
     spec = StudySpec.from_dict({**study, "space": {"lr": lrs, "bs": sizes}, "tuner": tuner})
     simulator = Simulator(slots=8, measure=measure)
-    opened = e.PlanOpened(trainer="digits", trainer_version="", trainer_args={}, seed=0)
-    simulator.give(c.SubmitStudy(plan=opened, study=StudyId("grid"), spec=spec.to_json(), at=0.0))
+    simulator.submit(StudyId("grid"), spec.to_json())
     simulator.run()
     return simulator.events
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
@@ -68,13 +67,12 @@ def run(tuner: dict[str, Any], curves: Curves, slots: int) -> Study:
     """The study from beginning to end on virtual slots. Workers keep a spare checkpoint after each step."""
     file = StudySpec.from_file(STUDY_FILE).to_json()
     spec = StudySpec.from_dict(file | {"tuner": tuner, "metric": "loss", "mode": "min"})
-    plan, name = SearchPlan(), StudyId("savings")
-    measure = StoredEvent(plan, curves, spec.to_json()["tuner"]["max_steps"])
-    simulator = Simulator(slots=slots, measure=measure, seconds=uneven, keep_every=1)
-    opened = e.PlanOpened(trainer=spec.trainer, trainer_version="", trainer_args={}, seed=spec.seed)
-    simulator.give(c.SubmitStudy(plan=opened, study=name, spec=spec.to_json(), at=0.0))
+    losses, name = Losses(curves, spec.to_json()["tuner"]["max_steps"]), StudyId("savings")
+    simulator = Simulator(slots=slots, measure=losses, seconds=uneven, keep_every=1)
+    simulator.submit(name, spec.to_json())
+    losses.plan = simulator.plan
     simulator.run()
-    return plan.studies[name]
+    return simulator.plan.studies[name]
 
 
 def uneven(stage: e.Stage, number: int) -> float:
@@ -82,11 +80,11 @@ def uneven(stage: e.Stage, number: int) -> float:
     return (stage.end - stage.start) * Random(number).uniform(0.9, 1.1)
 
 
-class StoredEvent:
-    """The loss at any node and step, from the recorded curve that the node follows."""
+class Losses:
+    """The loss at any node of the `plan` and step, from the recorded curve that the node follows."""
 
-    def __init__(self, plan: SearchPlan, curves: Curves, steps: int) -> None:
-        self._plan, self._curves, self._last = plan, curves, steps
+    def __init__(self, curves: Curves, steps: int) -> None:
+        self.plan, self._curves, self._last = SearchPlan(), curves, steps
         self._curve_of: dict[str, int] = {}
 
     def __call__(self, node: Node, step: int) -> e.Metrics:
@@ -107,7 +105,7 @@ class StoredEvent:
         if node.parent is None:
             return rng.randrange(len(self._curves))
         now = self._at(node.start)
-        far = np.abs(now - now[self._curve(self._plan.nodes[node.parent])])
+        far = np.abs(now - now[self._curve(self.plan.nodes[node.parent])])
         near = np.argsort(np.where(np.isfinite(far), far, np.inf), kind="stable")[:NEAREST]
         return int(near[rng.randrange(len(near))])
 

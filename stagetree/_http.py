@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+from stagetree.whole_file import whole_file
 
 if TYPE_CHECKING:
     import httpx2
@@ -168,15 +169,9 @@ async def _written(response: httpx2.Response, folder: Path) -> Path:
     """The body in a file that has its name only once it is whole."""
     _, _, name = response.headers.get("Content-Disposition", "").partition("filename=")
     target = folder / (Path(name.strip('"')).name or "checkpoint.safetensors")
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            async for part in response.aiter_bytes():
-                file.write(part)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(target) as file:
+        async for part in response.aiter_bytes():
+            file.write(part)
     return target
 
 

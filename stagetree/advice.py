@@ -1,4 +1,4 @@
-"""What would make a study cost less: sentences for people, from the study file alone."""
+"""What would make a study cost less, or do what it was asked for: sentences for people, from the study file alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from stagetree.distributions import Distribution, LogUniform, RandInt, Uniform
 from stagetree.sequences import Sequence, SequenceError
 from stagetree.space import Space
 from stagetree.spec import SpecError, StudySpec
+from stagetree.spec.boundaries import LEAST_POINTS, boundary_of, most_points
+from stagetree.spec.tuners.curves import CurveTuner
 
 __all__ = ["advice"]
 
@@ -25,15 +27,37 @@ CountSteps = Callable[[StudySpec], int | None]
 
 
 def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list[str]:
-    """What would let trials of the study share more of their beginnings, and how many steps that would save.
+    """What would let trials of the study share more of their beginnings, and how many steps that would save; and what
+    a rule lacks that could never end a trial as it stands.
 
     Empty where nothing is to be said.
     """
-    if spec.space is None or not spec.merge or getattr(spec.tuner, "sampler", "random") == "grid":
-        return []
-    if spec.tuner.kind == "grid":
-        return []
-    return list(_drawn_beginnings(spec, count_steps))
+    return [*_too_few_evaluations(spec), *_unshared(spec, count_steps)]
+
+
+def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
+    """Where trials come to the last decision about their curves with fewer evaluations than it needs."""
+    tuner: Any = spec.tuner
+    if spec.stop_hopeless is not None:
+        name, chosen, most = "stop_hopeless", spec.stop_hopeless.boundary, spec.stop_hopeless.end(tuner)
+    elif isinstance(spec.tuner, CurveTuner):
+        name, chosen, most = tuner.kind, tuner.boundary, tuner.max_steps
+    else:
+        return
+    points = most_points(boundary_of(chosen, most), spec.eval_every, most)
+    if points < LEAST_POINTS < most:
+        often = -(-most // 20)
+        yield (
+            f"{name} ends a trial by its curve from {LEAST_POINTS} evaluations on, and a trial has {points} when it is "
+            f"last asked about, so none would end: give eval_every: {often} and boundary: {often * 2}"
+        )
+
+
+def _unshared(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
+    """What keeps trials from sharing beginnings, unless they shall not, or cross a grid."""
+    is_grid = "grid" in (spec.tuner.kind, getattr(spec.tuner, "sampler", "random"))
+    if spec.space is not None and spec.merge and not is_grid:
+        yield from _drawn_beginnings(spec, count_steps)
 
 
 def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:

@@ -148,6 +148,10 @@ class AsyncClient:
         """The stages that are outstanding."""
         return models.StageTree.of(await self.http.get(f"{path_of(study)}/stage-tree"))
 
+    async def add_note(self, study: str, text: str, trial: int | None = None) -> models.Event:
+        """Write something down about a study, or about a trial of it."""
+        return models.Event.of(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
+
     # Trials
 
     async def trials(self, study: str, *, limit: int = 1000) -> AsyncIterator[models.Trial]:
@@ -263,6 +267,7 @@ class Client(Blocking):
     log = blocking(AsyncClient.log)
     plan = blocking(AsyncClient.plan)
     stage_tree = blocking(AsyncClient.stage_tree)
+    add_note = blocking(AsyncClient.add_note)
     trials = blocking_iterator(AsyncClient.trials)
     trial = blocking(AsyncClient.trial)
     trial_log = blocking(AsyncClient.trial_log)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalServer", "local"]
 
-STOP_SECONDS = 30.0
+STOP_SECONDS = 150.0
+"""More than the slots have to save what they have."""
+
 _RUNNING: dict[Path, LocalServer] = {}
 """The servers of this process, by their folders."""
 

@@ -18,16 +18,17 @@ one stream of events. The same configuration asked for more steps is the same tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagetree._asking import Asker, Hp, Known, Result
 from stagetree._blocking import Blocking, blocking, blocking_iterator, chained
 from stagetree._http import Json
 from stagetree._live import Showing
 from stagetree._view import StudyView
+from stagetree._waiting import wait_all, wait_any
 from stagetree.client import AsyncClient, Folder, Holds, body_of, path_of
 from stagetree.distributions import plain
 from stagetree.errors import StudyOver, TrialFailed
@@ -185,6 +186,10 @@ class AsyncStudy(StudyView):
         """Go on with it, where it was paused."""
         await self._change("resume")
 
+    async def add_note(self, text: str, trial: int | None = None) -> Event:
+        """Write something down about it, or about a trial of it: it is shown with them."""
+        return await self._client.add_note(self.id, text, trial)
+
     async def checkpoint(
         self, to: Folder = ".", *, trial: int | None = None, step: int | None = None, holds: Holds = "weights"
     ) -> Path:
@@ -247,6 +252,7 @@ class Study(Blocking, StudyView):
     cancel = chained(AsyncStudy.cancel)
     pause = chained(AsyncStudy.pause)
     resume = chained(AsyncStudy.resume)
+    add_note = blocking(AsyncStudy.add_note)
     results = blocking(AsyncStudy.results)
     dataframe = blocking(AsyncStudy.dataframe)
     curve = blocking(AsyncStudy.curve)
@@ -281,20 +287,3 @@ class Study(Blocking, StudyView):
             return await tuner(self._core)
 
         return self._run(running())
-
-
-# ------------------------------------------------------------------------------------------------------------- waiting
-
-
-async def wait_all(results: Iterable[Awaitable[T]], *, return_exceptions: bool = False) -> list[T]:
-    """Wait for all, and return what they came to, in order. The first error is raised, unless errors are returned."""
-    return cast("list[T]", await asyncio.gather(*results, return_exceptions=return_exceptions))
-
-
-async def wait_any(
-    results: Iterable[Coroutine[Any, Any, T] | asyncio.Future[T]],
-) -> tuple[list[asyncio.Future[T]], list[asyncio.Future[T]]]:
-    """Wait for one or more, and return those that are done and those that are not: `wait_any` takes them again."""
-    futures = [asyncio.ensure_future(result) for result in results]
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    return [each for each in futures if each.done()], [each for each in futures if not each.done()]

@@ -19,12 +19,11 @@ from torch.utils.data import TensorDataset
 from stagetree.training import generators
 from stagetree.training.building import Recorded, changed, whole_number
 from stagetree.training.data import DataTrainer, noting_one_sample
-from stagetree.training.order import Span, parts
+from stagetree.training.order import Batching, Span, parts
+from stagetree.training.precision import Precision
 from stagetree.training.rates import Rates
 from stagetree.training.reading import Loading, Samples
-from stagetree.training.tensors import Average, evaluating, map_tensors
-
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+from stagetree.training.tensors import Average, evaluating, map_tensors, one_number
 
 
 class TorchTrainer(DataTrainer):
@@ -106,24 +105,21 @@ class TorchTrainer(DataTrainer):
         Raises:
             TypeError, ValueError: for data that cannot be read by index, and for values that make no sense.
         """
-        if precision not in DTYPES:
-            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, not {precision!r}")
         super().__init__(
             seed=seed,
             device=device,
             train_data=train_data,
             valid_data=valid_data,
-            batches_per_step=batches_per_step,
-            steps_per_epoch=steps_per_epoch,
-            drop_last=drop_last,
-            micro_batch_size=micro_batch_size,
+            batching=Batching(batches_per_step, steps_per_epoch, drop_last, micro_batch_size),
             eval_batch_size=eval_batch_size,
             loading=Loading(num_workers, prefetch_factor, device != "cpu" if pin_memory is None else pin_memory),
         )
+        if clip_grad_norm is not None and not clip_grad_norm > 0:
+            raise ValueError(f"clip_grad_norm must be more than 0, not {clip_grad_norm!r}")
         self.hp: dict[str, Any] = {}
         self.clip_grad_norm = clip_grad_norm
-        self._average_decay, self._compile, self._dtype = average_decay, compile, DTYPES[precision]
-        self._scaler = torch.amp.GradScaler(torch.device(device).type, enabled=precision == "fp16")
+        self._precision = Precision(precision, device)
+        self._average_decay, self._compile = average_decay, compile
         self._shape: Recorded | None = None
         self._is_without_state = False
         if model is not None:
@@ -183,23 +179,22 @@ class TorchTrainer(DataTrainer):
     def accumulate(self, batch: Any, share: float = 1.0) -> None:
         """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
         with self.autocast():
-            loss = self.loss(batch)
-        self._scaler.scale(loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
+            loss = one_number("the loss", self.loss(batch))
+        self._precision.backward(loss if share == 1.0 else loss * share)
 
     def update(self) -> None:
         """Change the parameters by the gradient that is there."""
         if self.clip_grad_norm is not None:
-            self._scaler.unscale_(self.optimizer)
+            self._precision.unscale(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-        self._scaler.step(self.optimizer)
-        self._scaler.update()
+        self._precision.step(self.optimizer)
         if self._average:
             self._average.update()
         self.after_step()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Where the model computes in `precision`."""
-        return torch.autocast(torch.device(self.device).type, self._dtype) if self._dtype else nullcontext()
+        return self._precision.autocast()
 
     # What the runner calls ------------------------------------------------------------------------------------------
 
@@ -227,7 +222,7 @@ class TorchTrainer(DataTrainer):
         for _ in range(self._batches_in_step()):
             whole = self._next_batch()
             with noting_one_sample(whole):
-                if self._micro_batch_size is None:
+                if self._batching.micro_size is None:
                     self.train_batch(self._batch(whole))
                 else:
                     self._train_in_parts(whole)
@@ -235,7 +230,7 @@ class TorchTrainer(DataTrainer):
 
     def _train_in_parts(self, whole: Span) -> None:
         self.optimizer.zero_grad()
-        for part in parts(whole, self._micro_batch_size):
+        for part in parts(whole, self._batching.micro_size):
             self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
         self.update()
 
@@ -253,8 +248,8 @@ class TorchTrainer(DataTrainer):
             "epoch": self.epoch,
             "offset": self.offset,
         }
-        if self._scaler.is_enabled():
-            state["scaler"] = self._scaler.state_dict()
+        if self._precision.is_scaled:
+            state["scaler"] = self._precision.state_dict()
         if self._average:
             state["average"] = self._average.state_dict()
         detached: dict[str, Any] = map_tensors(state, Tensor.detach)
@@ -264,7 +259,7 @@ class TorchTrainer(DataTrainer):
         """See `Trainer.load_state_dict`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(map_tensors(state["optimizer"], self._own))
-        self._scaler.load_state_dict(state.get("scaler", {}))
+        self._precision.load_state_dict(state.get("scaler", {}))
         if self._average:
             self._average.load_state_dict(state["average"])
         self.epoch, self.offset = state["epoch"], state["offset"]

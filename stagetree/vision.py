@@ -1,9 +1,19 @@
-"""torchvision on any build of torch."""
+"""torchvision on any build of torch.
+
+torchvision's wheel needs CUDA's libraries for its operators. Beside a CPU-only torch it does without them, but for two
+whose mere names it wants while it is imported: we declare those first. Models, transforms and data sets then work as
+ever, and `torchvision.ops.nms` says that it has no implementation.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -12,10 +22,6 @@ _DECLARED: list[torch.library.Library] = []  # a library that is collected takes
 
 def import_torchvision() -> ModuleType:
     """Import torchvision, also where its compiled operators cannot be loaded.
-
-    torchvision's wheel needs CUDA's libraries for its operators. Beside a CPU-only torch it does without them, but for
-    two whose mere names it wants while it is imported: we declare those first. Models, transforms and data sets then
-    work as ever, and `torchvision.ops.nms` says that it has no implementation.
 
         torchvision = import_torchvision()
         model = torchvision.models.mobilenet_v2()
@@ -26,13 +32,40 @@ def import_torchvision() -> ModuleType:
     Raises:
         ImportError: if torchvision is not installed.
     """
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::nms does not exist" not in str(error):
-            raise
+    prepare_torchvision()
+    return importlib.import_module("torchvision")
+
+
+def prepare_torchvision() -> None:
+    """From here on a plain `import torchvision` works in this process, also that of a library. It imports nothing."""
+    if not any(isinstance(finder, _Preparing) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Preparing())
+
+
+class _Preparing(MetaPathFinder):
+    """Finds nothing, and is told of the import before it happens."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> None:
+        if fullname == "torchvision":
+            _declare_operators()
+
+
+def _declare_operators() -> None:
+    found = PathFinder.find_spec("torchvision")
+    if _DECLARED or found is None or found.origin is None or _has_operators(Path(found.origin).parent):
+        return
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
     _DECLARED.append(library)
-    return importlib.import_module("torchvision")
+
+
+def _has_operators(folder: Path) -> bool:
+    """Whether torchvision's own library can be loaded; it is, then."""
+    for library in folder.glob("_C*.so"):
+        try:
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+        except OSError:
+            continue
+        return True
+    return False

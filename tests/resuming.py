@@ -23,6 +23,7 @@ import torch
 
 from stagetree import Trainer
 from stagetree.sequences import parse
+from stagetree.vision import prepare_torchvision
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ def seed_generators(seed: int) -> None:
 
 def load(file: str, name: str) -> type[Trainer]:
     """A trainer out of a file, as a server registers it."""
+    prepare_torchvision()
     spec = importlib.util.spec_from_file_location(f"trainers_of_{Path(file).parent.name}", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

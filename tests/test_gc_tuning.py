@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from app import gc_tuning
+from app.domain.ids import NodeId
+from app.domain.schedule import path
+from app.scheduling.ranking import Ranking
 
 
 class Thing:
@@ -62,6 +65,31 @@ def test_new_garbage_is_freed(set_aside: None) -> None:
     del thing
     gc_tuning.collect_young()
     assert gone() is None
+
+
+MANY = 1000
+
+
+def ranking_nodes() -> Callable[[int], object]:
+    ranking = Ranking[NodeId]()
+    return lambda number: ranking.put(NodeId(f"node {number}"), (1.0, float(number)))
+
+
+def reading_sequences() -> Callable[[int], object]:
+    return lambda number: path({"lr": 0.5 + number}, 10, "")
+
+
+@pytest.mark.parametrize("make", [ranking_nodes, reading_sequences])
+def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_is_new(
+    set_aside: None, make: Callable[[], Callable[[int], object]]
+) -> None:
+    """Dicts of plain tuples were: a decision took longer the more trials there were."""
+    add = make()
+    for number in range(MANY):
+        add(number)
+    gc.collect()
+    add(MANY)
+    assert not [each for each in gc.get_objects() if isinstance(each, dict) and len(each) >= MANY]
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def mutants(folder: Path, source: str) -> list[Mutant]:
         ("if a:\n    raise b", ["if False:\n    raise b"]),
         ("if a:\n    b()", ["if True:\n    b()"]),
         ("if a:\n    b()\nelse:\n    c()", []),
+        ("if TYPE_CHECKING:\n    b()", []),
         ("a = b and c", ["a = c and True", "a = b and True"]),
         ("a = not b or c", ["a = c or False", "a = not b or False"]),
         ("a = b or 1", []),
@@ -56,7 +57,7 @@ def test_the_quickest_tests_of_a_line_come_first(tmp_path: Path) -> None:
     assert tests.covering(mutant) == ["quick", "slow"]
     assert tests.quick(mutant) == ["quick", "slow"]
     tests.seconds["slow"] = 60.0
-    assert tests.quick(mutant) == ["quick"]
+    assert (tests.quick(mutant), tests.others(mutant)) == (["quick"], ["slow"])
     tests.seconds["quick"] = 50.0
     assert tests.quick(mutant) == ["quick"]
 

@@ -8,6 +8,16 @@ from stacks import Service
 
 Json = dict[str, Any]
 
+SMALLEST: Json = {
+    "name": "x",
+    "trainer": "x",
+    "metric": "x",
+    "mode": "max",
+    "space": {"lr": [0.1]},
+    "tuner": {"kind": "grid", "max_steps": 1},
+}
+"""What every study file must say, for tests of what else it may."""
+
 
 def grid(tag: str, *, seconds: float = 0.0, merge: bool = True, **more: Any) -> Json:
     """Eight trials of 12 steps that part at steps 4, 6 and 9: 96 steps, of which 56 are different."""

@@ -7,6 +7,7 @@ On the embedded stack, with a study of the digits example that takes about a min
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -73,9 +74,11 @@ def main() -> None:
     ):
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         study = client.submit(STUDY).study
-        look(browser, f"{running.url}/#/studies/{study}", "running", "light")
+        client.add_note(study, "Is a decayed learning rate worth it on so little data?")
         page = browser.new_page()
         page.goto(f"{running.url}/#/studies/{study}")
+        expect(page.locator("header.study")).to_contain_text(re.compile("[12][0-9] of 40 trials"), timeout=300_000)
+        look(browser, f"{running.url}/#/studies/{study}", "running", "light")
         expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
         for theme in LOOKS:
             for view in (*VIEWS, *CHOSEN):
@@ -100,14 +103,20 @@ def look(browser: Browser, url: str, name: str, theme: str) -> None:
     page = context.new_page()
     page.goto(url)
     settled(page)
-    page.screenshot(path=INTO / f"{theme}-{name}.png", full_page=theme == "narrow")
+    if theme == "narrow":  # as high as it is, and the line of moments at its end
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": size["width"], "height": height})
+    if name == "all-submit":
+        page.get_by_role("button", name="What would it cost?").click()
+        expect(page.get_by_text("different steps")).to_be_visible()
+    page.wait_for_timeout(300)  # what is drawn on canvases is drawn in the next frame
+    page.screenshot(path=INTO / f"{theme}-{name}.png")
     context.close()
 
 
 def settled(page: Page) -> None:
     expect(page.locator("main .panel").first).to_be_visible(timeout=30_000)
     expect(page.get_by_text("Loading …")).to_have_count(0, timeout=30_000)
-    page.wait_for_timeout(300)  # what is drawn on canvases is drawn in the next frame
 
 
 if __name__ == "__main__":

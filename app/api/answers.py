@@ -32,12 +32,19 @@ class Answer:
     def to(self, request: Request) -> Response:
         """What is sent: nothing but the name where whoever asks has it already."""
         headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if self.tag in request.headers.get("if-none-match", ""):
+        if self._is_had_by(request):
             return Response(status_code=304, headers=headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-            return Response(self.packed, media_type="application/json", headers=headers)
-        return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
+        if self.is_to_be_unpacked(request):
+            return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
+        headers["Content-Encoding"] = "gzip"
+        return Response(self.packed, media_type="application/json", headers=headers)
+
+    def is_to_be_unpacked(self, request: Request) -> bool:
+        """Whether whoever asks cannot read it as it is, which is some work."""
+        return not (self._is_had_by(request) or "gzip" in request.headers.get("accept-encoding", ""))
+
+    def _is_had_by(self, request: Request) -> bool:
+        return self.tag in request.headers.get("if-none-match", "")
 
 
 class Latest:
@@ -70,16 +77,21 @@ class Answers:
         self._kept: OrderedDict[Key, Answer] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> Answer:
-        """The answer that is known under a key, if it is of this moment; or else as it is made now."""
-        tag = f'W/"{moment}"'
+    def find(self, key: Key, moment: Any) -> Answer | None:
+        """The answer that is known under a key, if it is of this moment."""
         with self._lock:
             found = self._kept.get(key)
-            if found is not None and found.tag == tag:
-                self._kept.move_to_end(key)
-                return found
+            if found is None or found.tag != _tag(moment):
+                return None
+            self._kept.move_to_end(key)
+            return found
+
+    def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> Answer:
+        """The answer that is known under a key, if it is of this moment; or else as it is made now."""
+        if (found := self.find(key, moment)) is not None:
+            return found
         text = json.dumps(make(), allow_nan=False, separators=(",", ":"))
-        made = Answer(tag, gzip.compress(text.encode(), LEVEL))
+        made = Answer(_tag(moment), gzip.compress(text.encode(), LEVEL))
         with self._lock:
             self._keep(key, made)
         return made
@@ -94,3 +106,7 @@ class Answers:
     def _drop(self, key: Key) -> None:
         if (old := self._kept.pop(key, None)) is not None:
             self._bytes -= len(old.packed)
+
+
+def _tag(moment: Any) -> str:
+    return f'W/"{moment}"'

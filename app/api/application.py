@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
@@ -14,6 +16,7 @@ from app.api.guard import Guard
 from app.api.routes import checkpoints, page, pages, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
+from app.api.warming import warm
 from app.gc_tuning import no_long_pass_twice
 from app.grace import end_within
 
@@ -63,7 +66,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         end_within(services.stop_seconds)
         services.stopping.set()
 
+    warming = asyncio.create_task(run_in_threadpool(warm, services))
     with calling_on_signals(stop), no_long_pass_twice():
         yield
     services.stopping.set()
+    await warming
     services.close()

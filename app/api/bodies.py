@@ -109,6 +109,19 @@ def extension_of(body: Any, trial: Any) -> c.Extend:
     return c.Extend(trial=trial, steps=given["steps"])
 
 
+def note_of(body: Any) -> tuple[str, int | None]:
+    """The text of a note, and the trial that it is about. Raises `SpecError`."""
+    given = body if isinstance(body, dict) else {}
+    problems = [SpecProblem(name, "is no field of a note: there are text, trial") for name in given.keys() - NOTE]
+    if not isinstance(given.get("text"), str):
+        problems.append(SpecProblem("text", f"must be the text of the note, got {shown(given.get('text'))}"))
+    if (trial := given.get("trial")) is not None and not _is_count(trial, 0):
+        problems.append(SpecProblem("trial", f"must be the number of a trial, from 0 on, or null, got {shown(trial)}"))
+    if problems:
+        raise SpecError(problems)
+    return given["text"], trial
+
+
 def changes_of(body: Any) -> Json:
     """What another study file would say, by dotted path. Raises `SpecError`."""
     changes = body.get("changes") if isinstance(body, dict) and len(body) == 1 else None
@@ -134,9 +147,11 @@ def _typed(kind: Any, example: Any) -> Any:
     return Annotated[Any, validator, Body(openapi_examples={"example": {"value": example}})]
 
 
+NOTE = {"text": "diverges after the warm-up", "trial": 3}
 TRIAL = {"hp": schemas.HP, "steps": 40}
 StudyBody = _typed(StudySpec, schemas.STUDY_FILE)
 TrialBody = _typed(TrialSpec, TRIAL)
 AsksBody = _typed(schemas.TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = _typed(schemas.Changes, {"changes": {"tuner.reduction_factor": 2}})
 ExtensionBody = _typed(schemas.Extension, {"steps": 80})
+NoteBody = _typed(schemas.NoteText, NOTE)

@@ -1,19 +1,21 @@
 """What happened when: the times of a stream's events, what each slot trained, what was decided, and when results came.
 
-Read from the log once, event by event, and kept; an earlier moment is all that was begun by then.
+Taken event by event while the stream's plan is folded, or else read from the log, and kept; an earlier moment is all
+that was begun by then.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 from app.domain import events as e
+from app.domain.evolve import collector_paused
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.events.log import EventLog, StoredEvent
 
@@ -117,8 +119,12 @@ class Chronicle:
     def results(self, study: StudyId) -> list[Measured]:
         return self._told(study).results
 
-    def take(self, recorded: StoredEvent) -> None:
-        """The next event."""
+    def take_all(self, batch: Sequence[StoredEvent]) -> None:
+        """The next events."""
+        for recorded in batch:
+            self._take(recorded)
+
+    def _take(self, recorded: StoredEvent) -> None:
         self.times.append(recorded.at)
         event = recorded.event
         if (kind := DECIDED.get(type(event))) is not None:
@@ -200,16 +206,30 @@ class Chronicles:
         self._kept: OrderedDict[str, tuple[Chronicle, Lock]] = OrderedDict()
         self._lock = Lock()
 
+    def take(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
+        """What somebody has read of a stream: from its beginning, or on from where its chronicle is."""
+        if not recorded or not (recorded[0].version == 1 or stream in self._kept):
+            return
+        with self._of(stream) as found:
+            if recorded[0].version == found.version + 1:
+                found.take_all(recorded)
+
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[Chronicle]:
-        """The chronicle of a stream, read as far as `version` at least."""
+        """The chronicle of a stream, as far as `version` at least."""
+        with self._of(stream) as found:
+            with collector_paused():
+                while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
+                    found.take_all(batch)
+            yield found
+
+    @contextmanager
+    def _of(self, stream: str) -> Iterator[Chronicle]:
+        """Nobody else touches it within the block."""
         with self._lock:
             found, lock = self._kept.setdefault(stream, (Chronicle(), Lock()))
             self._kept.move_to_end(stream)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         with lock:
-            while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
-                for recorded in batch:
-                    found.take(recorded)
             yield found

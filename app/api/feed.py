@@ -4,27 +4,20 @@ that train them. Their positions are counted from the submission, which is 1; wh
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from time import monotonic
+from collections.abc import Sequence
+from copy import copy
 
-from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
-from starlette.concurrency import run_in_threadpool
-
-from app.api import views
-from app.api.services import Services
-from app.api.tail import Watcher
+from app.api.chronicle import Chronicles
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
-from app.events.database import DatabaseUnavailable
 from app.events.log import StoredEvent
+from app.events.plans import Plans
+from app.events.records import Records
 from app.events.tables import StudyRow
 
-BATCH = 500
-HEARTBEAT_SECONDS = 15.0
-RECONNECT_MILLISECONDS = 2000
+DELETED = "deleted"
+"""The state of a study that is not there any more, for those who follow it."""
 
 Trained = Sequence[tuple[str, str]]
 """(study that is charged, node) for each stage of a chain."""
@@ -33,23 +26,30 @@ Trained = Sequence[tuple[str, str]]
 class Feed:
     """Reads a stream behind position `after` and gives what concerns the study.
 
-    version: of the stream, as far as it was read. before: the version that the study's positions are counted from.
-    is_over: the study is final, and all was given.
+    version: of the stream, as far as it was read. head: as far as there was something to read at the beginning.
+    before: the version that the study's positions are counted from. is_over: the study is final, and all was given.
     """
 
-    def __init__(self, use: Services, row: StudyRow, after: int) -> None:
-        with use.open_study(row) as (plan, study):
-            self.before = study.submitted_version - 1
-            self.version = min(self.before + after, plan.version)
+    def __init__(self, records: Records, plans: Plans, chronicles: Chronicles, row: StudyRow, after: int) -> None:
+        self._records, self._plans, self._chronicles = records, plans, chronicles
+        self.stream, self.study = row.stream, StudyId(row.id)
+        with plans.holding(row.stream) as plan:
+            self.before = plan.studies[self.study].submitted_version - 1
+            self.head = plan.version
+            self.version = min(self.before + after, self.head)
         self.is_over, self.state = False, ""
-        self.stream = row.stream
-        self._use, self._study = use, StudyId(row.id)
         self._chains: dict[str, Trained] = {}
         self.is_final = False
 
+    def from_head(self) -> Feed:
+        """Another one that gives only what was not there yet when this one was made."""
+        other = copy(self)
+        other.version, other._chains = self.head, {}
+        return other
+
     def read(self, limit: int) -> list[StoredEvent]:
         """Look at the next `limit` events of the stream. Raises `DatabaseUnavailable`."""
-        batch = self._use.log.read(self.stream, after=self.version, limit=limit)
+        batch = self._records.log.read(self.stream, after=self.version, limit=limit)
         if batch or not self.state:
             for recorded in batch:
                 self._follow_chain(recorded.event)
@@ -60,9 +60,9 @@ class Feed:
 
     def _concerning(self, batch: list[StoredEvent]) -> list[StoredEvent]:
         self.version = batch[-1].version if batch else self.version
-        with self._use.plans.holding(self.stream) as plan:
-            study = plan.studies[self._study]
-            self.state, self.is_final = study.state, study.is_final
+        with self._plans.holding(self.stream) as plan:
+            study = plan.studies[self.study]
+            self.state, self.is_final = DELETED if study.deleted else study.state, study.is_final
             return [recorded for recorded in batch if self._concerns(recorded.event, study)]
 
     def _concerns(self, event: e.Event, study: Study) -> bool:
@@ -77,41 +77,10 @@ class Feed:
         if isinstance(event, e.ChainAssigned):
             self._chains[event.chain] = [(stage.study, stage.node) for stage in event.stages]
         elif (chain := getattr(event, "chain", None)) is not None and chain not in self._chains:
-            with self._use.records.read() as rows:
+            with self._records.read() as rows:
                 row = rows.chains.get(chain)
             if row is None:  # rows of chains that are over go after some days
-                with self._use.chronicles.holding(self.stream, self.version) as told:
+                with self._chronicles.holding(self.stream, self.version) as told:
                     self._chains[chain] = [(stage.study, stage.node) for stage in told.stages(chain)]
             else:
                 self._chains[chain] = [(stage["study"], stage["node"]) for stage in row.assignment["stages"]]
-
-
-async def server_sent(feed: Feed, use: Services) -> AsyncIterator[bytes]:
-    """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops.
-
-    When the database is away it ends: whoever follows comes back, and is told why.
-    """
-    yield f"retry: {RECONNECT_MILLISECONDS}\n".encode()
-    with suppress(DatabaseUnavailable):
-        async with use.tail.watching(feed.stream) as watcher:
-            async for text in _texts(feed, use, watcher):
-                yield text
-
-
-async def _texts(feed: Feed, use: Services, watcher: Watcher) -> AsyncIterator[bytes]:
-    spoken = monotonic()
-    while not use.stopping.is_set():
-        before, batch = feed.version, await run_in_threadpool(feed.read, BATCH)
-        if batch or monotonic() - spoken >= HEARTBEAT_SECONDS:
-            yield b"".join(_sse(recorded, feed.before) for recorded in batch) or KEEPALIVE_COMMENT
-            spoken = monotonic()
-        if feed.is_over:
-            yield format_sse_event(event="end", data_str=json.dumps({"state": feed.state}))
-            return
-        if feed.version == before and not batch and not feed.is_final:
-            await watcher.wait(HEARTBEAT_SECONDS)
-
-
-def _sse(recorded: StoredEvent, before: int) -> bytes:
-    shown = views.event(recorded, before)
-    return format_sse_event(data_str=json.dumps(shown, allow_nan=False), id=str(shown["position"]))

@@ -8,19 +8,28 @@ from typing import Any
 
 Json = dict[str, Any]
 KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank", "p")
+PARAMETER = "hp."
+"""What the columns of hyper-parameters begin with."""
+
 RESULTS = ("value", "best", "last")
 
 
 def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
-    """By a key; results with the best first, p with the likeliest; `-KEY` turns it round; what has none comes last."""
+    """By a key, or by a column such as `hp.lr`; what has none there comes last.
+
+    Results come with the best first, p with the likeliest; `-KEY` turns it round. Numbers come before text.
+    """
     name = sort.removeprefix("-")
-    known = [trial for trial in trials if _key(trial, name) is not None]
+    keys = [(_key(trial, name), trial) for trial in trials]
+    known = [each for each in keys if each[0] is not None]
     best_first = name == "p" or (name in RESULTS and mode != "min")
-    known.sort(key=lambda trial: _key(trial, name), reverse=sort.startswith("-") != best_first)
-    return known + [trial for trial in trials if _key(trial, name) is None]
+    known.sort(key=lambda each: (isinstance(each[0], str), each[0]), reverse=sort.startswith("-") != best_first)
+    return [trial for _, trial in known] + [trial for key, trial in keys if key is None]
 
 
 def _key(trial: Json, name: str) -> Any:
+    if name.startswith(PARAMETER):
+        return flat({"hp": trial["hp"]}).get(name)
     found = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
     return found["value"] if isinstance(found, dict) else found
 

@@ -6,16 +6,15 @@ the submission of their study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from app.api import ordering, pictures, views
 from app.api import slots as slot_views
-from app.api.answers import Answer, Key
 from app.api.errors import Invalid
-from app.api.feed import Feed
 from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.writable import writable
@@ -31,6 +30,8 @@ from app.events.tables import StudyRow
 Json = dict[str, Any]
 LOG_CHARACTERS = 2**16
 ROWS = 500
+PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
+"""A cursor into trials in an order that may change: how many came before, and at which event."""
 
 
 def studies(
@@ -99,14 +100,28 @@ def trials(
     at: int | None = None,
 ) -> Json:
     """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
-    after = number(cursor)
-    with use.open_study(row, at) as (plan, found):
-        if not states and sort == "trial":
+    if not states and sort == "trial":
+        after = number(cursor)
+        with use.open_study(row, at) as (plan, found):
             items, total = views.trials(plan, found, after, limit), len(found.trials)
-        else:
-            chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
-            items, total = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit], len(chosen)
-    return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+        return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+    after, at = _place(cursor, at)
+    with use.open_study(row, at) as (plan, found):
+        chosen = [trial for trial in views.trials(plan, found) if not states or trial["state"] in states]
+        items = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
+        moment = plan.version - found.submitted_version + 1
+    more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
+    return {"items": items, "next_cursor": more}
+
+
+def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
+    """How many trials the pages before had, and the moment of the first one. Raises `Invalid`."""
+    if cursor is None:
+        return 0, at
+    after, _, moment = cursor.partition("at")
+    if not (PLACE.fullmatch(cursor) and at in (None, int(moment))):
+        raise wrong_cursor(cursor)
+    return int(after), int(moment)
 
 
 def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:
@@ -130,7 +145,7 @@ def events(
 
     Those behind position `at` are left out.
     """
-    feed = Feed(use, row, number(cursor) or after)
+    feed = use.feed(row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
     shown = [views.event(recorded, feed.before) for recorded in items]
@@ -148,13 +163,6 @@ def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """What is left to do for the study."""
     with use.open_study(row, at) as (found, study):
         return views.stage_tree(found, study)
-
-
-def kept(use: Services, row: StudyRow, key: Key, at: int | None, make: Callable[[], Json]) -> Answer:
-    """The answer of a reading function about the whole study, made once for each moment."""
-    with use.open_study(row) as (plan, _):
-        moment = plan.version if at is None else f"at{at}"
-    return use.answers.get((*key, row.id, at is None), moment, make)
 
 
 def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Json:

@@ -15,11 +15,14 @@ from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
 from app.api.answers import Answers, Latest
+from app.api.broadcast import Broadcasts
 from app.api.chronicle import Chronicle, Chronicles
 from app.api.errors import Invalid
+from app.api.feed import Feed
 from app.api.health import Checks
 from app.api.moments import Moments
 from app.api.tail import Tail
+from app.api.together import Together
 from app.api.turns import Turns
 from app.domain.errors import Unknown
 from app.domain.ids import StudyId
@@ -47,6 +50,7 @@ class Services:
 
     records: Records
     plans: Plans
+    chronicles: Chronicles
     trainers: Catalogue
     wake_scheduler: Callable[[], None]
     clock: Callable[[], float]
@@ -74,6 +78,16 @@ class Services:
         return Tail(self.log, self.stopping.is_set)
 
     @cached_property
+    def broadcasts(self) -> Broadcasts:
+        """What happens in the studies that are followed."""
+        return Broadcasts(self.tail, self.stopping.is_set)
+
+    @cached_property
+    def together(self) -> Together:
+        """What many ask for at the same moment."""
+        return Together()
+
+    @cached_property
     def turns(self) -> Turns:
         """Who may compute a large answer."""
         return Turns()
@@ -82,11 +96,6 @@ class Services:
     def moments(self) -> Moments:
         """Plans as they were."""
         return Moments(self.log)
-
-    @cached_property
-    def chronicles(self) -> Chronicles:
-        """What happened when."""
-        return Chronicles(self.log)
 
     @cached_property
     def overviews(self) -> Latest:
@@ -137,6 +146,15 @@ class Services:
         with self.chronicles.holding(row.stream, version) as found:
             yield found
 
+    def version(self, row: StudyRow) -> int:
+        """Of the study's plan, as of now."""
+        with self.open_study(row) as (plan, _):
+            return plan.version
+
+    def feed(self, row: StudyRow, after: int) -> Feed:
+        """The events of a study behind a position."""
+        return Feed(self.records, self.plans, self.chronicles, row, after)
+
     def live(self, stream: str) -> Sequence[ChainRecord]:
         """The chains of a plan that are under way; `step` is the last one done, by heartbeat."""
         with self.records.read() as rows:
@@ -149,14 +167,18 @@ def services(request: Request) -> Services:
     return found
 
 
-Use = Annotated[Services, Depends(services)]
+async def _services(request: Request) -> Services:
+    return services(request)
+
+
+Use = Annotated[Services, Depends(_services)]
 StudyPath = Annotated[str, PathParameter(description="the id of a study", examples=["digits-grid-3f9c1a"])]
 TrialPath = Annotated[int, PathParameter(description="the number of a trial in its study, from 0 on", examples=[3])]
 
 
-def study_row(study: StudyPath, use: Use) -> StudyRow:
+async def study_row(study: StudyPath, use: Use) -> StudyRow:
     """The row of the study in the path. Raises `Unknown`."""
-    return use.find(study)
+    return await use.together.do(("row", study), lambda: use.find(study))
 
 
 StudyRowDep = Annotated[StudyRow, Depends(study_row)]

@@ -18,7 +18,7 @@ from app.api.writable import writable
 from app.domain import accounting, exactness, results
 from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Node, SearchPlan, Study, Trial
+from app.domain.search_plan import Node, Note, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, StudyState
@@ -65,6 +65,7 @@ def study(
         "submitted_at": found.submitted_at,
         "finished_at": found.finished_at,
         "progress": progress(plan, found, reached or {}),
+        "notes": [_note(found, each) for each in found.notes],
     }
     if plan.opened is not None and plan.opened.packing:
         view["packing"] = packing(plan)
@@ -80,6 +81,12 @@ def packing(plan: SearchPlan) -> Json:
         for each in plan.profiles.values()
     ]
     return {"width": plan.opened.packing, "devices": devices}
+
+
+def _note(study: Study, note: Note) -> Json:
+    """What somebody wrote down, with the position of its event in the study."""
+    event = note.version - study.submitted_version + 1
+    return {"event": event, "time": note.at, "trial": note.trial, "text": note.text}
 
 
 def costs(plan: SearchPlan, study: Study) -> Json:
@@ -141,6 +148,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
     curve = [{"step": step, "metrics": writable(_finite(metrics))} for step, metrics in plan.curve(trial)]
     detail = {"asked": trial.requested_steps, "reason": trial.reason, "path": trial.path, "curve": curve}
     detail["not_exact"] = writable(exactness.of_trial(plan, trial))
+    detail["notes"] = [_note(study, each) for each in study.notes if each.trial == trial.number]
     shown = _trial(plan, study, trial, _busy(plan), standing(study))
     return shown | detail | ({"failure": writable(trial.error)} if trial.error else {})
 

@@ -1,4 +1,4 @@
-"""Commands that change how a study goes on. They need the server that runs it."""
+"""Commands that change how a study goes on, which need the server that runs it; and notes on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import Output, Server, StudyId
+from app.cli.options import Output, Server, Store, StudyId
 from app.cli.output import Format, print_json
 
 
@@ -51,6 +51,34 @@ def cancel(id: StudyId, server: Server = None, output: Output = Format.table) ->
     Example:  stagetree cancel last
     """
     _change("cancel", id, server, output)
+
+
+def note(
+    id: StudyId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be read later.")],
+    trial: Annotated[
+        int | None, typer.Option("--trial", metavar="N", min=0, help="About this trial; else about the whole study.")
+    ] = None,
+    server: Server = None,
+    dir: Store = None,
+    output: Output = Format.table,
+) -> None:
+    """Write something down about a study or a trial, also when it is over; it changes nothing.
+
+    \b
+    Example:  stagetree note last "diverges after the warm-up" --trial 3
+    """
+    from app.cli import stacks
+    from app.cli.finding import study_id
+
+    with stacks.reading(server, dir) as service:
+        study = study_id(service.client, id)
+        added = service.client.add_note(study, text, trial)
+    if output is Format.json:
+        print_json(added)
+    else:
+        about = study if trial is None else f"trial {trial} of {study}"
+        print(f"noted with {about}: event {added['position']}")
 
 
 def _change(verb: str, id: str, server: str | None, output: Format, *arguments: Any) -> None:

@@ -16,6 +16,7 @@ from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, StudyFile, Trainers
 from app.cli.output import Format, print_json
 from app.embedded.commands import PYTHON, home_first
+from stagetree.runtime.failures import ending
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
@@ -58,7 +59,7 @@ def check(
     job = job_of(spec, Catalogue(files).describe()[spec.trainer].path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
-    report = _report({**job, "steps": steps, "broken": steps // 2})
+    report = _report({**job, "steps": steps, "broken": steps // 2}, spec.metric)
     if output is Format.json:
         print_json(report)
     else:
@@ -123,16 +124,25 @@ def _configuration(spec: StudySpec) -> Json | None:
     return chosen and {name: sequence.to_json() for name, sequence in chosen.items()}
 
 
-def _report(job: Json) -> Json:
+def _report(job: Json, metric: str) -> Json:
     """What the check found, in a process of its own; what the trainer prints goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
         how: Json = {"env": check_environment(Path(folder)), "stdout": sys.stderr, "text": True, "check": False}
         done = subprocess.run(check_command(result), input=json.dumps(job), **how)
         if done.returncode or not result.exists():
-            fail(f"the check ended with exit code {done.returncode}", FAILED)
-        report: Json = json.loads(result.read_text())
-        return report
+            fail(f"the check {ending(done.returncode)}", FAILED)
+        return read_report(result, metric)
+
+
+def read_report(result: Path, metric: str) -> Json:
+    """What the check found; metrics among which a study has no result are a failure, too."""
+    from app.domain.awaiting import problem_of
+
+    report: Json = json.loads(result.read_text())
+    if not report["failed"] and (problem := problem_of(metric, report["metrics"], report["steps"])):
+        report["failed"] = problem["error"]
+    return report
 
 
 def seconds_of(seconds: float) -> str:

@@ -87,6 +87,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         changing.resume,
         changing.reopen,
         changing.cancel,
+        changing.note,
         deleting.delete,
         striking.strike,
     ),

@@ -12,6 +12,7 @@ import typer
 from app.cli.errors import NOT_FOUND, USAGE, fail
 from app.cli.options import Server, Store, StudyId
 from app.cli.store import DATABASE, DEFAULT, is_store
+from stagetree.whole_file import whole_file
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
 Step = Annotated[int | None, typer.Option("--step", metavar="S", min=1, help="By default where it was measured last.")]
@@ -86,16 +87,11 @@ def _from_store(id: str, trial: int | None, step: int | None, output: Path, whol
 
 
 def _write(path: Path, parts: Iterator[memoryview]) -> None:
-    """The file has its name only once it is whole. What is wrong with a checkpoint is known before it is begun."""
-    first, partial = next(parts), path.with_name(path.name + ".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with partial.open("wb") as file:
-            for part in chain([first], parts):
-                file.write(part)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    """What is wrong with a checkpoint is known before the file is begun."""
+    first = next(parts)
+    with whole_file(path) as file:
+        for part in chain([first], parts):
+            file.write(part)
 
 
 def _study(meant: str, folder: Path | None) -> str:

@@ -141,6 +141,8 @@ def print_trial(study: str, trial: Json) -> None:
         print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
     for each in trial.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
+    for note in trial.get("notes", ()):
+        print(f"note      {one_line(note['text'])}")
     if trial["curve"]:
         print()
         names = sorted({name for point in trial["curve"] for name in point["metrics"]})

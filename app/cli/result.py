@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from app.cli.output import print_table
@@ -39,6 +40,14 @@ def print_result(study: Json) -> None:
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
+    print_notes(study.get("notes", ()))
+
+
+def print_notes(notes: Iterable[Json]) -> None:
+    """What people wrote down, a line each."""
+    for note in notes:
+        about = "" if note["trial"] is None else f"trial {note['trial']}: "
+        print(f"note    {about}{one_line(note['text'])}")
 
 
 def packing_text(on: Json, at_once: float | None) -> str:

@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.checking import check_command, check_environment, job_of, seconds_of
+from app.cli.checking import check_command, check_environment, job_of, read_report, seconds_of
 from app.embedded.children import end_with_parent
 from app.embedded.machine import default_device
 from app.registry import Catalogue
+from stagetree.runtime.failures import ending
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
@@ -55,7 +56,7 @@ def short_check(
         yield lambda: ""
         return
     with tempfile.TemporaryDirectory(prefix="stagetree-") as folder, _checking(job, Path(folder)) as process:
-        yield lambda: _found(process, Path(folder) / "report", mark, seconds)
+        yield lambda: _found(process, Path(folder) / "report", spec.metric, mark, seconds)
 
 
 def _job(spec: StudySpec, file: str, seconds: int) -> Json | None:
@@ -106,13 +107,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _found(process: subprocess.Popen[bytes], result: Path, mark: Path | None, seconds: int) -> str:
+def _found(process: subprocess.Popen[bytes], result: Path, metric: str, mark: Path | None, seconds: int) -> str:
     code = _exit_code(process)
     if code == -signal.SIGALRM:
         return f"Check: given up after {seconds} s. `stagetree check` takes its time."
     if code or not result.exists():
-        return f"Check: the trainer's process ended by itself, with exit code {code}. `stagetree check` shows more."
-    report: Json = json.loads(result.read_text())
+        return f"Check: the trainer's process {ending(code)}. `stagetree check` shows more."
+    report = read_report(result, metric)
     if mark is not None and not (report["failed"] or report["differences"] or report["not_exact"]):
         mark.parent.mkdir(mode=0o700, exist_ok=True)
         mark.touch(mode=0o600)

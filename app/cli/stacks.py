@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
@@ -81,7 +82,7 @@ def own_stack(
     where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
-        stack = Embedded(where, slots, trainers, port, host, slots_per_gpu)
+        stack = Embedded(where, slots, trainers, port, host, slots_per_gpu, say=partial(print, file=sys.stderr))
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):

@@ -1,7 +1,7 @@
 """A store without a server: what its folder holds, read with the functions that the server's routes call.
 
-A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only to
-let go of a study.
+A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only
+notes, and to let go of a study.
 """
 
 from __future__ import annotations
@@ -137,15 +137,21 @@ class Store:
         items: list[Json] = trial_metrics(self._use, self._use.find(study), number)["items"]
         return items
 
+    def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
+        from app.api.notes import add_note
+
+        return add_note(self._use, self._use.find(study), self._write, text, trial)
+
     def delete(self, study: str) -> None:
         from app.api.deleting import delete_study
+
+        delete_study(self._use, self._use.find(study), self._write)
+
+    def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:
         from app.events.transact import Write, transact
 
-        def write(stream: str, decide: Decide) -> list[StoredEvent]:
-            return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
-
         use = self._use
-        delete_study(use, use.find(study), write)
+        return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
 
 
 def _is_held(lock: Path) -> bool:
@@ -164,6 +170,7 @@ def size(folder: Path) -> int:
 
 
 def _services(folder: Path) -> Services:
+    from app.api.chronicle import Chronicles
     from app.api.health import Checks, NotReady, check_schema
     from app.api.services import Services
     from app.events.database import Database
@@ -181,6 +188,7 @@ def _services(folder: Path) -> Services:
     return Services(
         records=records,
         plans=Plans(records.log),
+        chronicles=Chronicles(records.log),
         trainers=Catalogue(()),
         wake_scheduler=lambda: None,
         clock=time.time,

@@ -70,12 +70,14 @@ class ExactnessLost:
 class PackingProfiled:
     """How packs of the plan's models do on a kind of device, seen where the first one was trained.
 
-    batch_seconds: of one batch, by how many lanes a pass has; "0" is one model alone. Optimizers are left out of all.
-    peak_bytes: the most that it takes on the device, the same way; nothing on a CPU. refusal: why they cannot be
-    packed; then nothing else is known.
+    batch_seconds: of one batch, by how many lanes a pack has room for; "0" is one model alone. Optimizers are left out
+    of all. peak_bytes: the most that it takes on the device, the same way; nothing on a CPU. exact: whether a model of
+    a pack has the gradients, to the bit, that it has alone. refusal: why they cannot be packed; then nothing else is
+    known.
     """
 
     device: str
     batch_seconds: dict[str, float]
     peak_bytes: dict[str, int]
     refusal: str = ""
+    exact: bool = False

@@ -95,7 +95,11 @@ def leave_unevaluated_by(plan: SearchPlan, trial: Trial, step: int) -> None:
 
 def problem_with(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
     """Why these metrics are no result for the study, if they are not."""
-    name = study.spec.get("metric", "")
+    return problem_of(study.spec.get("metric", ""), metrics, step)
+
+
+def problem_of(name: str, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
+    """Why there is no result among these metrics for a study of that metric, if there is none."""
     if name not in metrics:
         reported = ", ".join(sorted(metrics)) or "nothing"
         text = f"the trainer does not report {name!r}, the metric of the study; it reports {reported}"

@@ -88,6 +88,16 @@ class CancelTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddNote:
+    """A user's words on a study, or on a trial of it, to be read later."""
+
+    study: StudyId
+    text: str
+    trial: int | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseStudy:
     study: StudyId
 
@@ -214,6 +224,7 @@ StudyCommand = (
     | FailStudy
     | CheckFailures
     | DeleteStudy
+    | AddNote
 )
 TrialCommand = ApplyTunerActions | AddTrial | Ask | CancelTrial
 Command = SubmitStudy | StudyCommand | TrialCommand | AssignChain | LoseChain | ReleaseCheckpoints | RecordDeleted

@@ -120,6 +120,16 @@ class TrialCancelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAdded:
+    """Somebody wrote something down about a study or, where one is named, a trial of it. Nothing depends on it."""
+
+    study: StudyId
+    trial: int | None
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPaused:
     study: StudyId
 
@@ -245,6 +255,7 @@ Event = (
     | TrialStopped
     | TrialPrioritized
     | TrialCancelled
+    | NoteAdded
     | StudyPaused
     | StudyResumed
     | StudyReopened

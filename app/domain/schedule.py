@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import merge
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
@@ -74,12 +74,13 @@ def segment_at(hp: Mapping[str, Any], step: int) -> Segment:
 
 
 def _form_at(sequence: Any, step: int) -> Form:
-    pieces = takewhile(lambda piece: piece.start <= step, _tape(json.dumps(sequence), True))
+    pieces = takewhile(lambda piece: piece.start <= step, _JOINED(json.dumps(sequence)))
     return deque(pieces, maxlen=1)[0].form
 
 
 def _changes(name: str, sequence: Any, joined: bool) -> Iterator[tuple[int, str, Form]]:
-    return ((piece.start, name, piece.form) for piece in _tape(json.dumps(sequence), joined))
+    tape = (_JOINED if joined else _UNJOINED)(json.dumps(sequence))
+    return ((piece.start, name, piece.form) for piece in tape)
 
 
 class _Tape:
@@ -112,7 +113,6 @@ class _Tape:
 
 KEPT = 64
 
-
-@lru_cache(maxsize=65536)
-def _tape(text: str, joined: bool) -> _Tape:
-    return _Tape(text, joined)
+_remembering = lru_cache(maxsize=65536)
+_JOINED, _UNJOINED = _remembering(partial(_Tape, joined=True)), _remembering(partial(_Tape, joined=False))
+"""The tapes by text alone: a cache whose keys are tuples is gone through by the collector after each that is new."""

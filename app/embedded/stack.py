@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -22,16 +22,25 @@ from app.embedded.children import PRIVATE, end_with_parent, kill, noting_interru
 from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
 from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
+from stagetree.whole_file import remove_partial
 
 START_SECONDS = 60.0
-STOP_SECONDS = 3.0
+STOP_SECONDS = 120.0
+"""For the slots to save what they have when the stack ends, unless the environment says otherwise."""
+
+TOLD_SECONDS = 2.0
+"""After so long it is said that the end waits for that."""
+
 BUDGET = "20GiB"
 """For all checkpoints, unless the environment says otherwise."""
 
 
 @dataclass
 class Embedded:
-    """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU."""
+    """A running stack. folder: where its log and checkpoints are. slots_per_gpu: how many of the slots share a GPU.
+
+    say: gets a sentence for who waits for its end.
+    """
 
     folder: Path
     slots: int
@@ -39,6 +48,7 @@ class Embedded:
     port: int = 0
     host: str = "127.0.0.1"
     slots_per_gpu: int = 1
+    say: Callable[[str], None] = lambda sentence: None
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: str = ""
     _lock: IO[bytes] | None = None
@@ -104,6 +114,7 @@ class Embedded:
         """The settings of the child processes."""
         return {
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
+            "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
@@ -131,6 +142,7 @@ class Embedded:
         except BlockingIOError:
             text = f"another stagetree is at work in {self.folder}; wait for it, or choose another folder with --dir"
             raise StackFailed(text) from None
+        remove_partial(self.folder / "checkpoints")
 
     def _spawn_all(self) -> None:
         commands = self.commands()
@@ -181,10 +193,14 @@ class Embedded:
             database.dispose()
 
     def _let_slots_save(self, interrupted: threading.Event) -> None:
-        """Ask the slots to end, and give them a little time for what is waiting to be saved."""
-        workers, deadline = self._processes["workers"], time.monotonic() + STOP_SECONDS
+        """Ask the slots to end, and wait for what they save: the states of the last trials are among it."""
+        workers, begun = self._processes["workers"], time.monotonic()
+        limit, is_told = float(self.environment()["STAGETREE_STOP_SECONDS"]), False
         workers.terminate()
-        while workers.poll() is None and time.monotonic() < deadline and not interrupted.is_set():
+        while workers.poll() is None and (waited := time.monotonic() - begun) < limit and not interrupted.is_set():
+            if waited > TOLD_SECONDS and not is_told:
+                self.say("Saving the last checkpoints; Ctrl-C ends without them ...")
+                is_told = True
             interrupted.wait(0.02)
 
     def _create_database(self) -> None:

@@ -50,6 +50,9 @@ class _Entry:
 class Plans:
     """The plans that were asked for, brought up to date from the log each time. Safe to share between threads.
 
+    on_fold: is given what was folded of a stream, in order, while nobody else touches its plan: who makes something
+    else of the same events need not read them again. It may hear of the same events twice, and must not ask for a plan.
+
     Do not ask for a plan inside a write transaction: whoever holds the plan may be waiting for that transaction to end.
     """
 
@@ -60,8 +63,9 @@ class Plans:
         idle_seconds: float = IDLE_SECONDS,
         most_idle: int = MOST_IDLE,
         clock: Callable[[], float] = time.monotonic,
+        on_fold: Callable[[str, Sequence[StoredEvent]], None] = lambda stream, recorded: None,
     ) -> None:
-        self._log, self._clock = log, clock
+        self._log, self._clock, self._on_fold = log, clock, on_fold
         self._idle_seconds, self._most_idle = idle_seconds, most_idle
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the one used last is last
         self._lock = Lock()
@@ -185,6 +189,7 @@ class Plans:
         except Exception as error:  # it is only folded: nothing is lost, and the others' plans are none the worse
             raise self._broken(stream, entry, error) from error
         entry.plan = plan
+        self._on_fold(stream, recorded)
 
     def _broken(self, stream: str, entry: _Entry, error: Exception) -> PlanUnusable:
         what = str(error) if isinstance(error, UnknownEvent | Gap) else f"{type(error).__name__}: {error}"

@@ -117,7 +117,7 @@ def assign(
 def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
     """The numbers of the spans at whose ends other stages can begin than the next one of the chain."""
     last = len(spans) - 1
-    return tuple(at for at, span in enumerate(spans) if frontier.children(span) > (at < last))
+    return tuple(at for at, children in enumerate(frontier.children(spans)) if children > (at < last))
 
 
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from app.domain.events import Stage
 from app.domain.ids import TrialKey
 from app.domain.search_plan import Node, SearchPlan
-from app.scheduling.evaluations import evaluations
+from app.scheduling.evaluations import evaluations_of_each
 from app.scheduling.frontier import Span
 
 
@@ -15,14 +15,8 @@ def stages_of(plan: SearchPlan, spans: Sequence[Span]) -> tuple[Stage, ...]:
     """The stages of a chain, charged to the study of its lead trial."""
     study, _ = lead_trial(plan, spans[-1])
     return tuple(
-        Stage(
-            node=span.node,
-            start=span.start,
-            end=span.end,
-            study=study,
-            evaluate=tuple(evaluations(plan, plan.nodes[span.node], span.start, span.end)),
-        )
-        for span in spans
+        Stage(node=span.node, start=span.start, end=span.end, study=study, evaluate=tuple(steps))
+        for span, steps in zip(spans, evaluations_of_each(plan, spans), strict=True)
     )
 
 

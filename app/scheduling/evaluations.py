@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Protocol
 
+from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan, Study
+
+
+class Part(Protocol):
+    """Of a node, the steps (start, end]."""
+
+    @property
+    def node(self) -> NodeId: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
 
 
 def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]:
@@ -19,6 +35,18 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
             steps = _regular(study, start, min(end, study.max_step_by_node[node.id]))
             wanted.update(step for step in steps if node.evaluation_tries(step) <= study.max_restarts)
     return sorted(step for step in wanted if step not in node.metrics)
+
+
+def evaluations_of_each(plan: SearchPlan, parts: Sequence[Part]) -> Iterator[list[int]]:
+    """The evaluations of each of some parts that follow each other. A node with many of them is looked at once."""
+    for name, group in groupby(parts, key=attrgetter("node")):
+        node, inside = plan.nodes[name], list(group)
+        steps = evaluations(plan, node, inside[0].start, inside[-1].end)
+        for part in inside:
+            if part.start == part.end:
+                yield evaluations(plan, node, part.start, part.end)
+            else:
+                yield steps[bisect_right(steps, part.start) : bisect_right(steps, part.end)]
 
 
 def _regular(study: Study, start: int, end: int) -> Iterable[int]:

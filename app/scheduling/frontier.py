@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 
 from app.domain.ids import ChainId, NodeId, PlanId, StudyId
 from app.domain.search_plan import Chain, Progress, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Demands, InFlight
-from app.scheduling.evaluations import evaluations
+from app.scheduling.evaluations import evaluations_of_each
 from app.scheduling.ranking import Urgency
-from app.scheduling.reach import Urgencies
+from app.scheduling.reach import Need, Urgencies
 from app.scheduling.upcoming import UpcomingBranches
 
 UNNAMED = PlanId("")
 
 MOST_ESTIMATES = 20
-"""How many nodes are looked at again in one refresh because their cost was estimated anew: the others come later."""
+"""How many nodes are looked at again in one look because their cost was estimated anew: the others come later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Frontier:
         self.upcoming = UpcomingBranches(plan)
         self._nodes: list[NodeId] = []  # of the plan, each before its children
         self._outdated = 0  # of these, how many have estimates that changed since they were looked at
+        self._estimates = MOST_ESTIMATES  # that may still be made in this look
         self._pending = set(plan.nodes)  # nodes to be looked at again; one leaves when that is done, and not before
         self.affected: set[ChainId] = set()  # chains of which something has changed; whoever tells them empties it
         self.late_branches: dict[ChainId, set[int]] = {}  # steps inside their stages, unknown when they began
@@ -82,6 +84,11 @@ class Frontier:
             self.in_flight[chain] = places
         self._pending.update(node for node, _ in places ^ before)
 
+    def begin_look(self) -> None:
+        """The scheduler looks again: as much of what can wait may be done as in each of its looks."""
+        self._estimates = MOST_ESTIMATES
+        self.upcoming.begin_look()
+
     def refresh(self) -> None:
         """Take in what changed in the plan since the last call. What could not be taken in is, the next time."""
         for chain in self.progress.keys() - self.plan.chains.keys():
@@ -101,7 +108,9 @@ class Frontier:
 
     def _revise_estimates(self) -> None:
         """Of some nodes; children come first, so that a node is seldom looked at twice."""
-        for _ in range(min(self._outdated, MOST_ESTIMATES)):
+        now = min(self._outdated, self._estimates)
+        self._estimates -= now
+        for _ in range(now):
             self._outdated -= 1
             parent = self.demands.revise(self.plan.nodes[self._nodes[self._outdated]])
             if parent is not None:
@@ -186,13 +195,17 @@ class Frontier:
             place = (onward[1], target) if onward else None
         return spans
 
-    def children(self, span: Span) -> int:
-        """How many stages could begin where this one ends."""
-        beyond = any(
-            need.step > span.end and need.cut <= span.end for need in self.demands.needs(self.plan.nodes[span.node])
-        )
+    def children(self, spans: Sequence[Span]) -> list[int]:
+        """How many stages could begin where each of these ends. A node with many of them is looked at once."""
+        needs = {name: self.demands.needs(self.plan.nodes[name]) for name in {span.node for span in spans}}
+        return [self._children(span, needs[span.node]) for span in spans]
+
+    def _children(self, span: Span, needs: Sequence[Need]) -> int:
+        """needs: of the span's node, whose cuts are in the order of their steps."""
+        following = bisect_right(needs, span.end, key=attrgetter("step"))
+        goes_on = following < len(needs) and needs[following].cut <= span.end
         branch = self.demands.branches[span.node].get(span.end)
-        return (sum(1 for _ in branch.children()) if branch else 0) + beyond
+        return (sum(1 for _ in branch.children()) if branch else 0) + goes_on
 
     def extra_eval_steps(self, chain: Chain) -> list[int]:
         """The steps inside the stages that a chain has before it at which someone needs more than it knew of.
@@ -204,10 +217,10 @@ class Frontier:
         ahead = chain.stages[chain.index :]
         needed = {name: self.demands.unkept(self.plan.nodes[name]) for name in {stage.node for stage in ahead}}
         passed = self.progress[chain.id].step if chain.id in self.progress else 0
-        for stage in ahead:
+        for stage, evaluate in zip(ahead, evaluations_of_each(self.plan, ahead), strict=True):
             steps, start = needed[stage.node], max(stage.start, passed)
             found.update(steps[bisect_right(steps, start) : bisect_left(steps, stage.end)])
-            late = evaluations(self.plan, self.plan.nodes[stage.node], start, stage.end) if start <= stage.end else []
+            late = (step for step in evaluate if passed < step or passed == step == stage.end)
             found.update(step for step in late if step not in stage.evaluate)
         return sorted(found)
 

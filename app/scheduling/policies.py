@@ -39,7 +39,7 @@ def most_children_first(
     frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
 ) -> Choice | None:
     """One stage at a time, those first after which the most others can begin (THR)."""
-    return _single(frontiers, passed_over, lambda frontier, span: (frontier.children(span), -span.start))
+    return _single(frontiers, passed_over, lambda frontier, span: (*frontier.children([span]), -span.start))
 
 
 def _single(

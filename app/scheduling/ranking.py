@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from app.gc_tuning import TrackedDict
+
 Urgency = tuple[float, float]
 """(priority, seconds of training on the longest path for that priority): of trials in a study, or of studies"""
 
@@ -18,7 +20,7 @@ class Ranking(Generic[Key]):
     __slots__ = ("_heap", "_urgency")
 
     def __init__(self) -> None:
-        self._urgency: dict[Key, Urgency] = {}
+        self._urgency = TrackedDict[Key, Urgency]()
         self._heap: list[tuple[float, float, Key]] = []  # some of it out of date, as far as that is not in the way
 
     def put(self, key: Key, urgency: Urgency | None) -> None:

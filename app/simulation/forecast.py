@@ -11,7 +11,6 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
@@ -48,8 +47,7 @@ def _forecast(text: str) -> Forecast | None:
     factor = _shrink(spec["tuner"])
     study = StudyId("forecast")
     simulator = Simulator(slots=4, measure=_by_chance(spec))
-    opened = e.PlanOpened(trainer="", trainer_version="", trainer_args={}, seed=spec.get("seed", 0))
-    simulator.give(c.SubmitStudy(plan=opened, study=study, spec=spec, at=0.0))
+    simulator.submit(study, spec)
     is_over = not all(simulator.advance() for _ in range(MOST_TURNS))
     end = simulator.plan.studies[study]
     if is_over and end.is_final:

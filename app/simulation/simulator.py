@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from math import inf
+from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -158,6 +159,12 @@ class Simulator:
             self._equip(command.plan)
         recorded = self._ports.transact(PLAN, lambda plan: decide(plan, command, self._ports.limits))
         return tuple(each.event for each in recorded)
+
+    def submit(self, study: StudyId, spec: Mapping[str, Any]) -> None:
+        """A study file, on the plan of its trainer."""
+        same = {"trainer_args": spec.get("trainer_args", {}), "seed": spec.get("seed", 0)}
+        opened = e.PlanOpened(trainer=spec["trainer"], trainer_version="", **same)
+        self.give(c.SubmitStudy(plan=opened, study=study, spec=dict(spec), at=self.now))
 
     def take(self, events: Iterable[e.Event]) -> None:
         """Take in events."""

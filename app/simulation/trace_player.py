@@ -10,7 +10,6 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
@@ -70,17 +69,14 @@ class Player:
         self._switch, self._took = switch, took
         self._left_at: dict[int, float] = {}  # when each trial was last left
         self.reached_at = inf
-        self.spent = 0.0
         self.simulator = Simulator(slots=slots, measure=self._measure, seconds=self._seconds, overheads=overheads)
-        spec = self._spec(tuner, {"eval_every": eval_every, **fields}).to_json()
-        opened = e.PlanOpened(trainer="recorded", trainer_version="", trainer_args={}, seed=0)
-        self.simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
+        self.simulator.submit(STUDY, self._spec(tuner, {"eval_every": eval_every, **fields}).to_json())
         submitted = self.simulator.plan.studies[STUDY].spec
         self.simulator.set_tuner(STUDY, TunerDriver(submitted, RecordedTrials(workload)))
 
     def time_to_target(self) -> float:
         """Seconds until an evaluation has reached the target; infinite if none ever does."""
-        while self.simulator.now < self.reached_at and self.simulator.advance():
+        while self.simulator.advance(self.reached_at):
             pass
         return self.reached_at
 
@@ -117,5 +113,4 @@ class Player:
                 self.reached_at = min(self.reached_at, at)
                 break
         self._left_at[trial] = now + seconds
-        self.spent += seconds
         return seconds

@@ -204,13 +204,10 @@ def _missing(plan: SearchPlan, study: Study, imagined: Study, world: SearchPlan)
         yield max(0, end - max(_trained(plan, name, world), study.max_step_by_node.get(name, 0)))
 
 
-def _excess(plan: SearchPlan, study: Study, imagined: Study) -> list[int]:
+def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
     """For each node, the steps that the study had there and the imagined one would not."""
-    return [
-        end - max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start)
-        for name, end in study.max_step_by_node.items()
-        if end > max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start)
-    ]
+    for name, end in study.max_step_by_node.items():
+        yield max(0, end - max(imagined.max_step_by_node.get(name, 0), plan.nodes[name].start))
 
 
 def _best(known: _Known, study: Study) -> Json | None:

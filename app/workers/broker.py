@@ -6,6 +6,7 @@ import logging
 import socket
 from typing import Any
 
+from kombu.connection import Connection
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 
@@ -13,6 +14,18 @@ logger = logging.getLogger(__name__)
 
 NOT_A_MESSAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What kombu raises for text that is not JSON, JSON that is no object, an object without the right fields."""
+
+
+RETRY_SECONDS = 3.0
+"""Between two looks for a broker that is away, at most: kombu would come to half a minute."""
+
+
+class PatientConnection(Connection):
+    """One that a worker waits for without end; a broker that is back is seen within a few seconds."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        sooner = {"interval_start": 1, "interval_max": RETRY_SECONDS}
+        return super().ensure_connection(*args, **sooner, **options)  # type: ignore[no-untyped-call]
 
 
 class Channel(kombu_redis.Channel):
@@ -38,8 +51,13 @@ def install() -> None:
 
 
 def transport_options(patience: float) -> dict[str, Any]:
-    """A server that says nothing for `patience` seconds, or that a firewall forgot, is connected to anew."""
+    """A server that says nothing for `patience` seconds, or that a firewall forgot, is connected to anew.
+
+    Who only sends a message tries once more at once, and gives up.
+    """
     return {
+        "max_retries": 1,
+        "interval_start": 0,
         "visibility_timeout": 3600,
         "global_keyprefix": "stagetree:",
         "socket_timeout": patience,

@@ -12,7 +12,7 @@ from celery import Celery, chain
 
 from app.away import broker_is_away
 from app.settings import settings
-from app.workers.broker import install, transport_options
+from app.workers.broker import PatientConnection, install, transport_options
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ WAKE_UP_SECONDS = 60.0
 install()
 
 celery = Celery("stagetree", broker=settings().broker_url, include=["app.workers.tasks", "app.workers.signals"])
+celery.amqp.Connection = PatientConnection
 celery.conf.update(
     task_serializer="json",
     accept_content=["json"],
@@ -75,7 +76,6 @@ def wake_scheduler() -> None:
 
 def _waiting(connection: Any) -> int:
     """How many messages wait for the scheduler."""
-    connection.ensure_connection(max_retries=1)  # by itself, the channel would wait for the broker without end
     declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
     return int(declared.message_count)
 

@@ -125,10 +125,12 @@ def retention() -> PeriodicThread:
 
 def _delete() -> bool:
     """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
-    is_done = _deleting().look().is_done
+    freed = _deleting().look()
+    if freed.objects:
+        logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
     if _deleting().is_waited_for:
         notify()
-    return is_done
+    return freed.is_done
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any
 
 from app.workers.deadline import Deadline
 from stagetree.runtime.anonymous_file import anonymous_file
-from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import Message, Wire, WireTimeout
 
 POLL_SECONDS = 0.1
@@ -162,7 +162,7 @@ class TrainerConnection:
             return TrainerKilled("the trainer's process was ended on purpose")
         if isinstance(self._end, str):
             return TrainerFailed("internal", self._end, self.step)
-        return TrainerFailed("crash", f"the trainer's process {_words(self._end)}{self._stack()}", self.step)
+        return TrainerFailed("crash", f"{_told(self._stack())}the trainer's process {ending(self._end)}", self.step)
 
     def _hung(self, do: str, seconds: float) -> TrainerFailed:
         """Kill the process, and say where it was."""
@@ -175,19 +175,17 @@ class TrainerConnection:
             time.sleep(0.02)
         self.kill()
         text = f"nothing was heard from the trainer for {seconds:.1f} s (last command: {do}), so it was ended"
-        return TrainerFailed("hang", text + stack, self.step)
+        return TrainerFailed("hang", _told(stack) + text, self.step)
 
     def _stack(self, begin: int = 0) -> str:
-        """The stacks that the process wrote when it crashed or was asked to."""
-        text = os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
-        return f"; it was here:\n{text}" if text else ""
+        """What the process wrote when it crashed or was asked where it is."""
+        return os.pread(self._stacks, LONGEST_STACK, begin).decode("utf-8", "backslashreplace")
 
 
-def _words(end: int | None) -> str:
-    if end is None or end >= 0:
-        return f"ended by itself, with exit code {end}"
-    more = ": the machine may have run out of memory" if -end == signal.SIGKILL else ""
-    return f"was ended by signal {-end} ({signal.Signals(-end).name}){more}"
+def _told(stack: str) -> str:
+    """Where the process was, before the sentence that says what happened, as in a traceback."""
+    frames = stack.partition("\nExtension modules:")[0].strip()
+    return f"The trainer was here:\n{frames}\n" if frames else ""
 
 
 def _close(fds: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Studies on real slots, and what their logs say of how long things took. Used by `makespan.py` and `pop_live.py`."""
+"""Studies on real slots, and what their logs say of how long things took: for benchmarks beside the simulator."""
 
 from __future__ import annotations
 
@@ -33,12 +33,24 @@ class Real:
 
     def run(self, study: dict[str, Any]) -> list[StoredEvent]:
         """All that happened on the plan of the study, which nobody else uses."""
-        name = self._client.submit(study)["study"]
+        name = self.submit(study)
+        self.wait(name)
+        return self.log(name)
+
+    def submit(self, study: dict[str, Any]) -> str:
+        """The study's name."""
+        return str(self._client.submit(study)["study"])
+
+    def wait(self, name: str) -> None:
+        """Until a study is over."""
         deadline = time.monotonic() + PATIENCE
         while self._client.study(name, trials=False)["state"] not in ("completed", "failed", "cancelled"):
             if time.monotonic() > deadline:
                 raise SystemExit(f"{name} did not end within {PATIENCE:.0f} s")
             time.sleep(0.1)
+
+    def log(self, name: str) -> list[StoredEvent]:
+        """All that happened on the plan of a study."""
         with self._records.read() as rows:
             found = rows.studies.find(name)
         assert found is not None

@@ -17,9 +17,9 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, pad, relu
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import TensorDataset
+from torchvision.models import MobileNetV2
 
 from stagetree import TorchTrainer
-from stagetree.vision import import_torchvision
 
 MEAN = torch.tensor([125.3, 123.0, 113.9]).view(3, 1, 1)  # over the training images, as bytes
 STD = torch.tensor([63.0, 62.1, 66.7]).view(3, 1, 1)
@@ -166,9 +166,6 @@ class Residual(nn.Module):
 
 def mobilenetv2() -> nn.Module:
     """torchvision's MobileNetV2, which halves 224 pixels five times, made to halve 32 pixels three times."""
-    import_torchvision()
-    from torchvision.models import MobileNetV2
-
     stages = [  # expansion, features, blocks, stride
         [1, 16, 1, 1],
         [6, 24, 2, 1],  # 2 for large images

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from lightning import LightningDataModule, LightningModule
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -15,8 +16,6 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from stagetree.integrations.lightning import LightningTrainer
-
-from lightning import LightningDataModule, LightningModule  # isort: skip - it imports torchvision, which we make ready
 
 
 class Classifier(LightningModule):

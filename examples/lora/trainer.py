@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from stagetree.integrations.huggingface import HFTrainer
-
-from peft import LoraConfig, get_peft_model  # isort: skip - both import torchvision, which we make ready
-from transformers import LlamaConfig, LlamaForCausalLM  # isort: skip
 
 TEXT = Path(__file__).parents[1] / "charlm/alice.txt"
 

@@ -16,13 +16,10 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 from stagetree import TorchTrainer
-from stagetree.vision import import_torchvision
-
-import_torchvision()
-from torchvision.datasets import ImageFolder  # noqa: E402 - only now can it be imported beside any torch
-from torchvision.transforms import v2  # noqa: E402
 
 CLASSES = ("circle", "square", "triangle")
 PIXELS = 64

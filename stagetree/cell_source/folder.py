@@ -13,6 +13,7 @@ from stagetree.errors import StagetreeError
 from stagetree.functions import FunctionTrainer
 from stagetree.trainer import Trainer
 from stagetree.trainer_source import ENTRIES
+from stagetree.whole_file import whole_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,8 @@ class SourceFolder:
         for path, text in sorted(self.files.items(), key=lambda file: file[0] == self.entry):
             target = under / self.folder / path
             if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                new = target.with_suffix(".new")
-                new.write_text(text, encoding="utf-8")
-                new.replace(target)
+                with whole_file(target) as file:
+                    file.write(text.encode())
 
 
 def source_of(cls: type[Trainer]) -> SourceFolder:

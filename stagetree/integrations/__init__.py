@@ -1,12 +1,9 @@
 """Modules written for other frameworks, trained exactly: their models and losses, in our loop.
 
-Import what you need from `stagetree.integrations.lightning` or `stagetree.integrations.huggingface`, before Lightning,
-Transformers or PEFT themselves: both import torchvision, which fails beside a torch for CPUs until we have been there.
+Lightning, Transformers and PEFT import torchvision, which fails beside a torch for CPUs until we have been there. In a
+trainer's process we have; elsewhere, import what you need from here before them.
 """
 
-from contextlib import suppress
+from stagetree.vision import prepare_torchvision
 
-from stagetree.vision import import_torchvision
-
-with suppress(ImportError):
-    import_torchvision()
+prepare_torchvision()

@@ -31,8 +31,9 @@ class LightningTrainer(TorchTrainer):
 
     What `validation_step` logs are the metrics, means over batches weighted by their size; what `training_step` logs
     is logged as by `Trainer.log`. Of `configure_optimizers`, one optimizer is taken; its schedulers are left out, since
-    sequences are the study's. Callbacks, loggers and a Trainer of Lightning's are not there: `current_epoch` and
-    `global_step` stay 0. A module that has a say in its optimization by other methods is refused.
+    sequences are the study's, and the study's rate takes the place of its own, of which groups keep their multiples.
+    Callbacks, loggers and a Trainer of Lightning's are not there: `current_epoch` and `global_step` stay 0. A module
+    that has a say in its optimization by other methods is refused.
     """
 
     def __init__(self, *, datamodule: Any = None, **arguments: Any) -> None:

@@ -25,7 +25,7 @@ from stagetree.models.studies import (
     TrialsDone,
     UnderWay,
 )
-from stagetree.models.trials import Failure, LoggedPoint, Outcome, Point, Trial, TrialDetail
+from stagetree.models.trials import Failure, LoggedPoint, Note, Outcome, Point, Trial, TrialDetail
 
 __all__ = [
     "Answer",
@@ -36,6 +36,7 @@ __all__ = [
     "Failure",
     "LoggedPoint",
     "Node",
+    "Note",
     "Outcome",
     "Plan",
     "Point",

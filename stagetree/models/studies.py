@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from stagetree.models.answer import Answer, Json
-from stagetree.models.trials import Outcome, Trial
+from stagetree.models.trials import Note, Outcome, Trial
 
 StudyState = Literal["running", "paused", "completed", "failed", "cancelled"] | str
 
@@ -142,6 +142,7 @@ class StudyAnswer(Answer):
     finished_at: float | None = None
     slots: Share = Share()
     progress: Progress = Progress()
+    notes: list[Note] = []
     spec: Json = {}
     trials: list[Trial] = []
 

@@ -59,6 +59,15 @@ class Failure(Answer):
     error: str
 
 
+class Note(Answer):
+    """What somebody wrote down about a study or, where `trial` is a number, about that trial: by which event, when."""
+
+    event: int
+    time: float
+    trial: int | None = None
+    text: str
+
+
 class TrialDetail(Trial):
     """A trial with its curve, and its nodes in the search plan, root first; `not_exact` as in a study."""
 
@@ -67,4 +76,5 @@ class TrialDetail(Trial):
     path: list[str] = []
     curve: list[Point] = []
     not_exact: list[str] = []
+    notes: list[Note] = []
     failure: Failure | None = None

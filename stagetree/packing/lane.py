@@ -28,12 +28,13 @@ class Lane:
     """A trainer that has been set up; `Pack.join` makes it.
 
     device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
-    stack.
+    stack. is_apart: whether it shares no pass with others, since its loss knows something that theirs does not.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
         self.trainer: TorchTrainer = refuse(trainer)
         self.device, self.generators, self.number = device, generators, number
+        self.is_apart = False
         self._read = frozenset[str]()
         self._traits: Traits | None = None
 
@@ -71,7 +72,7 @@ class Lane:
 
     def read(self, span: Span) -> Iterator[tuple[Any, float]]:
         """The parts of a batch, each with its share of the samples."""
-        for part in parts(span, self.trainer._micro_batch_size):
+        for part in parts(span, self.trainer._batching.micro_size):
             yield self.trainer._batch(part), len(part.indices) / len(span.indices)
 
     @property
@@ -87,7 +88,7 @@ class Lane:
     @property
     def is_coarse(self) -> bool:
         """Whether it computes in less than single precision."""
-        return self.trainer._dtype is not None
+        return self.trainer._precision.is_reduced
 
     def finish(self, is_stepped: bool) -> None:
         """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""
@@ -112,7 +113,8 @@ class Lane:
         """Whether both learn from the same batch with the same random numbers, and differ in tensors only."""
         one, two = self.trainer, other.trainer
         return (
-            (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
+            not (self.is_apart or other.is_apart)
+            and (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
             and self.traits == other.traits
             and are_equal(self.generators, other.generators)
         )

@@ -20,9 +20,13 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Of every lane: the gradients by parameter, and the sums of what was logged with how often it was."""
+    """The gradients by parameter, what the buffers have become, and the sums of what was logged with how often it was.
+
+    Of models that were packed, each tensor has a row for every one.
+    """
 
     gradients: Tensors
+    buffers: Tensors
     sums: Tensors
     counts: Mapping[str, int]
 
@@ -42,8 +46,8 @@ class Loss(nn.Module):
     def learnt(self, rows: Rows, batch: Any, share: float = 1.0) -> Learnt:
         """What these lanes learn from one batch, times `share`. Raises whatever the loss does.
 
-        Their buffers change as the loss changes them. Every lane draws the same random numbers from the global
-        generators, as each would if it were alone with the generators as they stand.
+        Every lane draws the same random numbers from the global generators, as each would if it were alone with the
+        generators as they stand.
         """
 
         def loss(parameters: Tensors, constants: Tensors, buffers: Tensors) -> tuple[Tensor, Tensors]:
@@ -56,7 +60,23 @@ class Loss(nn.Module):
 
         packed = vmap(grad_and_value(loss, has_aux=True), randomness="same")
         gradients, (_, sums) = packed(rows.parameters, rows.constants, rows.buffers)
-        return Learnt(gradients, sums, self._counts)
+        return Learnt(gradients, rows.buffers, sums, self._counts)
+
+    def alone(self, batch: Any) -> Learnt:
+        """What the model by itself learns from one batch; a parameter without a gradient is left out.
+
+        Its buffers are as they were afterwards, and nothing is logged.
+        """
+        named = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        buffers = dict(self.model.named_buffers())
+        before = {name: each.clone() for name, each in buffers.items()}
+        with logging(self._trainer):
+            found = torch.autograd.grad(self(batch), list(named.values()), allow_unused=True)
+        after = {name: each.clone() for name, each in buffers.items()}
+        for name, each in buffers.items():
+            each.copy_(before[name])
+        gradients = {name: each for name, each in zip(named, found, strict=True) if each is not None}
+        return Learnt(gradients, after, {}, {})
 
 
 @contextmanager

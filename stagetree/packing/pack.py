@@ -1,7 +1,7 @@
 """Trainers that make their steps together: a lane of the pack each, none of which notices the others.
 
-What a lane computes is to the bit the same whoever else is there: every pass is over as many lanes as the pack has
-room for. Lanes that are at the same batch with the same random numbers share a pass, for which the batch is read once.
+What a lane computes is to the bit the same whoever else is there: see `stagetree.packing.places`. Lanes that are at the
+same batch with the same random numbers share a pass, for which the batch is read once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
-from stagetree.packing.passes import Failures, Passes
-from stagetree.packing.profile import Cost
+from stagetree.packing.passes import Failures, Passes, Refusals
+from stagetree.packing.profile import Profile
 from stagetree.trainer import Trainer
 from stagetree.training import generators
 
@@ -23,10 +23,11 @@ class Pack:
         self.lanes: list[Lane] = []
         self._passes: Passes | None = None
 
-    def join(self, trainer: Trainer, device: str, at: Generators) -> Lane:
+    def join(self, trainer: Trainer, device: str, at: Generators) -> Lane | None:
         """A trainer that has been set up, and loaded, trains with the others from its next step on.
 
-        at: where the global generators are to be then. Raises `NotPackable`; the trainer is as it was.
+        None if its model has another shape. at: where the global generators are to be then. Raises `NotPackable`; the
+        trainer is as it was.
         """
         taken = {lane.number for lane in self.lanes}
         number = next((number for number in range(self.width) if number not in taken), None)
@@ -34,6 +35,8 @@ class Pack:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
         self._passes = self._passes or Passes(lane, self.width)
+        if not self._passes.hold(lane):
+            return None
         self._passes.adopt(lane)
         self.lanes.append(lane)
         return lane
@@ -44,14 +47,16 @@ class Pack:
         assert self._passes is not None  # or it would not be here
         self._passes.release(lane)
 
+    def refusals(self, lanes: Sequence[Lane]) -> Refusals:
+        """Those of these lanes that cannot be trained in a pack, and why, before their next step."""
+        assert self._passes is not None
+        return {lane: reason for bucket in alike(lanes) for lane, reason in self._passes.check(bucket).items()}
+
     def train(self, lanes: Sequence[Lane]) -> Failures:
         """One step of each of these lanes; those whose own code failed, which are somewhere within that step.
 
-        Raises `NotPackable`, before anything has changed, and whatever the loss raises, which concerns all of them.
+        Raises whatever the loss raises, which concerns all of them.
         """
-        assert self._passes is not None
-        for bucket in alike(lanes):
-            self._passes.check(bucket)
         failures: Failures = {}
         left = {lane: lane.batches() for lane in lanes}
         while left:
@@ -62,9 +67,8 @@ class Pack:
             left = {lane: batches for lane, batches in left.items() if batches and lane not in failures}
         return failures
 
-    def profile(self, lane: Lane) -> dict[int, Cost]:
-        """What a batch costs models like that of a lane that has made a step, by how many lanes the pass has; 0 is the
-        model alone. Nothing is changed."""
+    def profile(self, lane: Lane) -> Profile:
+        """Of models like that of a lane that has made a step. Nothing is changed."""
         assert self._passes is not None
         return self._passes.profile(lane)
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stagetree.packing.lane import Lane
-from stagetree.packing.loss import Learnt, Loss, logging
-from stagetree.packing.profile import Cost, timed
+from stagetree.packing.loss import Learnt, Loss
+from stagetree.packing.places import Places, places
+from stagetree.packing.profile import Profile, timed
 from stagetree.packing.refusals import NotPackable, meaning
-from stagetree.packing.stack import Rows, Stack
+from stagetree.packing.stack import Stack
 from stagetree.packing.steps import Steps
 from stagetree.training import generators
 
 Failures = dict[Lane, Exception]
+Refusals = dict[Lane, NotPackable]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-2}
 """By how much of its length a gradient may differ from that which a model has alone, by what it is computed in."""
@@ -28,21 +29,21 @@ MOST_TOLERANCE = 0.1
 class Passes:
     """The stack of a pack. like: a lane of the shape that all are to have.
 
-    Every pass has the pack's whole width, whoever is there: with another one a device picks other kernels, and a lane
+    Every pass has the same number of rows, whoever is there: with another one a device picks other kernels, and a lane
     would differ in its last bits by how many others there are.
     """
 
     def __init__(self, like: Lane, width: int) -> None:
-        self._width = width
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width)
         self._steps = Steps(self._stack)
         self._checked: dict[Lane, Any] = {}
 
+    def hold(self, lane: Lane) -> bool:
+        """Whether a lane has the shape of those here."""
+        return self._stack.holds(lane.model)
+
     def adopt(self, lane: Lane) -> None:
-        """Raises `NotPackable`."""
-        if not self._stack.holds(lane.model):
-            raise NotPackable("its model has another shape than the others")
         self._stack.adopt(lane.number, lane.model)
 
     def release(self, lane: Lane) -> None:
@@ -57,18 +58,30 @@ class Passes:
         lead = bucket[0]
         span = lead.next_batch()
         for number, (batch, share) in enumerate(lead.read(span)):
-            rows, learnt = self._learnt(bucket, self._width, batch, share)
-            self._stack.put(_numbers(bucket), learnt.gradients, rows.buffers, add=number > 0)
-            _tell(bucket, learnt)
+            for lanes, learnt in self._learnt(bucket, batch, share):
+                self._stack.put(_numbers(lanes), learnt.gradients, learnt.buffers, add=number > 0)
+                _tell(lanes, learnt)
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead)
 
-    def _learnt(self, bucket: Sequence[Lane], width: int, batch: Any, share: float = 1.0) -> tuple[Rows, Learnt]:
-        """By a pass of a width; the first lane is computed again where there are fewer than that."""
-        numbers = _numbers(bucket)
-        rows = self._stack.rows(numbers + numbers[:1] * (width - len(numbers)))
-        return rows, Loss(bucket[0].trainer).learnt(rows, batch, share)
+    def _learnt(
+        self, bucket: Sequence[Lane], batch: Any, share: float = 1.0
+    ) -> Iterator[tuple[Sequence[Lane], Learnt]]:
+        """In as many passes as it takes, each with the same random numbers."""
+        lead, room = bucket[0], places(self._stack, bucket[0], batch)
+        at = generators.state(lead.device) if len(bucket) > room.lanes else {}
+        for begin in range(0, len(bucket), room.lanes):
+            if begin:
+                generators.restore(at, lead.device)
+            lanes = bucket[begin : begin + room.lanes]
+            yield lanes, self._pass(lanes, room, batch, share)
+
+    def _pass(self, lanes: Sequence[Lane], room: Places, batch: Any, share: float = 1.0) -> Learnt:
+        """The first lane is computed again in the rows that nobody has."""
+        numbers = _numbers(lanes)
+        rows = self._stack.rows(numbers + numbers[:1] * (room.rows - len(numbers)))
+        return Loss(lanes[0].trainer).learnt(rows, batch, share)
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by the gradients that are there; those whose own code failed meanwhile."""
@@ -90,82 +103,84 @@ class Passes:
 
     # ------------------------------------------------------------------------------------------------ looking first
 
-    def profile(self, lane: Lane) -> dict[int, Cost]:
-        """How long passes of each width take on the next batch of a lane, and its model alone. Nothing is changed."""
-        generators.restore(lane.generators, lane.device)
-        batch, _ = next(lane.read(lane.next_batch()))
-        names, widths = list(self._stack.parameters), [2**power for power in range(1, self._width.bit_length())]
-        widths = [width for width in widths if width < self._width] + [self._width]
-        measured = {0: timed(lambda: _gradients_alone(lane, names, batch), lane.device)}
-        with logging(lane.trainer):
-            measured |= {width: timed(partial(self._learnt, [lane], width, batch), lane.device) for width in widths}
-        generators.restore(lane.generators, lane.device)
-        return measured
+    def profile(self, lane: Lane) -> Profile:
+        """What the next batch of a lane costs its model alone, and as many models as there is room for."""
+        with generators.kept(lane.device):
+            generators.restore(lane.generators, lane.device)
+            batch, _ = next(lane.read(lane.next_batch()))
+            alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
+            full = timed(lambda: list(self._learnt([lane] * self._stack.width, batch)), lane.device)
+            is_exact = places(self._stack, lane, batch).exact and lane.trainer.clip_grad_norm is None
+        return Profile(alone, full, is_exact)
 
-    def check(self, bucket: Sequence[Lane]) -> None:
-        """Whether lanes that are alike learn together what each would alone, if that was not seen yet.
+    def check(self, bucket: Sequence[Lane]) -> Refusals:
+        """Those of lanes that are alike which cannot learn in passes; looked for once.
 
-        Nothing is changed. Raises `NotPackable`.
+        It depends on each lane by itself, and not on its weights. A lane that does not learn what the first one would
+        in its place is apart from here on. Nothing else is changed.
         """
         if all(self._checked.get(lane) == lane.traits for lane in bucket):
-            return
+            return {}
+        try:
+            unlike = self._unlike(bucket)
+        except NotPackable as reason:
+            return dict.fromkeys(bucket, reason)
+        self._checked.update({lane: lane.traits for lane in bucket if lane not in unlike})
+        refusals: Refusals = {}
+        for lane in unlike:
+            if len(bucket) == 1:
+                return {lane: NotPackable("packed, its loss is another: it depends on something that is no tensor")}
+            lane.is_apart = True
+            refusals |= self.check([lane])
+        return refusals
+
+    def _unlike(self, bucket: Sequence[Lane]) -> list[Lane]:
+        """Those that have other gradients alone than the first lane has in a pass, with the same weights.
+
+        Raises `NotPackable`.
+        """
         lead = bucket[0]
         generators.restore(lead.generators, lead.device)
         with lead.watched():
             batch, _ = next(lead.read(lead.next_batch()))
             at = generators.state(lead.device)
-            packed = self._packed(bucket, batch)
-        for number, lane in enumerate(bucket):
+            packed = self._packed_first(lead, batch)
+        unlike: list[Lane] = []
+        for lane in bucket:
             generators.restore(at, lead.device)
-            self._compare(lane, batch, {name: each[number] for name, each in packed.items()})
-        self._checked.update({lane: lane.traits for lane in bucket})
+            with self._stack.drawn(lane.number, seed=0):
+                alone = Loss(lane.trainer).alone(batch)
+            if not self._is_near(lane, packed, alone):
+                unlike.append(lane)
+        return unlike
 
-    def _packed(self, bucket: Sequence[Lane], batch: Any) -> Mapping[str, Tensor]:
+    def _packed_first(self, lead: Lane, batch: Any) -> Learnt:
         try:
-            with logging(bucket[0].trainer):
-                return self._learnt(bucket, self._width, batch)[1].gradients
+            room = places(self._stack, lead, batch)
+            with self._stack.drawn(lead.number, seed=0):
+                return self._pass([lead], room, batch)
         except Exception as error:
             raise meaning(error) from error
 
-    def _compare(self, lane: Lane, batch: Any, packed: Mapping[str, Tensor]) -> None:
-        """Whether a lane's gradients are what the model has alone, but for rounding."""
-        names = [name for name in packed if name in self._stack.parameters]
-        alone = _gradients_alone(lane, names, batch)
-        missing = [name for name, each in zip(names, alone, strict=True) if each is None]
+    def _is_near(self, lane: Lane, packed: Learnt, alone: Learnt) -> bool:
+        """Whether gradients are the same but for rounding. Raises `NotPackable` if some are not there."""
+        missing = packed.gradients.keys() - alone.gradients.keys()
         if missing:
-            raise NotPackable(f"its parameter {missing[0]} has no gradient")
-        distance = _length([packed[name] - each for name, each in zip(names, alone, strict=True) if each is not None])
-        length = _length([each for each in alone if each is not None])
+            raise NotPackable(f"its parameter {min(missing)} has no gradient")
+        distance = _length([each[0] - alone.gradients[name] for name, each in packed.gradients.items()])
         tolerance = MOST_TOLERANCE if lane.is_coarse else TOLERANCE.get(self._stack.dtype, MOST_TOLERANCE)
-        if distance > tolerance * length + 1e-12:
-            raise NotPackable("packed, its loss is another: it depends on something that is not each model's own")
+        return not distance > tolerance * _length(list(alone.gradients.values())) + 1e-12
 
 
-def _gradients_alone(lane: Lane, names: Sequence[str], batch: Any) -> Sequence[Tensor | None]:
-    """On a batch, with the global generators as they stand. The buffers are as they were, and nothing is logged."""
-    named, buffers = dict(lane.model.named_parameters()), dict(lane.model.named_buffers())
-    kept = _copied(buffers)
-    with logging(lane.trainer):
-        loss = Loss(lane.trainer)(batch)
-        gradients = torch.autograd.grad(loss, [named[name] for name in names], allow_unused=True)
-    for name, buffer in buffers.items():
-        buffer.copy_(kept[name])
-    return gradients
-
-
-def _tell(bucket: Sequence[Lane], learnt: Learnt) -> None:
+def _tell(lanes: Sequence[Lane], learnt: Learnt) -> None:
     """What was logged, to each whose it is."""
     for name, sums in learnt.sums.items():
-        for lane, total in zip(bucket, sums, strict=False):
+        for lane, total in zip(lanes, sums, strict=False):
             lane.log(name, total, learnt.counts[name])
 
 
 def _numbers(lanes: Sequence[Lane]) -> list[int]:
     return [lane.number for lane in lanes]
-
-
-def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: each.clone() for name, each in tensors.items()}
 
 
 def _length(tensors: Sequence[Tensor]) -> float:

@@ -1,4 +1,4 @@
-"""What packing costs on a device: how long a pass takes, and how much memory, by how many lanes it has."""
+"""What packing costs on a device, in time and memory, and whether it shows in the numbers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ class Cost:
 
     seconds: float
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """alone, full: what one batch costs a model by itself, and a whole pack. is_exact: whether a model of the pack has
+    the gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference."""
+
+    alone: Cost
+    full: Cost
+    is_exact: bool
 
 
 def timed(compute: Callable[[], object], device: str) -> Cost:

@@ -33,7 +33,7 @@ def refuse(trainer: Trainer) -> TorchTrainer:
     for name in OURS:
         if getattr(type(trainer), name) is not getattr(TorchTrainer, name):
             raise NotPackable(f"it overrides `{name}`: see `clip_grad_norm`, `micro_batch_size` and `after_step`")
-    if trainer._scaler.is_enabled():
+    if trainer._precision.is_scaled:
         raise NotPackable("precision fp16 scales its losses by what one model needs: bf16 can be packed")
     if trainer._compile:
         raise NotPackable("it is compiled")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class Segment:
     def parts(self, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
         """What lies in rows like these, or in one row, by parameter: views in the parameter's own shape."""
         for name, begin, shape in self.places:
-            yield name, rows[..., begin : begin + prod(shape)].view(*rows.shape[:-1], *shape)
+            yield name, rows[..., begin : begin + prod(shape)].view((*rows.shape[:-1], *shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Stack:
         self.buffers = {name: _rows(each, width) for name, each in model.named_buffers()}
         for name, each in model.named_parameters():
             self._stacked(name).copy_(each.detach())  # a lane without a model computes at least with sound numbers
-        self._shape = _shape(model)
+        self.shape = _shape(model)
 
     @property
     def device(self) -> torch.device:
@@ -84,7 +85,7 @@ class Stack:
 
     def holds(self, model: nn.Module) -> bool:
         """Whether a model has the shape of those here."""
-        return self._shape == _shape(model)
+        return self.shape == _shape(model)
 
     def adopt(self, lane: int, model: nn.Module) -> None:
         """From here on the tensors of the model are views into the lane's rows."""
@@ -113,10 +114,26 @@ class Stack:
         at = torch.tensor(lanes, device=self.device)
         return Rows(_selected(self.parameters, at), _selected(self.constants, at), _selected(self.buffers, at))
 
+    @contextmanager
+    def drawn(self, lane: int, seed: int) -> Iterator[None]:
+        """For a while the numbers of a lane are functions of their shapes and of `seed`."""
+        chance = torch.Generator().manual_seed(seed)
+        weights, buffers = _floating((self.parameters, self.constants), lane), _floating((self.buffers,), lane)
+        kept = [each.clone() for each in (*weights, *buffers)]
+        try:
+            for each in (*weights, *buffers):
+                each.copy_(_drawn(each.shape, chance))
+            for each in buffers:
+                each.abs_()  # a variance, for one
+            yield
+        finally:
+            for each, before in zip((*weights, *buffers), kept, strict=True):
+                each.copy_(before)
+
     def put(
         self, lanes: Sequence[int], gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor], add: bool
     ) -> None:
-        """What the first rows have become. add: to the gradients that are there."""
+        """What the first rows of a pass have become. add: to the gradients that are there."""
         at, count = torch.tensor(lanes, device=self.device), len(lanes)
         for name, gradient in gradients.items():
             if add:
@@ -154,12 +171,22 @@ def _by_group(learning: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]]
     return [sorted_[key] for key in sorted(sorted_, key=lambda key: key[0])]
 
 
+def _floating(stacked: Sequence[Mapping[str, Tensor]], lane: int) -> list[Tensor]:
+    return [each[lane] for part in stacked for each in part.values() if each.is_floating_point()]
+
+
+def _drawn(shape: torch.Size, chance: torch.Generator) -> Tensor:
+    """Of a matrix, such that what goes through it stays as large as it is."""
+    return torch.randn(shape, generator=chance) / sqrt(prod(shape[1:]))
+
+
 def _rows(tensor: Tensor, width: int) -> Tensor:
-    return tensor.detach().expand(width, *tensor.shape).clone()
+    rows = tensor.new_zeros(width, _rounded(tensor.numel()))[:, : tensor.numel()].view(width, *tensor.shape)
+    return rows.copy_(tensor.detach())
 
 
-def _shape(model: nn.Module) -> list[tuple[str, object]]:
-    return [(name, _kind(each)) for name, each in (*model.named_parameters(), *model.named_buffers())]
+def _shape(model: nn.Module) -> tuple[tuple[str, object], ...]:
+    return tuple((name, _kind(each)) for name, each in (*model.named_parameters(), *model.named_buffers()))
 
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, bool]:

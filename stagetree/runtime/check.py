@@ -11,6 +11,7 @@ is not exact, at the cost of three steps.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -24,8 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, state_format, suspects
-from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime import inexact, machine, state_format, suspects
+from stagetree.runtime.failures import TrainerFailed, ending, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
@@ -254,7 +255,7 @@ def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if not answer:
-        raise TrainerFailed("crash", f"the trainer's process ended by itself, with exit code {status}")
+        raise TrainerFailed("crash", f"the trainer's process {ending(status)}")
     found: dict[str, Any] = json.loads(answer)
     if "error" in found:
         raise TrainerFailed("exception", found["error"])
@@ -278,6 +279,8 @@ def _answer(way: Callable[[], dict[str, Any]], writing: int) -> None:
 
 def main() -> None:
     job = Job(**json.load(sys.stdin))
+    faulthandler.enable()
+    machine.refuse_breakpoints()
     signal.alarm(job.seconds)
     report = check(job)
     signal.alarm(0)

@@ -37,6 +37,7 @@ PROGRESS_SECONDS = 0.1
 def run(wire: Wire) -> int:
     """Serve until told to exit, or until the other side is gone."""
     machine.log_to_stderr()
+    machine.refuse_breakpoints()
     machine.prefer_for_killing()
     inexact.watch()
     try:

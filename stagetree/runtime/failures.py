@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import sys
 import sysconfig
 import traceback
@@ -10,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-OURS = os.path.dirname(__file__) + os.sep
+OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+IMPORTING = ("<frozen importlib", importlib.__file__)
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 LONGEST = 100_000
 """A longer text of an error loses its middle."""
+
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""Of torch's RuntimeError where the machine's memory is out; that of a device has a class."""
 
 DEVICE_ERRORS = ("CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "HIP error")
 """How the messages of a device that no longer works begin, where torch has no class for them."""
@@ -51,16 +57,17 @@ def user_code(but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterat
 def kind_of(error: BaseException) -> str:
     """`out_of_memory`, `device` or `exception`: what an error is, or was before the user's code wrapped it."""
     chain = list(_chain(error))
-    if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) for each in chain):
+    if any(isinstance(each, (MemoryError, *_of_torch("OutOfMemoryError"))) or NO_MEMORY in str(each) for each in chain):
         return "out_of_memory"
     return "device" if any(map(_is_of_device, chain)) else "exception"
 
 
 def text_of(error: BaseException) -> str:
-    """The traceback from the user's first line on."""
+    """The traceback from the user's first line on. What we refuse before any of theirs is a sentence."""
     outside = _outside(error.__traceback__)
-    lines = traceback.format_exception(type(error), error, outside)
-    return plain("".join(lines))
+    if outside is None and not _is_refusal(error):
+        outside = error.__traceback__  # a fault of ours
+    return plain("".join(traceback.format_exception(type(error), error, outside)))
 
 
 def signature_of(error: BaseException) -> str:
@@ -72,6 +79,14 @@ def signature_of(error: BaseException) -> str:
     users = [frame for frame in frames if not frame.filename.startswith((OURS, *LIBRARIES))]
     places = [f" in {frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}" for frame in users or frames]
     return plain(type(error).__qualname__ + "".join(places[-1:]))
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, by its exit code as Python gives it; what goes on after `the process`."""
+    if code is None or code >= 0:
+        return f"ended by itself, with exit code {code}"
+    more = ": the machine may have run out of memory" if -code == signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({signal.Signals(-code).name}){more}"
 
 
 def plain(text: str) -> str:
@@ -97,6 +112,11 @@ def _of_torch(name: str) -> tuple[type[BaseException], ...]:
     return () if error is None else (error,)
 
 
+def _is_refusal(error: BaseException) -> bool:
+    """Whether an error that we have raised may be meant for the user: of a usual class, or of our own."""
+    return isinstance(error, TypeError | ValueError | RuntimeError) or type(error).__module__.startswith("stagetree.")
+
+
 def _is_of_device(error: BaseException) -> bool:
     if isinstance(error, _of_torch("AcceleratorError")):
         return True
@@ -105,6 +125,6 @@ def _is_of_device(error: BaseException) -> bool:
 
 def _outside(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without our own frames, and those of the import system, at its beginning."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, "<frozen importlib")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS, *IMPORTING)):
         trace = trace.tb_next
     return trace

@@ -33,7 +33,7 @@ class Lanes:
 
     @property
     def refusal(self) -> str:
-        """Why they are trained one after the other, if they are."""
+        """Why some of them are trained by themselves, if they are."""
         return self._models.refusal
 
     def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
@@ -60,12 +60,15 @@ class Lanes:
         return failed
 
     def profile(self) -> dict[str, object]:
-        """What passes cost, as JSON; nothing where the models cannot be packed."""
+        """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
         if (found := self._models.profile()) is None:
             return {}
-        seconds = {str(lanes): round(cost.seconds, 7) for lanes, cost in found.items()}
-        size = {str(lanes): cost.bytes for lanes, cost in found.items() if cost.bytes}
-        return {"batch_seconds": seconds, "peak_bytes": size}
+        costs = {"0": found.alone, str(self._models.width): found.full}
+        return {
+            "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
+            "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},
+            "exact": found.is_exact,
+        }
 
     def write_journals(self) -> None:
         """Raises `TrainerFailed`."""

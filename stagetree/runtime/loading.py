@@ -2,7 +2,8 @@
 
 The file is imported as Python would if its user ran it: its folder, or the folder that holds its package, comes first
 on the path, and the module has its natural name. So its neighbours and relative imports are found, and a process that
-it starts can import it by that name. What is imported are the very bytes that its version is over.
+it starts can import it by that name. What is imported are the very bytes that its version is over. torchvision can be
+imported there beside any torch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from stagetree.trainer import Trainer
 from stagetree.versions import Imports, SourceError, import_exactly, module_files
+from stagetree.vision import prepare_torchvision
 
 
 class TrainerFileError(Exception):
@@ -32,6 +34,7 @@ def imports_of(file: Path) -> Imports:
     """What this process imports of a trainer's code: as it was when it was first asked. Raises `TrainerFileError`."""
     if not file.is_file():
         raise TrainerFileError(f"{file}: there is no such file on the machine of this worker")
+    prepare_torchvision()
     try:
         imports = import_exactly(file, module_files(file))
     except SourceError as error:

@@ -88,6 +88,15 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
+def refuse_breakpoints() -> None:
+    """`breakpoint()` says where it can stop: nobody sits in front of this process."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("breakpoint() has no terminal here: `stagetree debug STUDY TRIAL` trains a trial in yours")
+
+    sys.breakpointhook = refuse
+
+
 def prefer_for_killing() -> None:
     """When memory runs out, let the kernel end this process rather than the one that looks after it. Linux only."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

@@ -133,7 +133,7 @@ def _unsavable() -> Iterator[None]:
 
 def _finite(name: str, value: Any) -> float | None:
     try:
-        number = float(value)
+        number = float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError):
         raise TypeError(f"evaluate must return a dict of numbers, got {value!r} for {name}") from None
     return number if math.isfinite(number) else None

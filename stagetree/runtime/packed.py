@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from stagetree.packing import Cost, Lane, NotPackable, Pack
+from stagetree.packing import Lane, NotPackable, Pack, Profile
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
@@ -15,17 +14,18 @@ Failed = dict[int, TrainerFailed]
 
 
 class PackedModels:
-    """width: how many there is room for. A model joins the pack with its first step here, and can leave between steps.
+    """width: how many there is room for. A model joins a pack with its first step here, and can leave between steps.
 
-    Numbers name the models; they are the caller's. refusal: why they are trained one after the other instead; empty
-    where they are not.
+    Numbers name the models; they are the caller's. There is a pack for each shape that they have. What cannot be packed
+    is trained by itself, whoever else is there: with the same numbers as without any pack.
     """
 
     def __init__(self, width: int) -> None:
-        self.width, self.refusal = width, ""
-        self._pack = Pack(width)
+        self.width = width
         self._models: dict[int, Model] = {}
         self._lanes: dict[int, Lane] = {}
+        self._packs: dict[Lane, Pack] = {}
+        self._refusals: dict[int, str] = {}
 
     def __getitem__(self, number: int) -> Model:
         """Raises KeyError."""
@@ -35,20 +35,26 @@ class PackedModels:
         """A model that is where its next step begins."""
         self._models[number] = model
 
-    def profile(self) -> dict[int, Cost] | None:
+    @property
+    def refusal(self) -> str:
+        """Why one of them is not packed; empty if all are."""
+        return next(iter(self._refusals.values()), "")
+
+    def profile(self) -> Profile | None:
         """As `Pack.profile`, after a step; None where they cannot be packed, or all have left."""
-        lane = next(iter(self._lanes.values()), None)
-        return None if lane is None else self._pack.profile(lane)
+        lane = next(iter(self._packs), None)
+        return None if lane is None else self._packs[lane].profile(lane)
 
     def leave(self, number: int) -> Model:
         """The model goes on by itself, or is no more."""
         self._part(number)
+        self._refusals.pop(number, None)
         return self._models.pop(number)
 
     def _part(self, number: int) -> None:
         lane = self._lanes.pop(number, None)
         if lane is not None:
-            self._pack.leave(lane)
+            self._packs.pop(lane).leave(lane)
 
     @property
     def numbers(self) -> list[int]:
@@ -58,61 +64,72 @@ class PackedModels:
     def advance(self, timelines: Mapping[int, Timeline]) -> Failed:
         """Train one step of each of these; those whose own code failed have left.
 
-        What cannot be packed is trained one after the other. Raises `TrainerFailed` for what concerns all.
+        Raises `TrainerFailed` for what concerns all.
         """
-        if not self.refusal:
+        failed = self._set_up(timelines)
+        failed |= self._together([number for number in timelines if number not in failed and number in self._lanes])
+        refused = [number for number in timelines if number not in failed and number in self._refusals]
+        failed |= self._one_by_one({number: timelines[number] for number in refused})
+        for number in failed:
+            self.leave(number)
+        return failed
+
+    def _set_up(self, timelines: Mapping[int, Timeline]) -> Failed:
+        """Have their lanes where the coming step begins."""
+        failed: Failed = {}
+        for number, timeline in timelines.items():
             try:
-                return self._together(timelines)
+                if number not in self._refusals:
+                    self._set_up_lane(number, timeline)
             except NotPackable as reason:
-                self.refusal = str(reason)
-        return self._one_by_one(timelines)
-
-    def _one_by_one(self, timelines: Mapping[int, Timeline]) -> Failed:
-        failed: Failed = {}
-        for number, timeline in timelines.items():
-            self._part(number)
-            try:
-                self._models[number].advance(timeline)
+                self._refuse(number, reason)
             except TrainerFailed as failure:
                 failed[number] = failure
-        for number in failed:
-            self.leave(number)
         return failed
 
-    def _together(self, timelines: Mapping[int, Timeline]) -> Failed:
-        """Raises `NotPackable`, before any of them has changed but by `setup`."""
-        failed: Failed = {}
-        for number, timeline in timelines.items():
-            try:
-                self._set_up(number, timeline)
-            except TrainerFailed as failure:
-                failed[number] = failure
-        lanes = {self._lanes[number]: number for number in timelines if number not in failed}
-        errors = self._train(list(lanes))
-        failed |= {lanes[lane]: TrainerFailed.of(error) for lane, error in errors.items()}
-        for lane, number in lanes.items():
-            if number not in failed:
-                self._models[number].advanced(lane.generators)
-        for number in failed:
-            self.leave(number)
-        return failed
-
-    def _train(self, lanes: list[Lane]) -> dict[Lane, Exception]:
-        with user_code(but=NotPackable):
-            return self._pack.train(lanes) if lanes else {}
-
-    def _set_up(self, number: int, timeline: Timeline) -> None:
-        """Have the lane where its coming step begins. Raises `TrainerFailed`, `NotPackable`."""
+    def _set_up_lane(self, number: int, timeline: Timeline) -> None:
+        """Raises `TrainerFailed`, `NotPackable`."""
         model = self._models[number]
         changes = timeline.changes(model.step)
         if model.step == 0 and number not in self._lanes:
             model.set_up(changes)  # only now there is an optimizer
             changes = {}
         if number not in self._lanes:
-            self._lanes[number] = self._pack.join(model.trainer, model.device, model.generators)
+            self._join(number, model)
         if changes:
-            self._change(self._lanes[number], changes)
+            with user_code():
+                self._lanes[number].setup(changes)
 
-    def _change(self, lane: Lane, changes: dict[str, Any]) -> None:
-        with user_code():
-            lane.setup(changes)
+    def _join(self, number: int, model: Model) -> None:
+        for pack in (*dict.fromkeys(self._packs.values()), Pack(self.width)):
+            lane = pack.join(model.trainer, model.device, model.generators)
+            if lane is not None:
+                self._lanes[number], self._packs[lane] = lane, pack
+                break
+
+    def _refuse(self, number: int, reason: NotPackable) -> None:
+        self._part(number)
+        self._refusals[number] = str(reason)
+
+    def _together(self, numbers: Sequence[int]) -> Failed:
+        """A step of those that can be packed."""
+        failed: Failed = {}
+        for pack in dict.fromkeys(self._packs.values()):
+            lanes = {self._lanes[number]: number for number in numbers if self._packs[self._lanes[number]] is pack}
+            with user_code():
+                for lane, reason in pack.refusals(list(lanes)).items():
+                    self._refuse(lanes.pop(lane), reason)
+                errors = pack.train(list(lanes))
+            failed |= {lanes[lane]: TrainerFailed.of(error) for lane, error in errors.items()}
+            for lane in lanes.keys() - errors.keys():
+                self._models[lanes[lane]].advanced(lane.generators)
+        return failed
+
+    def _one_by_one(self, timelines: Mapping[int, Timeline]) -> Failed:
+        failed: Failed = {}
+        for number, timeline in timelines.items():
+            try:
+                self._models[number].advance(timeline)
+            except TrainerFailed as failure:
+                failed[number] = failure
+        return failed

@@ -63,7 +63,10 @@ class Layout:
     def of(cls, state: Any) -> Layout:
         """Where everything of a nested state is to lie. Raises `Unsavable`."""
         tensors: dict[str, torch.Tensor] = {}
-        tree = _flatten(state, ("state",), tensors)
+        try:
+            tree = _flatten(state, ("state",), tensors)
+        except RecursionError:
+            raise Unsavable("the state holds itself, or is nested too deeply") from None
         placed = sorted(tensors.items(), key=lambda each: -each[1].element_size())  # so that each is aligned
         header, size = _header(tree, placed)
         return cls(header, [tensor for _, tensor in placed], size)
@@ -180,16 +183,17 @@ def _header(tree: Any, tensors: list[tuple[str, torch.Tensor]]) -> tuple[bytes, 
 
 @contextmanager
 def _side_stream(tensors: list[torch.Tensor]) -> Iterator[None]:
-    """Copies from a GPU within the block go by a stream of their own, after what was computed until now."""
-    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-    streams = {device: torch.cuda.Stream(device) for device in devices}  # type: ignore[no-untyped-call]
+    """Copies from a GPU within the block go by a stream of their own, after what was computed until now.
+
+    They are over after the block, also where it raises: who copies there next must not be overtaken.
+    """
     with ExitStack() as entered:
-        for device, stream in streams.items():
+        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(device))
+            entered.callback(stream.synchronize)
             entered.enter_context(torch.cuda.stream(stream))
         yield
-        for stream in streams.values():
-            stream.synchronize()
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -45,8 +45,16 @@ def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | N
 
 
 def attributes(trainer: object) -> dict[str, str]:
-    """What a trainer keeps in plain attributes, as a hash of each; it need not be in the state."""
-    return {name: digest for name, value in vars(trainer).items() if (digest := _digest(value))}
+    """What a trainer keeps in its attributes, as a hash of each; it need not be in the state.
+
+    Of an optimizer, a module or whatever else has a `state_dict`, that is looked at; of other objects, such as an
+    environment, their own attributes.
+    """
+    found = {name: _digest(value) for name, value in vars(trainer).items()}
+    for name in [name for name, digest in found.items() if not digest]:
+        inside = getattr(vars(trainer)[name], "__dict__", {})
+        found |= {f"{name}.{inner}": _digest(value) for inner, value in inside.items()}
+    return {name: digest for name, digest in found.items() if digest}
 
 
 def modes(trainer: object) -> dict[str, bool]:
@@ -114,6 +122,10 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and one.shape == other.shape and _bits(one).equal(_bits(other))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return [*one] == [*other] and all(map(_same, one.values(), other.values()))
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return bool(one == other or (one != one and other != other))
@@ -130,6 +142,8 @@ def _by_how_much(one: Any, other: Any) -> str:
         if one.is_floating_point() and one.numel():
             return f" (by up to {(one.double() - other.double()).abs().max().item():.2g})"
         return ""
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        return f" ({len(one)} and {len(other)} bytes; pickles of equal objects may differ, arrays and numbers do not)"
     scalars = (int, float, str, bool, type(None))
     return f" ({one!r} and {other!r})" if isinstance(one, scalars) and isinstance(other, scalars) else ""
 
@@ -138,6 +152,9 @@ def _digest(value: Any) -> str:
     """Equal for equal values; nothing for what cannot be compared in this way."""
     if isinstance(value, np.random.Generator):
         return _digest(repr(value.bit_generator.state))
+    if hasattr(value, "state_dict") and not isinstance(value, type):
+        digests = [(place, _digest(leaf)) for place, leaf in leaves(value.state_dict()).items()]
+        return hashlib.sha256(repr(digests).encode()).hexdigest()
     if isinstance(value, torch.Generator):
         value = value.get_state()
     if isinstance(value, torch.Tensor):

@@ -35,8 +35,9 @@ def changed(names: Iterable[str], before: Mapping[str, Any], hp: Mapping[str, An
     return any(name in hp and hp[name] != before.get(name) for name in names)
 
 
-def whole_number(name: str, value: Any) -> int:
-    """A positive whole number. Raises ValueError."""
-    if value != int(value) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, not {value!r}")
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is large enough; 32.0 is one. Raises ValueError."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value < least or not float(value).is_integer():
+        raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
     return int(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,8 +14,10 @@ from torch import Generator, Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer import Trainer
-from stagetree.training.order import Order, Span, generator_of, parts
+from stagetree.training.building import whole_number
+from stagetree.training.order import Batching, Order, Span, generator_of, parts
 from stagetree.training.reading import Loading, Samples, reader, seed_sample
+from stagetree.training.tensors import one_number
 
 
 class DataTrainer(Trainer):
@@ -37,25 +39,23 @@ class DataTrainer(Trainer):
         device: str,
         train_data: TensorDataset | Samples,
         valid_data: TensorDataset | Samples,
-        batches_per_step: int | None,
-        steps_per_epoch: int | None,
-        drop_last: bool,
-        micro_batch_size: int | None,
+        batching: Batching,
         eval_batch_size: int | None,
         loading: Loading,
     ) -> None:
         super().__init__(seed=seed, device=device)
-        if batches_per_step and steps_per_epoch:
-            raise ValueError("a step is batches_per_step batches, or an epoch has steps_per_epoch: not both")
         self.epoch = 0
         self.offset = 0
-        self.eval_batch_size = eval_batch_size or self.eval_batch_size
-        self._batches_per_step, self._steps_per_epoch = batches_per_step, steps_per_epoch
-        self._drop_last, self._micro_batch_size = drop_last, micro_batch_size
+        if eval_batch_size is not None:
+            self.eval_batch_size = whole_number("eval_batch_size", eval_batch_size)
+        self._batching = batching
         self._orders: dict[int, Tensor] = {}
         self._train_data, self._valid_data = train_data, valid_data
         self._train_reader = reader(train_data, self._fetch_train, device, loading)
         self._valid_reader = reader(valid_data, self._fetch_valid, device, loading)
+        for name, data in (("train_data", train_data), ("valid_data", valid_data)):
+            if not len(data):
+                raise ValueError(f"{name} holds no samples")
 
     def close(self) -> None:
         """End the processes that read."""
@@ -100,7 +100,7 @@ class DataTrainer(Trainer):
     # The data -------------------------------------------------------------------------------------------------------
 
     def _order(self) -> Order:
-        return Order(self._indices, self.batch_size, self._drop_last)
+        return Order(self._indices, self.batch_size, self._batching.drop_last)
 
     def _indices(self, epoch: int) -> Tensor:
         if epoch not in self._orders:
@@ -109,17 +109,18 @@ class DataTrainer(Trainer):
         return self._orders[epoch]
 
     def _batches_in_step(self) -> int:
-        if self._batches_per_step:
-            return self._batches_per_step
+        if self._batching.per_step:
+            return self._batching.per_step
         order = self._order()
         epoch, offset = order.place(self.epoch, self.offset)
-        if not self._steps_per_epoch:
+        steps = self._batching.steps_per_epoch
+        if not steps:
             return order.batches_left(epoch, offset)
         samples = len(self._indices(epoch))
-        if self.batch_size > samples // self._steps_per_epoch:
-            raise ValueError(f"a batch of {self.batch_size} is more than {self._steps_per_epoch} steps an epoch allow")
-        steps_before = offset * self._steps_per_epoch // samples
-        return order.batches_left(epoch, offset, -(-(steps_before + 1) * samples // self._steps_per_epoch))
+        if self.batch_size > samples // steps:
+            raise ValueError(f"a batch of {self.batch_size} is more than {steps} steps an epoch allow")
+        steps_before = offset * steps // samples
+        return order.batches_left(epoch, offset, -(-(steps_before + 1) * samples // steps))
 
     def _next_batch(self) -> Span:
         self.epoch, self.offset = self._order().place(self.epoch, self.offset)
@@ -136,7 +137,7 @@ class DataTrainer(Trainer):
     def _following(self, first: Span) -> Iterator[Span]:
         """What is read from a span on, for ever, unless a hyper-parameter or the place changes."""
         for batch in self._order().batches(self.epoch, self.offset):
-            for part in parts(batch, self._micro_batch_size):
+            for part in parts(batch, self._batching.micro_size):
                 if (part.epoch, part.offset) >= (first.epoch, first.offset):
                     yield part
 
@@ -160,8 +161,11 @@ class DataTrainer(Trainer):
         spans = list(parts(Span(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
         for number, span in enumerate(spans):
             batch = self._valid_reader.read(span, lambda rest=spans[number:]: iter(rest))  # type: ignore[misc]
-            for name, mean in self.measure(batch).items():
-                means[name].append(torch.as_tensor(mean, device=self.device))  # asked for its value in the end only
+            measured = self.measure(batch)
+            if not isinstance(measured, Mapping):
+                raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
+            for name, mean in measured.items():  # it is asked for its value in the end only
+                means[name].append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
         sizes = [len(span.indices) for span in spans]
         return {
             name: sum(value * size for value, size in zip(torch.stack(values).tolist(), sizes, strict=True))

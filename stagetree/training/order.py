@@ -8,6 +8,8 @@ from hashlib import blake2b
 
 from torch import Generator, Tensor
 
+from stagetree.training.building import whole_number
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -16,6 +18,28 @@ class Span:
     epoch: int
     offset: int
     indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How batches make steps: `per_step` of them, or as many as make an epoch one step, or `steps_per_epoch`.
+
+    drop_last: as of a DataLoader. micro_size: samples of a batch that are learned from at once, if not all.
+    Raises ValueError.
+    """
+
+    per_step: int | None = None
+    steps_per_epoch: int | None = None
+    drop_last: bool = False
+    micro_size: int | None = None
+
+    def __post_init__(self) -> None:
+        arguments = {"batches_per_step": self.per_step, "micro_batch_size": self.micro_size}
+        for name, value in {**arguments, "steps_per_epoch": self.steps_per_epoch}.items():
+            if value is not None:
+                whole_number(name, value)
+        if self.per_step and self.steps_per_epoch:
+            raise ValueError("a step is batches_per_step batches, or an epoch has steps_per_epoch: not both")
 
 
 @dataclass(frozen=True, slots=True)

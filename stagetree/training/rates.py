@@ -1,7 +1,9 @@
 """A hyper-parameter in every group of an optimizer's parameters: scaled where groups differ, never flattened.
 
 How a group's rate follows from the study's is read off `make_optimizer` itself, by calling it with two values. It must
-not be read off the values in force: those differ between a trial and its continuation, and may be 0 in both.
+not be read off the values in force: those differ between a trial and its continuation, and may be 0 in both. Where it
+looks at neither, as that of a module written for another loop, the study's value takes the place of the optimizer's
+own, and groups that have another keep their multiple of that.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ class Rates:
     """What each group of an optimizer makes of a value. Every method raises ValueError where that cannot be told."""
 
     def __init__(self, optimizer: Optimizer, make: Make) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f"make_optimizer must return an optimizer of torch, got {type(optimizer).__name__}")
         self._optimizer, self._make = optimizer, make
         self._scales: dict[str, list[float | None]] = {}
 
@@ -40,30 +44,38 @@ def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, A
         return [float(group.get(f"{name}_scale", 1.0)) for group in groups]
     if name not in RATES or not _is_number(hp[name]):
         return _alike(name, [_plain(group.get(name)) for group in groups])
-    one, two = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
+    (base, one), (other_base, two) = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
     if one == two:
-        return _alike(name, one)
+        return _alike(name, one, base if base == other_base else None)
     if any(b not in (a, 2 * a) for a, b in zip(one, two, strict=True)):
         raise ValueError(f"{name} of a group is no multiple of hp[{name!r}] in make_optimizer: override `apply` for it")
     return [a if a == 0 or b != a else None for a, b in zip(one, two, strict=True)]
 
 
-def _alike(name: str, values: list[Any]) -> list[float | None]:
-    """Of values that do not follow the study's: all get it, but for those that are 0 where others are not."""
+def _alike(name: str, values: list[Any], base: float | None = None) -> list[float | None]:
+    """Of values that do not follow the study's: all get it, but for those that are 0 where others are not.
+
+    base: what groups have that say nothing; others get as much more or less than the study's as they have of that.
+    """
     if all(value == values[0] for value in values):
         return [1.0] * len(values)
     if len({value for value in values if value != 0}) == 1:
         return [0.0 if value == 0 else 1.0 for value in values]
+    if base and base in values:
+        return [value / base for value in values]
     raise ValueError(
         f"the study sets {name}, and the optimizer's groups have values of their own for it ({values}): make them "
         f"multiples of hp[{name!r}] in make_optimizer, write {name}_scale into each group, or override `apply` for it"
     )
 
 
-def _values(name: str, make: Make, hp: dict[str, Any]) -> list[float]:
+def _values(name: str, make: Make, hp: dict[str, Any]) -> tuple[float | None, list[float]]:
+    """An optimizer's own value, if it has one, and those of its groups."""
     kept = torch.get_rng_state()
     try:
-        return [float(group[name]) for group in make(hp).param_groups]
+        made = make(hp)
+        base = made.defaults.get(name)
+        return None if base is None else float(base), [float(group[name]) for group in made.param_groups]
     finally:
         torch.set_rng_state(kept)
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from stagetree.training import generators
+from stagetree.training.building import whole_number
 from stagetree.training.order import Span, seed_of
 from stagetree.training.tensors import map_tensors
 
@@ -30,7 +31,7 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How to read, none of which changes what is read.
+    """How to read, none of which changes what is read. Raises ValueError.
 
     num_workers: processes that read ahead; 0 reads when a batch is wanted. prefetch_factor: batches that each reads
     ahead. pin_memory: whether batches wait in memory that a GPU copies from by itself.
@@ -39,6 +40,10 @@ class Loading:
     num_workers: int = 0
     prefetch_factor: int = 2
     pin_memory: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("num_workers", self.num_workers, least=0)
+        whole_number("prefetch_factor", self.prefetch_factor)
 
 
 class Reader(Protocol):

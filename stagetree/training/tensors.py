@@ -21,6 +21,14 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+def one_number(what: str, value: Any) -> Tensor:
+    """A tensor that holds one number, without dimensions. Raises TypeError."""
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"one of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{what} must be a tensor that holds one number, got {got}")
+    return value.reshape(())
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while; a part that was frozen in it before stays so."""
@@ -36,10 +44,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class Average:
     """An exponential moving average of a model's trainable parameters; its buffers are the model's own.
 
-    decay: what is left of the average after each update.
+    decay: what is left of the average after each update. Raises ValueError.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"average_decay must be from 0 to less than 1, not {decay!r}")
         self._model, self._decay = model, decay
         self._values = {name: parameter.detach().clone() for name, parameter in self._parameters()}
 

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api import feed
+from app.api import broadcast
 from app.domain import events as e
 from tests.api.world import API, STUDY, Workers, changed
 
@@ -163,7 +163,7 @@ def test_a_stream_is_resumed_after_the_last_event_received(server: str, submitte
 
 
 def test_a_silent_stream_says_that_it_is_alive(server: str, submitted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(broadcast, "HEARTBEAT_SECONDS", 0.1)
     with (
         httpx2.Client(timeout=5) as client,
         client.stream("GET", f"{server}{API}/studies/{submitted}/events?after=1", headers=STREAM) as response,
@@ -175,7 +175,7 @@ def test_a_silent_stream_says_that_it_is_alive(server: str, submitted: str, monk
 def test_many_events_come_in_batches(
     server: str, submitted: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "BATCH", 2)
+    monkeypatch.setattr(broadcast, "BATCH", 2)
     workers.tune(submitted)
     workers.finish(submitted, workers.assign(submitted, 0), {"accuracy": 0.5})
     httpx2.post(f"{server}{API}/studies/{submitted}:cancel")

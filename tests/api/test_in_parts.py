@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app.api import feed, reading
+from app.api import broadcast, reading
 from app.api.services import Services
 from app.cli.curves import curves
 from app.events.database import Database
@@ -38,7 +38,7 @@ class CountingLog(SqlLog):
 def log(app: FastAPI, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingLog]:
     """The log that the application reads from here on."""
     monkeypatch.setattr(port, "PART", PART)
-    monkeypatch.setattr(feed, "BATCH", PART)
+    monkeypatch.setattr(broadcast, "BATCH", PART)
     records = SqlRecords(Database(sqlite_url))
     records.log = log = CountingLog(records.database)
     app.state.services = replace(app.state.services, records=records)

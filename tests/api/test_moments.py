@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.api.moments import Moments
@@ -108,6 +109,25 @@ def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, 
     assert (same["trials"], same["requested"], same["saved"]) == (2, 80, 0)
     shorter = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
     assert shorter["requested"] == 40 and shorter["saved"] > 0
+
+
+NOT_OF_A_MOMENT = {
+    "/trials/{number}/log": "what a trial printed is a file that grows",
+    "/trials/{number}/metrics": "what a trainer logged are rows, and no facts",
+    "/trials/{number}/schedules": "what a hyper-parameter does was settled when the trial was added",
+    "/checkpoint": "the weights that are kept now: those of then may be deleted",
+    "/log": "it is the log itself, each event with its position",
+    "/report": "it is a copy of the page as it is now, which has all moments",
+}
+"""What cannot be looked at as it was, and why."""
+
+
+def test_everything_that_is_told_of_a_study_is_told_of_any_moment(app: FastAPI) -> None:
+    about = "/api/v1/studies/{study}"
+    paths = {path.removeprefix(about): methods for path, methods in app.openapi()["paths"].items() if about in path}
+    reads = {path: methods["get"]["parameters"] for path, methods in paths.items() if "get" in methods}
+    without = {path for path, parameters in reads.items() if "at" not in {each["name"] for each in parameters}}
+    assert without == NOT_OF_A_MOMENT.keys()
 
 
 WRONG = ({}, {"changes": {}}, {"changes": {"space.lr": 1}}, {"changes": {"tuner.max_steps": "x"}}, {"more": 1})

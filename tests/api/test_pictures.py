@@ -113,7 +113,6 @@ def test_ten_thousand_trials_of_twenty_hyper_parameters_are_less_than_a_megabyte
 
 
 def test_importance_finds_what_the_result_depends_on() -> None:
-    pytest.importorskip("optuna")
     column = [number * 0.61803 % 1 for number in range(60)]
     others = {"hp.noise": [number * 0.7549 % 1 for number in range(60)], "hp.kind": ["a", "b", None] * 20}
     found = importance({"hp.lr": column, **others, "trial": list(range(60))}, column, "max")

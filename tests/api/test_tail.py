@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy.event import listen
 
 from app.api import tail as module
-from app.api.feed import Feed, server_sent
 from app.api.services import Services
 from app.api.tail import Tail, Watcher
 from app.domain.events import StudyPaused
@@ -122,7 +121,7 @@ def test_who_follows_a_study_in_which_nothing_happens_asks_nothing(use: Services
     listen(database.engine, "before_cursor_execute", note)
 
     async def main() -> None:
-        feeds = [server_sent(Feed(use, use.find(study), 0), use) for _ in range(number)]
+        feeds = [use.broadcasts.follow(use.feed(use.find(study), 0)) for _ in range(number)]
         following = [asyncio.create_task(to_the_end(feed)) for feed in feeds]
         await until(lambda: len(asked) > number and all("position >" in one for one in asked[-10:]))
         asked.clear()

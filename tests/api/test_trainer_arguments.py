@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import SMALLEST
 
 from app.api.bodies import study_of
 from app.registry import Catalogue
@@ -23,13 +24,12 @@ class Open(Trainer):
 class Inherits(Strict):
     name = "inherits"
 """
-STUDY = {"name": "x", "metric": "x", "mode": "max", "space": {"lr": [0.1]}, "tuner": {"kind": "grid", "max_steps": 1}}
 
 
 def problems(tmp_path: Path, **fields: Any) -> dict[str, str]:
     (tmp_path / "trainer.py").write_text(SOURCE)
     try:
-        study_of({**STUDY, **fields}, Catalogue([str(tmp_path / "trainer.py")]), LIMITS)
+        study_of({**SMALLEST, **fields}, Catalogue([str(tmp_path / "trainer.py")]), LIMITS)
     except SpecError as error:
         return {each.field: each.problem for each in error.problems}
     return {}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.api.ordering import KEYS
 from app.api.services import Services
 from app.domain import commands as c
 from app.domain import events as e
@@ -46,6 +47,7 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
         "asked": [40],
         "reason": {"by": "tuner"},
         "not_exact": [],
+        "notes": [],
     }
 
 
@@ -207,3 +209,34 @@ def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned:
     for path in ("", "/trials", "/events", "/plan", "/log", "/trials:columns"):
         assert http.get(f"/studies/{tuned}{path}").status_code == 200
     assert http.post(f"/studies/{tuned}:replay").status_code == 200
+
+
+SORTED_BY = [*KEYS, "hp.bs", "hp.lr", "hp.lr.init", "hp.lr.milestones"]
+
+
+@pytest.mark.parametrize("sort", [f"{sign}{key}" for key in SORTED_BY for sign in ("", "-")])
+def test_trials_are_sorted_by_every_column(http: TestClient, tuned: str, workers: Workers, sort: str) -> None:
+    """What has a value there in the order of it, then the others."""
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    items = http.get(f"/studies/{tuned}/trials", params={"sort": sort}).json()["items"]
+    columns = http.get(f"/studies/{tuned}/trials:columns").json()["columns"]
+    name = {"value": "value", "best": "best.value", "last": "last.value"}.get(sort.lstrip("-"), sort.lstrip("-"))
+    values = [columns.get(name, [None, None])[trial["trial"]] for trial in items]
+    known = [value for value in values if value is not None]
+    best_first = sort.lstrip("-") in ("value", "best", "last", "p")
+    assert values == sorted(known, reverse=sort.startswith("-") != best_first) + [None] * (len(values) - len(known))
+
+
+def test_pages_in_another_order_are_of_one_moment(http: TestClient, tuned: str, workers: Workers) -> None:
+    """A trial that becomes the best between two pages is on neither twice, and pushes none out."""
+    path = f"/studies/{tuned}/trials"
+    first = http.get(path, params={"sort": "-trial", "limit": 1}).json()
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    http.post(path, json={"hp": {"lr": 0.3, "bs": 64}, "steps": 1})
+    following = {"sort": "-trial", "limit": 1, "cursor": first["next_cursor"]}
+    second = http.get(path, params=following).json()
+    assert [trial["trial"] for trial in first["items"] + second["items"]] == [1, 0]
+    assert second["items"][0]["state"] == "waiting" and second["next_cursor"] is None
+    for cursor in ("1", "1at", "at1", "1at0", "x", "1at99"):
+        assert http.get(path, params=following | {"cursor": cursor}).status_code == 422
+    assert http.get(path, params=following | {"at": 1}).status_code == 422

@@ -93,7 +93,7 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     ]
     said = stagetree("run", write(trials("cli-failed-all", moods[0])))
     assert said.code == 1
-    assert "all 1 trials failed; trial 0: " in said.out
+    assert "the only trial failed; trial 0: " in said.out
     said = stagetree("run", write(trials("cli-failed-all", moods[0])), "-o", "json", "--quiet")
     assert (said.code, said.json["state"]) == (1, "failed")
     assert "completed" not in said.err

@@ -106,6 +106,16 @@ def test_a_study_under_way_is_not_deleted(stagetree: Stagetree, here: Path, make
     assert (said.code, said.err) == (4, f"stagetree: study {study} is running: cancel it before it is deleted\n")
 
 
+def test_notes_are_written_without_a_server(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
+) -> None:
+    study = make_store(here / ".stagetree")
+    assert stagetree("note", study, "the warm-up is too short").out == f"noted with {study}: event 2\n"
+    assert "NoteAdded          text=the warm-up is too short" in stagetree("events", study).out
+    assert stagetree("note", study, " ").err == "stagetree: text: must say something, got an empty note\n"
+    assert stagetree("note", study, "a", "--trial", 9).code == 3
+
+
 def test_a_store_of_an_older_stagetree(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
     study = make_store(here / ".stagetree")
     _at_schema("0001")

@@ -12,7 +12,7 @@ TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 
 
 def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
-    print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"]})
+    print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"], "notes": []})
     said = capsys.readouterr().out.splitlines()
     assert said[-2:] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
 
@@ -26,3 +26,11 @@ def test_of_what_is_exact_nothing_is_said(capsys: pytest.CaptureFixture[str]) ->
     print_result(STUDY | {"not_exact": []})
     print_trial("digits", TRIAL_DETAIL)
     assert "not exact" not in capsys.readouterr().out
+
+
+def test_notes_are_printed_with_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
+    note = {"event": 9, "time": 0.0, "trial": None, "text": "two\nlines"}
+    print_result(STUDY | {"notes": [note, note | {"trial": 3, "text": "diverges"}]})
+    assert "note    two lines\nnote    trial 3: diverges\n" in capsys.readouterr().out
+    print_trial("digits", TRIAL_DETAIL | {"notes": [note | {"trial": 3}]})
+    assert "note      two lines\n" in capsys.readouterr().out

@@ -47,12 +47,18 @@ def test_an_exact_trainer_is_checked_once_for_each_version_and_store(tmp_path: P
         ("counting", {}, "the first is trainer.net.0.bias"),
         ("broken", {}, "the trainer failed, ValueError: no luck. `stagetree check` shows where"),
         ("leaving", {}, "ended by itself, with exit code 3"),
+        ("diverging", {}, "the trainer failed, value is not a finite number after step 2."),
     ],
 )
 def test_what_is_wrong_is_said_each_time(tmp_path: Path, name: str, args: dict[str, Any], words: str) -> None:
     line = said(study(name, trainer_args=args), tmp_path)
     assert line.startswith("Check: ") and words in line and "`stagetree check`" in line and "\n" not in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metric_that_the_trainer_does_not_report_is_said() -> None:
+    words = "the trainer does not report 'accuracy', the metric of the study; it reports value."
+    assert words in said(study("exact", metric="accuracy"))
 
 
 def test_long_steps_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

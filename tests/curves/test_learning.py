@@ -38,11 +38,21 @@ def test_a_last_value_that_is_always_right_is_trusted_and_one_that_never_is_is_n
     rng = np.random.default_rng(0)
     hits = (rng.random(400) < 0.4).astype(float)
     parts, predicted = rng.random(400), np.full(400, 0.4)
-    begin, growth = learn_trust(parts, predicted, hits, hits)
-    assert begin == pytest.approx(1, abs=0.05) and growth == pytest.approx(0, abs=0.1)
-    begin, growth = learn_trust(parts, hits, rng.integers(0, 2, 400).astype(float), hits)
-    assert begin == pytest.approx(0, abs=0.01) and growth == pytest.approx(0, abs=0.01)
-    assert learn_trust(*np.empty((4, 0))) == (0, 0)
+    always = learn_trust(parts, predicted, hits, hits)
+    assert always[:, 0] == pytest.approx(1, abs=0.1) and always[:, 1] == pytest.approx(0, abs=0.2)
+    never = learn_trust(parts, hits, rng.integers(0, 2, 400).astype(float), hits)
+    assert never == pytest.approx(0, abs=0.01)
+    assert np.all(learn_trust(*np.empty((4, 0))) == 0)
+
+
+def test_either_verdict_is_trusted_as_it_deserves() -> None:
+    """Nobody gets there late, and whoever was there may fall back: "not yet" is right, and "reached" says nothing."""
+    rng = np.random.default_rng(1)
+    verdicts = (rng.random(800) < 0.5).astype(float)
+    hits = verdicts * (rng.random(800) < 0.5)
+    not_yet, reached = learn_trust(rng.random(800), np.full(800, 0.5), verdicts, hits)
+    assert not_yet == pytest.approx([1, 0], abs=0.1)
+    assert reached == pytest.approx([0, 0], abs=0.2)
 
 
 def test_a_study_of_flat_curves_learns_to_trust_the_last_value() -> None:
@@ -77,7 +87,7 @@ def test_nearness_is_the_distance_of_that_neighbour(values: list[float], neighbo
 def test_a_mixture_is_what_its_components_say() -> None:
     row, weight = np.array([0, 1, 0]), np.array([0.25, 1.0, 0.75])
     mixture = Mixtures(row, weight, np.array([0.0, 5.0, 2.0]), np.array([1.0, 2.0, 0.5]), 2)
-    assert mixture.total(mixture.mean) == pytest.approx([1.5, 5])
+    assert mixture.expectation() == pytest.approx([1.5, 5])
     assert mixture.quantile(0.5)[1] == pytest.approx(5)
     assert mixture.below(np.array([1e9, 5.0])) == pytest.approx([1, 0.5])
     assert mixture.log_density(np.array([0.0, 5.0]))[1] == pytest.approx(-np.log(2 * np.sqrt(2 * np.pi)))

@@ -81,7 +81,7 @@ def test_without_points_it_is_the_prior() -> None:
     (fit,) = q.fits((), np.zeros((1, 0)), q.uniform())
     assert len(fit.node) == q.NUM_NODES
     at = q.Fits([fit]).at(np.ones(1))
-    assert at.total(at.mean)[0] == pytest.approx(q.GAINS[:, 0].mean() * shapes(np.ones(1)).mean(), abs=1e-6)
+    assert at.expectation()[0] == pytest.approx(q.GAINS[:, 0].mean() * shapes(np.ones(1)).mean(), abs=1e-6)
 
 
 def test_shapes_begin_at_nought_and_go_as_far_as_one() -> None:

@@ -10,9 +10,11 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
+from app.domain.decide.notes import MOST_NOTES
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.schedule import path
+from app.domain.search_plan import Note
 from tests.plans import METRIC, OPENED, Story
 
 S = StudyId("s")
@@ -65,6 +67,8 @@ def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
         c.CancelStudy(study=StudyId("t"), at=0.0),
         c.CloseStudy(study=StudyId("t"), at=0.0),
         c.FailStudy(study=StudyId("t"), error="", at=0.0),
+        c.AddNote(study=StudyId("t"), text="why?", trial=None, at=0.0),
+        c.AddNote(study=S, text="why?", trial=2, at=0.0),
     ],
 )
 def test_what_is_not_there_is_unknown(story: Story, command: c.Command) -> None:
@@ -121,6 +125,23 @@ def test_a_trial_that_has_its_result_can_be_cancelled_as_long_as_its_tuner_may_g
     assert story.give(c.CancelTrial(study=S, trial=0)) == ()
     assert (story.trial(S).state, story.plan.studies[S].active) == ("cancelled", 1)
     assert decide(story.plan, c.ApplyTunerActions(study=S, actions=(c.Extend(trial=0, steps=20),))) == ()
+
+
+def test_a_note_is_kept_with_its_study_whatever_its_state(story: Story) -> None:
+    before = story.plan.version
+    story.give(c.AddNote(study=S, text=" too hot\n", trial=1, at=2.0))
+    story.give(c.CancelStudy(study=S, at=3.0))
+    story.give(c.AddNote(study=S, text="again", trial=None, at=4.0))
+    notes = [Note(before + 1, 2.0, 1, "too hot"), Note(before + 3, 4.0, None, "again")]
+    assert story.plan.studies[S].notes == notes
+
+
+def test_notes_are_bounded(story: Story) -> None:
+    for text, problem in (("", "must say something"), (" \n", "must say something"), ("x" * 2001, "at most 2,000")):
+        assert problem in refused(story, c.AddNote(study=S, text=text, trial=None, at=0.0))
+    for number in range(MOST_NOTES):
+        story.give(c.AddNote(study=S, text=f"{number}", trial=None, at=0.0))
+    assert "may have 500 notes" in refused(story, c.AddNote(study=S, text="more", trial=None, at=0.0))
 
 
 def test_nothing_is_removed_from_a_study_that_is_over(story: Story) -> None:

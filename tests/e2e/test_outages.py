@@ -85,7 +85,7 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
 
 @pytest.mark.parametrize("server", ["database", "broker", "store"])
 def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
-    study, slot = begin(cluster, f"end-{server}", seconds=0.3)
+    study, slot = begin(cluster, f"end-{server}")
     names = (slot, "api", "scheduler")
     with cluster.fault(server, "freeze"):
         for name in names:

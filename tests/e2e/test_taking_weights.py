@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -25,9 +27,10 @@ STUDY = {
 }
 
 
-def stagetree(*args: str) -> subprocess.CompletedProcess[str]:
+def stagetree(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "app.cli", *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    how: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 120}
+    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
 def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
@@ -47,6 +50,29 @@ def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
     assert float(right.double().mean()) == result["best"]["value"]
     missing = stagetree("weights", result["study"], "--step", "9", "--dir", store)
     assert missing.returncode == 3 and "after step 9 is not kept; the steps that are: " in missing.stderr
+
+
+SLOW_DISK = """
+import os, time
+fsync = os.fsync
+os.fsync = lambda fd: (time.sleep(5), fsync(fd))
+"""
+
+
+def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
+    """It waited 3 s for that, and a large model's last state was half a file."""
+    study, store = tmp_path / "study.yaml", str(tmp_path / "store")
+    study.write_text(yaml.safe_dump({**STUDY, "space": {"lr": 0.1}, "tuner": {"kind": "grid", "max_steps": 1}}))
+    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK)
+    killed = tmp_path / "store/checkpoints/plan/node/7.safetensors.partial"
+    killed.parent.mkdir(parents=True)
+    killed.touch()
+    run = ("run", str(study), "--slots", "1", "--dir", store, "--no-check")
+    done = stagetree(*run, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0 and "Saving the last checkpoints" in done.stderr, done.stderr
+    written = stagetree("weights", "last", "--dir", store, "-o", str(tmp_path / "best"))
+    assert written.returncode == 0, written.stderr
+    assert not list(tmp_path.glob("store/checkpoints/**/*.partial"))
 
 
 def test_an_example_is_checked(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
 
-from stagetree import Trainer
+from stagetree import TorchTrainer, Trainer
 
 leaked: list[bytearray] = []
 """Never let go of, not even with the trainer that left it there."""
@@ -101,3 +104,25 @@ class Toy(Trainer):
             leaked.append(bytearray(b"x" * 2**26))
         if self.mood == "sleep":
             time.sleep(3600)
+
+
+class Packable(TorchTrainer):
+    """A model of thirteen weights, with dropout. seconds: how long a step takes at least."""
+
+    name = "packable"
+
+    def __init__(self, *, seed: int, device: str, seconds: float = 0.0, tag: str = "") -> None:
+        self.seconds = seconds
+        numbers = torch.linspace(-1, 1, 40).view(20, 2)
+        data = TensorDataset(numbers, numbers.prod(dim=1, keepdim=True))
+        model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Dropout(0.2), nn.Linear(3, 1))
+        super().__init__(seed=seed, device=device, model=model, train_data=data, valid_data=data, batches_per_step=1)
+
+    def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=hp["lr"])
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return mse_loss(self.model(batch[0]), batch[1])
+
+    def after_step(self) -> None:
+        time.sleep(self.seconds)

@@ -26,13 +26,6 @@ FINE = {"mood": "fine"}
 
 
 @pytest.fixture
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    warm.close()
-
-
-@pytest.fixture
 def process(warm: Warm) -> Iterator[TrainerProcess]:
     with started(warm) as process:
         yield process

@@ -55,8 +55,6 @@ def test_attention_of_any_length_is_the_same_twice(tmp_path: Path, length: int) 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_adapters_of_low_rank(tmp_path: Path, precision: str) -> None:
-    pytest.importorskip("peft")
-    pytest.importorskip("transformers")
     report = checked(tmp_path, "lora", {"precision": precision}, LORA)
     assert (report["failed"], report["differences"], report["not_exact"]) == ("", {}, [])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, alone, assert_same, fresh, packed, weights
+from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, packed, weights
 from torch import Tensor, nn
 
 from stagetree import TorchTrainer
@@ -52,6 +52,17 @@ class Remembers(Tiny):
         return super().loss(batch) * self.own["scale"]
 
 
+class Elsewhere(Tiny):
+    """Its loss has a hold on parameters that a pass cannot put others in the place of."""
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.decaying = [self.model[0].weight]
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        return super().loss(batch) + self.decaying[0].square().sum()
+
+
 class Unused(Tiny):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
@@ -65,7 +76,7 @@ class Unused(Tiny):
         (Item, {}, "asks a tensor for its value"),
         (Branch, {}, "asks a tensor for its value"),
         (Counts, {}, "changes the trainer itself"),
-        (Remembers, {}, "its loss is another"),
+        (Elsewhere, {}, "its loss is another"),
         (Unused, {}, "parameter unused has no gradient"),
         (Tiny, {"precision": "fp16"}, "fp16"),
         (Tiny, {"compile": True}, "compiled"),
@@ -78,7 +89,7 @@ def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[st
     assert reason in pack.refusal
 
 
-@pytest.mark.parametrize("kind", [OwnBatch, Item, Counts, Remembers])
+@pytest.mark.parametrize("kind", [OwnBatch, Item, Counts, Elsewhere])
 def test_what_is_refused_is_trained_one_after_the_other_as_if_alone(kind: type[TorchTrainer]) -> None:
     hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
     pack = fresh(2, hps, kind)
@@ -87,17 +98,44 @@ def test_what_is_refused_is_trained_one_after_the_other_as_if_alone(kind: type[T
         assert_same(weights(pack[number]), weights(alone(hp, 2, kind)))
 
 
-def test_models_of_another_shape_are_not_packed() -> None:
-    hps = {0: {"lr": 0.1, "width": 3}, 1: {"lr": 0.1, "width": 4}}
-    pack = fresh(2, hps, Shaped)
-    assert not packed(pack, hps, 1)
-    assert "another shape" in pack.refusal
+@pytest.mark.parametrize("other", [{"lr": 0.3}, {"lr": 0.05, "width": 5}, {"lr": 0.3, "bad": True}])
+def test_who_else_is_there_decides_nothing(other: dict[str, Any]) -> None:
+    """Neither another's shape, nor what its trainer knows or cannot do, is a reason to be trained in another way."""
+    mine = {"lr": 0.05, "width": 3}
+    by_itself = fresh(2, [0], Choosy)
+    assert not packed(by_itself, {0: mine}, 3)
+    hps = {0: {"width": 3, **other}, 1: mine}
+    pack = fresh(2, hps, Choosy)
+    assert not packed(pack, hps, 3)
+    assert_same(weights(pack[1]), weights(by_itself[0]))
+    if "bad" not in other:
+        assert distance(weights(pack[0]), weights(alone(hps[0], 3, Choosy))) < 1e-12
 
 
-class Shaped(Tiny):
+def test_only_what_cannot_be_packed_is_trained_as_if_alone() -> None:
+    hps = {0: {"lr": 0.05, "width": 3}, 1: {"lr": 0.05, "width": 3, "bad": True}}
+    pack = fresh(2, hps, Choosy)
+    assert not packed(pack, hps, 3)
+    assert "asks a tensor for its value" in pack.refusal
+    assert_same(weights(pack[1]), weights(alone(hps[1], 3, Choosy)))
+    pack.leave(1)
+    assert not pack.refusal
+
+
+class Choosy(Remembers):
+    """`width` shapes the model, and where `bad` is true the loss cannot be packed."""
+
     def __init__(self, *, seed: int, device: str) -> None:
         super().__init__(seed=seed, device=device)
         del self.model
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(2, hp["width"]), nn.Linear(hp["width"], 1)).double()
+        return nn.Sequential(nn.Linear(2, hp["width"]), nn.Tanh(), nn.Linear(hp["width"], 1)).double()
+
+    def apply(self, name: str, value: Any) -> None:
+        if name != "bad":
+            super().apply(name, value)
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss * (1 + 0 * loss.item()) if self.hp.get("bad") else loss

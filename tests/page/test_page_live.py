@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import Page, Route, expect
-from stacks import Service
+from playwright.sync_api import Locator, Page, Route, expect
+from stacks import TOYS, Service
 from toys import grid, trials
+
+from app.embedded import Embedded
+from stagetree.client import Client
 
 SOON = 20_000
 
@@ -79,6 +83,63 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
     expect(page.locator("header.study")).to_contain_text("cancelled", timeout=SOON)
 
 
+def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    """The whole stack ends while its study runs, and is started again in the same folder at the same address."""
+    embedded = Embedded(tmp_path, 1, TOYS)
+    try:
+        embedded.start()
+        with Client(embedded.url) as client:
+            study = client.submit(trials("page-restart", ({}, 4000), seconds=0.05)).study
+            page = open_page(f"{embedded.url}/#/studies/{study}")
+            expect(page.locator(".badge")).to_contain_text("live")
+            embedded.stop()
+            expect(page.get_by_role("alert").first).to_contain_text("does not answer")
+            expect(page.locator(".badge")).to_contain_text("connection lost")
+            expect(page.get_by_role("region", name="Cost, in steps")).to_contain_text("4,000")
+            embedded.start()
+            expect(page.locator(".away")).to_have_count(0, timeout=60_000)
+            expect(page.locator(".badge")).to_contain_text("live", timeout=60_000)
+            client.cancel(study)
+            expect(page.locator("header.study")).to_contain_text("cancelled")
+    finally:
+        embedded.stop()
+
+
+def test_a_study_that_somebody_else_deletes_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
+    study = str(stack.run(trials("page-gone-elsewhere", ({}, 2)))["study"])
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{stack.url}/#/studies/{study}")
+    expect(page.locator(".badge")).to_contain_text("over")
+    stack.client.delete(study)
+    page.clock.fast_forward(60_000)
+    expect(page.get_by_role("alert")).to_contain_text("may have been deleted")
+
+
+def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., Page], stack: Service) -> None:
+    study = str(stack.run(trials("page-notes", ({}, 2)))["study"])
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    write_down(page, page.locator(".acts"), "the data were <b>shuffled</b>")
+    page.goto(f"{stack.url}/#/studies/{study}/trials/0")
+    write_down(page, page.get_by_role("region", name="Trial 0"), "look at this one again")
+    notes = page.get_by_role("region", name="Notes")
+    expect(notes.get_by_role("listitem")).to_have_count(1)
+    page.get_by_role("link", name="Overview").click()
+    expect(notes.get_by_role("listitem")).to_have_count(2)
+    expect(notes).to_contain_text("the data were <b>shuffled</b>")
+    notes.get_by_role("link", name="event").last.click()
+    expect(page.locator(".events .wanted")).to_contain_text("a note about trial 0: look at this one again")
+
+
+def write_down(page: Page, place: Locator, text: str) -> None:
+    place.get_by_role("button", name="Note").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Text").fill(text)
+    dialog.get_by_role("button", name="Write it down").click()
+    expect(dialog).to_contain_text("It is written down, as event")
+    dialog.get_by_role("button", name="Close").click()
+
+
 def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-gone", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
@@ -88,15 +149,42 @@ def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stac
     expect(page.get_by_role("alert")).to_contain_text("may have been deleted")
 
 
+PANELS = {
+    "/tree": ("", "Rung tree", "Best trial"),
+    "/history": ("", "Best measurement so far", "Best trial"),
+    "/schedules": ("", "Best trial", "Cost, in steps"),
+    "/importance": ("relations", "Importance", "Parallel coordinates"),
+    "/rungs": ("rungs", "Rung ladder", "What if"),
+}
+"""For each answer a view, a panel of it that cannot do without the answer, and one that can."""
+
+
 @pytest.mark.parametrize("answer", ["<html>", '{"count": 1}'])
-def test_a_malformed_answer_stays_in_its_panel(
-    open_page: Callable[..., Page], stack: Service, errors: list[str], answer: str
-) -> None:
-    study = str(stack.run(trials("page-malformed", ({}, 2)))["study"])
+def test_a_malformed_answer_stays_in_its_panel(open_page: Callable[..., Page], stack: Service, answer: str) -> None:
+    study = str(stack.run(grid("page-malformed"))["study"])
     page = open_page(stack.url)
-    page.route("**/tree*", lambda route: malformed(route, answer))
+    for path, (view, broken, whole) in PANELS.items():
+        page.route(f"**{path}*", lambda route: malformed(route, answer))
+        page.goto(f"{stack.url}/#/studies/{study}/{view}")
+        page.reload()
+        expect(page.get_by_role("region", name=broken).get_by_role("alert")).to_be_visible()
+        expect(page.get_by_role("region", name=whole)).to_be_visible()
+        expect(page.get_by_role("region", name=whole).get_by_role("alert")).to_have_count(0)
+        page.unroute_all(behavior="wait")
+
+
+@pytest.mark.parametrize("answer", ["<html>", '{"study": 1}'])
+def test_a_study_that_cannot_be_read_is_said_and_asked_for_again(
+    open_page: Callable[..., Page], stack: Service, answer: str
+) -> None:
+    study = str(stack.run(trials("page-unreadable", ({}, 2)))["study"])
+    page = open_page(stack.url)
+    page.route("**?trials=false", lambda route: malformed(route, answer))
     page.goto(f"{stack.url}/#/studies/{study}")
-    expect(page.get_by_role("region", name="Rung tree").get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("alert").first).to_be_visible()
+    page.unroute_all(behavior="wait")
+    page.goto(f"{stack.url}/#/slots")
+    page.goto(f"{stack.url}/#/studies/{study}")
     expect(page.get_by_role("region", name="Best trial")).to_contain_text("score")
 
 

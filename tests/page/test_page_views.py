@@ -29,6 +29,12 @@ VIEWS = {
 }
 """Each with a heading that it has."""
 
+IS_IN_ORDER = """() => {
+  const numbers = [...document.querySelectorAll('.rows .row')].map((row) => Number(row.ariaRowIndex));
+  return numbers.every((number, index) => index === 0 || number > numbers[index - 1]);
+}"""
+"""Whether the rows of the table are read in the order in which they are seen."""
+
 SERIOUS = ("serious", "critical")
 ASHA = {"kind": "asha", "num_trials": 12, "min_steps": 2, "max_steps": 16, "reduction_factor": 2, "sampling_seed": 1}
 
@@ -129,6 +135,26 @@ def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page],
     assert len(file.value.path().read_text().splitlines()) == 7
     page.get_by_role("link", name="compare them").click()
     expect(page.get_by_role("heading", name="2 trials")).to_be_visible()
+
+
+def test_a_long_table_fills_its_few_rows_anew_and_keeps_them_in_order(
+    open_page: Callable[..., Page], stack: Service, study: str
+) -> None:
+    numbers = list(range(10_000))
+    columns = {"trial": numbers, "state": ["completed"] * 10_000, "value": numbers, "standing": ["trained"] * 10_000}
+    page = open_page(stack.url)
+    page.route("**/trials:columns*", lambda route: route.fulfill(json={"count": 10_000, "columns": columns}))
+    page.goto(f"{stack.url}/#/studies/{study}/trials?sort=trial")
+    table, rows = page.get_by_role("table", name="Trials"), page.get_by_role("row")
+    third = page.get_by_role("checkbox", name="Choose trial 3", exact=True)
+    third.check()
+    for pixels, trial in ((299_100, 9_970), (150_000, 5_000), (0, 3)):
+        table.evaluate("(box, to) => box.scrollTo(0, to)", pixels)
+        expect(rows.filter(has=page.get_by_role("link", name=str(trial), exact=True))).to_contain_text("completed")
+        page.wait_for_function(IS_IN_ORDER)
+        assert rows.count() < 60
+    expect(third).to_be_checked()
+    assert "trials=3" in page.url
 
 
 def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page], stack: Service, study: str) -> None:

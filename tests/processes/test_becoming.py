@@ -113,6 +113,8 @@ def test_a_worker_elsewhere_that_is_alive_is_not_replaced(
         with records.write() as rows:
             rows.slots.touch("cpu0", elsewhere.owner)
 
+    monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "60")  # it counts as alive, however long a look takes
+    settings.cache_clear()
     monkeypatch.setattr("app.workers.signals.time.sleep", beat)
     with pytest.raises(SystemExit, match="slot cpu0 is taken by process"):
         become("cpu0")

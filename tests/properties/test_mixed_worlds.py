@@ -26,7 +26,7 @@ from stagetree.sequences import parse
 from tests.plans import tried
 from tests.strategies import sequences
 from tests.tuners.test_every_tuner import KINDS
-from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers, submit
+from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers
 
 ENDINGS: list[dict[str, Any]] = [{"target": 0.05}, {"patience": 5}, {"max_time": 60}]
 
@@ -50,7 +50,7 @@ class World:
         self.plan = self.simulator.plan
         for number in range(1, self.rng.randint(1, 5)):
             self.advance(self.rng.randrange(20))
-            submit(self.simulator, self.study(), StudyId(f"study-{number}"))
+            self.simulator.submit(StudyId(f"study-{number}"), self.study().to_json())
         self.advance(10_000)
         for study in list(self.plan.studies.values()):
             self.try_to(c.ResumeStudy(study=study.id))

@@ -11,13 +11,6 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
 
-@pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    warm.close()
-
-
 @pytest.fixture
 def start(warm: Warm) -> Iterator[Start]:
     """A fresh process; all of them end with the test."""

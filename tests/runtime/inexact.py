@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -118,6 +119,20 @@ class Broken(Exact):
 
     def train(self) -> None:
         raise ValueError("no luck")
+
+
+class Crashing(Exact):
+    name = "crashing"
+
+    def train(self) -> None:
+        ctypes.string_at(0)
+
+
+class Diverging(Exact):
+    name = "diverging"
+
+    def evaluate(self) -> dict[str, float]:
+        return {"value": float("nan")}
 
 
 class Leaving(Exact):

@@ -71,6 +71,9 @@ class Moody(Trainer):
 
     # ------------------------------------------------------------------------------------------------ moods
 
+    def stop(self) -> None:
+        breakpoint()
+
     def fine(self) -> None:
         self.weights += 1
         batches = iter(self.loader)

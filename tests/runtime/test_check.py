@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+
+from stagetree.runtime import suspects
 
 FILE = Path(__file__).with_name("inexact.py")
 
@@ -48,11 +54,47 @@ def test_what_is_not_exact_is_named_with_its_cause(
         assert words in text and "the first is trainer.net." in text
 
 
+def step(trainer: SimpleNamespace) -> None:
+    trainer.optimizer.param_groups[0]["params"][0].sum().backward()
+    trainer.optimizer.step()
+
+
+def walk(trainer: SimpleNamespace) -> None:
+    trainer.world.place = trainer.world.place + 1
+
+
+@pytest.mark.parametrize(("change", "name"), [(step, "self.optimizer"), (walk, "self.world.place")])
+def test_what_was_left_out_of_the_state_is_named(change: Callable[[SimpleNamespace], None], name: str) -> None:
+    optimizer, world = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]), SimpleNamespace(place=np.zeros(2))
+    trainer = SimpleNamespace(optimizer=optimizer, world=world, kind=SimpleNamespace)
+    before = {"attributes": suspects.attributes(trainer)}
+    assert "neither in state_dict()" in suspects.cause("split", False, before, before)
+    change(trainer)
+    found = {"attributes": suspects.attributes(trainer)}
+    assert suspects.cause("split", False, before, found).startswith(f"Likely: {name} not in the state")
+
+
+def test_long_lists_of_arrays_are_compared() -> None:
+    """A replay buffer ended the check with an error of NumPy's."""
+    one, other = ([(np.ones(2), {"done": torch.tensor(number == 500)}) for number in range(200)] for _ in range(2))
+    assert suspects.first_difference({"buffer": one}, {"buffer": other}) == ""
+    other[150][0][1] = 2
+    assert suspects.first_difference({"buffer": one}, {"buffer": other}) == "1 of 1 leaves differ, the first is buffer"
+    assert suspects.first_difference({"buffer": one}, {"buffer": one[1:]}) != ""
+
+
+def test_pickles_that_differ_are_said_to_be_such() -> None:
+    assert "pickles of equal objects may differ" in suspects.first_difference({"clf": b"12"}, {"clf": b"13"})
+
+
 def test_equal_weights_that_are_measured_differently_are_told(tmp_path: Path) -> None:
     differences = checked(tmp_path, "wandering")["differences"]
     assert differences.keys() == {"used", "watched"}
     assert all(text.startswith("of equal weights, value is ") for text in differences.values())
 
 
-def test_what_the_trainer_raises_is_told(tmp_path: Path) -> None:
-    assert "ValueError: no luck" in checked(tmp_path, "broken")["failed"]
+@pytest.mark.parametrize(
+    ("name", "words"), [("broken", "ValueError: no luck"), ("crashing", "process was ended by signal 11 (SIGSEGV)")]
+)
+def test_how_the_trainer_fails_is_told(tmp_path: Path, name: str, words: str) -> None:
+    assert words in checked(tmp_path, name)["failed"]

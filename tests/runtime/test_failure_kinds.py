@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+from stagetree import TorchTrainer
 from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
+from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
 
 
 def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
@@ -21,6 +26,14 @@ def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
         return raised
 
 
+def raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
 ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") else []
 """Older torch has a RuntimeError for it."""
 
@@ -32,6 +45,7 @@ ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") els
         (KeyboardInterrupt(), "exception"),
         (MemoryError(), "out_of_memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (raised(lambda: torch.zeros(10**15)), "out_of_memory"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "device"),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
         *((kind("device-side assert"), "device") for kind in ACCELERATOR),
@@ -64,14 +78,6 @@ def test_text_is_bounded_and_can_be_stored_anywhere() -> None:
     assert text.encode() and "\0" not in text
 
 
-def raised(call: Callable[[], object]) -> BaseException:
-    try:
-        call()
-    except Exception as error:
-        return error
-    raise AssertionError("nothing was raised")
-
-
 def test_equal_errors_have_equal_signatures_and_others_do_not() -> None:
     def fail(text: str) -> None:
         raise ValueError(text)
@@ -84,3 +90,21 @@ def test_equal_errors_have_equal_signatures_and_others_do_not() -> None:
 def test_a_signature_names_the_users_line_and_not_the_librarys() -> None:
     error = raised(lambda: torch.nn.Linear(2, 2)(torch.ones(3)))
     assert signature_of(error).startswith("RuntimeError in <lambda>, test_failure_kinds.py:")
+
+
+class Plain(TorchTrainer):
+    def make_optimizer(self, hp: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters())
+
+    def loss(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        return self.model(batch[0]).sum()
+
+
+def test_what_we_refuse_ourselves_is_a_sentence_and_another_fault_is_not() -> None:
+    data = TensorDataset(torch.ones(4, 2))
+    args = {"model": torch.nn.Linear(2, 1), "train_data": data, "valid_data": data}
+    model = Model.build(Plain, args, 0, "cpu")
+    with pytest.raises(TrainerFailed, match=r"\AValueError: hyper-parameter 'speed' is none of the optimizer's \("):
+        model.set_up({"speed": 1})
+    with pytest.raises(TrainerFailed, match=r"torch_trainer\.py(?s:.*)KeyError: 'model'"):
+        model.load({"trainer": {}}, Timeline({"lr": 0.1}), 1)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from safetensors.torch import load, save
 
 from app.workers.state import State
 from stagetree.runtime import state_format
-from stagetree.runtime.state_format import DTYPES, Unsavable, read, unpack, write
+from stagetree.runtime.state_format import DTYPES, Layout, Unsavable, read, unpack, write
 
 
 def image_of(state: Any) -> bytes:
@@ -117,6 +120,29 @@ def test_checkpoints_of_the_version_before_can_be_read() -> None:
 )
 def test_what_cannot_be_saved_is_named(state: Any, words: str) -> None:
     with pytest.raises(Unsavable, match=words):
+        write(state)
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+@pytest.mark.parametrize("room", [0, 8])
+def test_copies_from_a_gpu_are_over_also_where_one_fails(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Its memory is filled again at once: a copy that is still under way would write into the next state."""
+    stream = MagicMock()
+    for name, made in (("Stream", stream), ("current_stream", MagicMock()), ("stream", nullcontext())):
+        monkeypatch.setattr(torch.cuda, name, MagicMock(return_value=made))
+    layout = Layout.of({"first": torch.ones(1).as_subclass(OnGpu), "second": torch.ones(2).as_subclass(OnGpu)})
+    with mmap.mmap(-1, layout.size - 8 + room) as area, nullcontext() if room else pytest.raises(ValueError):
+        layout.fill(area)
+    assert [call[0] for call in stream.mock_calls] == ["wait_stream", "synchronize"]
+
+
+def test_a_state_that_holds_itself_is_refused() -> None:
+    state: dict[str, Any] = {}
+    state["self"] = [state]
+    with pytest.raises(Unsavable, match="holds itself"):
         write(state)
 
 

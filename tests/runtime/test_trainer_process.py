@@ -156,6 +156,11 @@ def test_a_gpu_that_is_not_there_is_said_at_once(start: Start) -> None:
         ("break_the_context", "device", "device-side assert"),
         ("exit", "exception", "SystemExit: I quit"),
         ("no_such_mood", "exception", "no_such_mood"),
+        (
+            "stop",
+            "exception",
+            "has no terminal here: `stagetree debug STUDY TRIAL` trains a trial in yours",
+        ),
     ],
 )
 def test_what_the_trainer_raises_is_told_by_kind_step_and_traceback(

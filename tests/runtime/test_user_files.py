@@ -99,6 +99,12 @@ def test_a_trainer_in_a_package_has_relative_imports_and_workers(tmp_path: Path,
     assert value(file, context=context) == 20
 
 
+def test_torchvision_and_what_needs_it_may_be_imported_first(tmp_path: Path, value: Any) -> None:
+    """Beside a torch for CPUs it could be imported only after something of ours."""
+    file = write_text(tmp_path, "trainer.py", "import torchvision\n" + TRAINER.format(imports="VALUE = 2"))
+    assert value(file) == 8
+
+
 def test_a_package_may_be_the_trainer(tmp_path: Path, value: Any) -> None:
     write_text(tmp_path, "project/values.py", "VALUE = 6")
     assert value(write(tmp_path, "project/__init__.py", "from .values import VALUE")) == 24
@@ -135,7 +141,8 @@ def test_a_file_that_cannot_be_used_says_why(
     file = write_text(tmp_path, "trainer.py", text)
     with pytest.raises(TrainerFailed, match=words) as failed:
         start().build(file, "mine", {}, 0, deadline=deadline)
-    assert failed.value.kind == "exception" and "stagetree/runtime" not in failed.value.error
+    assert failed.value.kind == "exception"
+    assert "stagetree/" not in failed.value.error and "importlib" not in failed.value.error
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, start: Start, deadline: Deadline) -> None:

@@ -34,8 +34,7 @@ def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
     spec = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "space": SPACE}
     study = StudySpec.from_dict({**spec, "tuner": {**TUNERS[tuner], "sampler": sampler}})
     simulator = Simulator(slots=slots, measure=measure)
-    opened = e.PlanOpened(trainer="t", trainer_version="", trainer_args={}, seed=0)
-    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=study.to_json(), at=0.0))
+    simulator.submit(STUDY, study.to_json())
     simulator.run()
     return simulator
 

@@ -65,7 +65,7 @@ def test_values_that_are_wrong(values: dict[str, Any], problem: str) -> None:
     assert f"{caught.value.field}: {caught.value.problem}" == problem
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_composed_is_built_again_from_what_was_chosen(seed: int) -> None:
     chosen: dict[str, Any] = {}

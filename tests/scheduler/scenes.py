@@ -33,6 +33,14 @@ OPENED = e.PlanOpened(trainer="toy", trainer_version="1", trainer_args={}, seed=
 RANDOM: Json = {"kind": "random", "num_trials": 4, "max_steps": 4}
 
 
+def trials(*steps: int) -> Json:
+    """The tuner of trials that differ in nothing but their length."""
+    return {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": each} for each in steps]}
+
+
+ONE = trials(10)
+
+
 class Accidents:
     """The log of some records, with accidents: `before_write` is called before each write, and may raise."""
 
@@ -131,12 +139,19 @@ class Scene:
         with self.records.write() as rows:
             rows.slots.touch(slot, owner)
 
-    def submit(self, tuner: Json = RANDOM, name: str = "study", plan: str = PLAN, **fields: Any) -> StudyId:
+    def submit(
+        self,
+        tuner: Json = RANDOM,
+        name: str = "study",
+        plan: str = PLAN,
+        opened: e.PlanOpened = OPENED,
+        **fields: Any,
+    ) -> StudyId:
         spec: Json = {"name": name, "trainer": "toy", "metric": "loss", "mode": "min", "tuner": tuner}
         if tuner["kind"] not in ("trials", "external"):
             spec["space"] = {"lr": {"uniform": [0.1, 1.0]}}
         checked = StudySpec.from_dict({**spec, **fields}).to_json()
-        command = c.SubmitStudy(plan=OPENED, study=StudyId(name), spec=checked, at=0.0)
+        command = c.SubmitStudy(plan=opened, study=StudyId(name), spec=checked, at=0.0)
         transact(self.records.log, self.plans, Write(stream=plan, decide=lambda p: decide(p, command), at=0.0))
         return StudyId(name)
 
@@ -157,7 +172,32 @@ class Scene:
         """To which slot each chain went."""
         return [event.slot for event in self.events(e.ChainAssigned)]
 
+    def outcomes(self) -> list[str]:
+        """Of the chains that have ended."""
+        return [event.outcome for event in self.events(e.ChainEnded)]
+
+    def assigned(self) -> list[tuple[int, int]]:
+        """From where to where the stages go that were given to slots."""
+        return [(stage.start, stage.end) for event in self.events(e.ChainAssigned) for stage in event.stages]
+
     # A worker's side
+
+    def running(self, tuner: Json = ONE) -> str:
+        """The chain that a worker of gpu0 has begun, of a study that is submitted now."""
+        self.submit(tuner)
+        self.scheduler.tick()
+        return self.claim()[0]
+
+    def beat(self, chain: str, step: int, *kept: int) -> None:
+        """The chain's worker says how far it is, and which of the steps it was asked for it has kept."""
+        with self.records.write() as rows:
+            rows.chains.heartbeat(chain, 1, LEASE, step, kept)
+
+    def expire(self, *alive: str) -> None:
+        """More than a lease goes by, in which only these slots were heard of."""
+        self.at += LEASE + 1
+        for slot in alive:
+            self.touch(slot)
 
     def claim(self, owner: str = "anna") -> tuple[str, tuple[e.Stage, ...]]:
         """The oldest message arrives, and its chain is begun."""

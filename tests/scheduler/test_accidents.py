@@ -6,7 +6,7 @@ import gc
 from typing import NoReturn
 
 import pytest
-from scenes import AWAY, LOST_RACE, RANDOM, Json, Scene, times
+from scenes import AWAY, LOST_RACE, RANDOM, Json, Scene, times, trials
 
 from app.domain import events as e
 from app.domain.ids import StudyId
@@ -146,9 +146,9 @@ def test_an_estimate_that_fails_holds_up_its_plan_alone_and_forgets_nothing() ->
             return super().seconds_per_step(node)
 
     scene = Scene(make_costs=Estimates)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]}, "lame", "lame")
+    scene.submit(trials(3), "lame", "lame")
     scene.run()
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 9}]}, "longer", "lame")
+    scene.submit(trials(9), "longer", "lame")
     scene.submit(RANDOM, "sound", "sound")
     scene.run()
     assert scene.study("sound", "sound").state == "completed"
@@ -175,6 +175,21 @@ def test_a_broker_that_is_away_is_asked_again_at_the_next_tick() -> None:
         assert not sent
     scene.scheduler.tick()
     assert len(sent) == 1
+
+
+def test_a_broker_that_is_away_holds_up_a_tick_once_however_many_slots_are_free() -> None:
+    asked, refusals = list[str](), times(1, OSError("no broker"))
+
+    def publish(chain: str, stages: int, slot: str) -> None:
+        asked.append(slot)
+        refusals()
+
+    scene = Scene(slots=3, publish=publish)
+    scene.submit()
+    scene.scheduler.tick()
+    assert len(asked) == 1 and len(scene.slots_of()) == 3
+    scene.scheduler.tick()
+    assert sorted(asked[1:]) == ["gpu0", "gpu1", "gpu2"]
 
 
 def test_a_scheduler_that_was_started_anew_goes_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan
+from app.events.plans import PlanUnusable
 from app.object_store import ObjectStore
 from app.workers.scheduler.retention import MOST_FOLDED, MOST_OBJECTS, Retention
 
@@ -123,6 +126,7 @@ def test_so_many_go_in_one_look_and_the_budget_is_not_despaired_of_before_the_la
     world.train("large", trials=MOST_OBJECTS + 2)
     first = world.retention.look()
     assert (first.objects, first.is_done, world.said) == (MOST_OBJECTS, False, [])
+    assert world.retention.chains_that_fit({}, 0, 3) == 0
     second = world.retention.look()
     assert (second.objects, second.is_done, world.said) == (2, True, [""])
 
@@ -218,6 +222,24 @@ def test_a_plan_that_cannot_be_folded_keeps_what_it_has_and_holds_up_no_other(is
     world.scene.records.log.append("lame", [unknown], expected=None, at=0.0)
     assert world.retention.look().objects == 1
     assert world.retention.look().objects == 0
+    assert world.kept("sound") == []
+
+
+def test_a_plan_that_cannot_be_used_when_it_comes_to_deleting_holds_up_no_other() -> None:
+    world = Deleting()
+    for name in ("lame", "sound"):
+        world.train(name)
+        world.give_up(name)
+    world.retention.survey()
+    holding = world.plans.holding
+
+    def some(stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
+        if stream == "lame":
+            raise PlanUnusable("by this version")
+        return holding(stream, fresh=fresh)
+
+    world.plans.holding = some  # type: ignore[method-assign]
+    assert world.retention.look().objects == 1
     assert world.kept("sound") == []
 
 

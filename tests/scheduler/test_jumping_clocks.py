@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scenes import LEASE, Scene
-from test_leases_and_slots import ONE, beat, outcomes
+from scenes import LEASE, ONE, Scene
 
 from app.domain import events as e
 
@@ -35,9 +34,9 @@ def test_a_clock_that_jumps_costs_nobody_who_lives_his_lease(jump: float) -> Non
     world.scene.at += jump
     world.wait(1.0)
     world.scene.touch("gpu0")
-    beat(world.scene, chain, 6)
+    world.scene.beat(chain, 6)
     world.wait(LEASE)
-    assert outcomes(world.scene) == []
+    assert world.scene.outcomes() == []
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -49,7 +48,7 @@ def test_who_is_gone_when_a_clock_jumps_is_lost_after_a_lease(jump: float) -> No
     world.wait(1.0)
     world.scene.touch("gpu1")
     world.wait(LEASE - 1.0)
-    assert outcomes(world.scene) == []
+    assert world.scene.outcomes() == []
     world.wait(2.0)
     (ended,) = world.scene.events(e.ChainEnded)
     assert (ended.outcome, ended.seconds) == ("lost", 0.0)
@@ -64,12 +63,12 @@ def test_what_a_lost_chain_has_taken_does_not_jump_with_the_clock(jump: float, b
     world = Jumping(slots=2)
     chain, _ = world.scene.claim()
     world.wait(10.0)
-    beat(world.scene, chain, 6)
+    world.scene.beat(chain, 6)
     world.wait(1.0)
     world.scene.at += jump
     if beats_again:
-        beat(world.scene, chain, 6)
-    while not outcomes(world.scene):
+        world.scene.beat(chain, 6)
+    while not world.scene.outcomes():
         world.scene.touch("gpu1")
         world.wait(LEASE / 4)
     (ended,) = world.scene.events(e.ChainEnded)
@@ -84,5 +83,5 @@ def test_a_chain_that_nobody_claimed_before_the_clock_went_back_goes_to_another_
     scene.at -= HOUR
     scene.register("gpu1")
     scene.scheduler.tick()
-    assert outcomes(scene) == ["undelivered"]
+    assert scene.outcomes() == ["undelivered"]
     assert scene.slots_of() == ["gpu0", "gpu1"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from scenes import LEASE, LOST_RACE, Scene, times
+from scenes import LOST_RACE, ONE, Scene, times, trials
 
 from app.away import LostRace
 from app.domain import commands as c
@@ -23,33 +23,20 @@ from app.scheduling.tuners.driver import make_driver
 from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec
 
-ONE = {"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 10}]}
-
 
 def silent() -> tuple[Scene, str]:
     """A scene in which a worker has begun a chain, and was not heard of for more than a lease."""
     scene = Scene()
-    scene.submit(ONE)
-    scene.scheduler.tick()
-    chain, _ = scene.claim()
-    scene.at += LEASE + 1
+    chain = scene.running()
+    scene.expire()
     return scene, chain
-
-
-def outcomes(scene: Scene) -> list[str]:
-    return [event.outcome for event in scene.events(e.ChainEnded)]
 
 
 def test_who_is_heard_of_while_it_is_being_ended_goes_on() -> None:
     scene, chain = silent()
-
-    def beat(append: object) -> None:
-        with scene.records.write() as rows:
-            rows.chains.heartbeat(chain, 1, LEASE, 6)
-
-    scene.records.before_write = beat
+    scene.records.before_write = lambda append: scene.beat(chain, 6)
     assert scene.scheduler.tick()
-    assert outcomes(scene) == []
+    assert scene.outcomes() == []
     with scene.records.read() as rows:
         assert [row.chain for row in rows.chains.live()] == [chain]
 
@@ -69,10 +56,10 @@ def test_a_chain_that_cannot_be_ended_for_lost_races_is_ended_at_the_next_tick()
     scene, _ = silent()
     scene.records.before_write = times(1000, LOST_RACE)
     assert scene.scheduler.tick()
-    assert outcomes(scene) == []
+    assert scene.outcomes() == []
     scene.records.before_write = lambda append: None
     scene.scheduler.tick()
-    assert outcomes(scene) == ["lost"]
+    assert scene.outcomes() == ["lost"]
 
 
 def test_a_look_that_lost_a_race_is_made_again() -> None:
@@ -137,11 +124,8 @@ def test_a_message_that_the_broker_did_not_take_again_is_not_counted_as_sent() -
 
 def test_a_scheduler_that_is_new_does_not_know_yet_what_chains_are_at() -> None:
     scene = Scene()
-    scene.submit(ONE)
-    scene.scheduler.tick()
-    chain, _ = scene.claim()
-    with scene.records.write() as rows:
-        rows.chains.heartbeat(chain, 1, LEASE, 6)
+    chain = scene.running()
+    scene.beat(chain, 6)
     assert scene.make_scheduler().tick()
 
 
@@ -171,7 +155,7 @@ def test_a_chain_that_ends_while_the_tuners_are_asked_is_told_nothing_any_more()
         scene.record(chain, [ended], lambda rows: rows.chains.end(chain, 1))
 
     scene = told_while_tuners_are_asked(end)
-    assert outcomes(scene) == ["stopped"]
+    assert scene.outcomes() == ["stopped"]
     scene.run()
     assert scene.study("asked").state == "completed"
 
@@ -190,7 +174,7 @@ def test_a_chain_that_is_trained_while_the_tuners_are_asked_is_told_nothing_any_
 def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
     """It was known before, and its work would come first."""
     scene = Scene(slots=0)
-    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 100}]}, "lame", "lame")
+    scene.submit(trials(100), "lame", "lame")
     scene.scheduler.tick()
     scene.records.log.append("lame", [e.ChainEnded(chain="nobody's", outcome="done")], expected=None, at=0.0)
     scene.submit(name="sound", plan="sound")
@@ -265,9 +249,7 @@ def test_a_plan_that_can_be_used_again_at_once_is_looked_at_again() -> None:
 
 def test_a_plan_that_can_be_used_in_the_middle_of_a_look_is_looked_at_by_the_next_one() -> None:
     scene = Scene()
-    scene.submit(ONE)
-    scene.scheduler.tick()
-    scene.claim()
+    scene.running()
     plans = Reluctant(scene.records.log)
     plans.refusals = 1
     scheduler = scene.make_scheduler(plans)

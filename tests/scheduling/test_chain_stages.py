@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from app.domain import commands as c
 from app.domain.events import Stage
+from app.domain.search_plan import Node
+from app.scheduling.assignment import branch_points
 from app.scheduling.chains import lead_trial, stages_of
 from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Frontier, Span
+from app.scheduling.reach import Need
 from tests.plans import Story, steps
 
 EARLY = steps(1, 2, milestones=[4])
@@ -98,3 +103,22 @@ def test_a_chain_under_way_learns_of_new_places(story: Story) -> None:
     story.evaluate(node.id, 12)
     frontier.refresh()
     assert frontier.extra_eval_steps(chain) == []
+
+
+def test_a_node_is_looked_at_once_however_many_of_its_branch_points_a_chain_passes(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at each of a thousand for each of a thousand stages took seconds, in which the scheduler did nothing."""
+    trunk, *_ = story.path(story.submit(*(({"h": steps(1, 2, milestones=[at])}, 60) for at in range(1, 50))))
+    frontier, looks = Frontier(story.plan), Counter[str]()
+    frontier.refresh()
+    needs = frontier.demands.needs
+
+    def counted(node: Node) -> list[Need]:
+        looks[node.id] += 1
+        return needs(node)
+
+    spans = frontier.path((trunk.id, 0))
+    monkeypatch.setattr(frontier.demands, "needs", counted)
+    assert branch_points(frontier, spans) == tuple(range(48)), "after the last one, only one can go on"
+    assert set(looks.values()) == {1}

@@ -15,6 +15,7 @@ from app.domain.search_plan import Trial
 from app.domain.stage_tree import build_stage_tree
 from app.scheduling.chains import lead_trial
 from app.scheduling.costs import Costs
+from app.scheduling.evaluations import evaluations, evaluations_of_each
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
 from tests.plans import Story, missing, spans, steps, tried, urgencies
 from tests.scheduling.histories import Histories
@@ -23,6 +24,7 @@ from tests.scheduling.histories import Histories
 def catch_up(frontier: Frontier) -> None:
     """Until new estimates have reached all nodes."""
     for _ in range(1 + len(frontier.plan.nodes) // MOST_ESTIMATES):
+        frontier.begin_look()
         frontier.refresh()
 
 
@@ -58,10 +60,16 @@ class History(Histories):
     def is_right_for(self, study: StudyId, expected: dict[Any, Any]) -> None:
         """What the frontier says of one study."""
         tree, frontier = spans(self.plan, self.frontier.progress), self.frontier
+        follow = Counter(stage.parent for stage in build_stage_tree(self.plan, frontier.progress))
         assert set(frontier.heads(study)) == expected.keys()
         for head, (_, seconds) in expected.items():
             path = frontier.path(head, study)
             self.is_a_way(path, seconds, tree)
+            for span, children, evaluate in zip(
+                path, frontier.children(path), evaluations_of_each(self.plan, path), strict=True
+            ):
+                assert children == follow[span.node, span.end] or span.start == span.end
+                assert evaluate == evaluations(self.plan, self.plan.nodes[span.node], span.start, span.end)
             assert lead_trial(self.plan, path[-1])[0] == study
         longest = frontier.longest(study=study)
         assert longest is not None and expected[longest] == pytest.approx(max(expected.values()))
@@ -140,6 +148,19 @@ def test_what_a_new_estimate_changes_is_taken_in_bit_by_bit() -> None:
     assert found != pytest.approx(expected)
     catch_up(frontier)
     assert {head: frontier.urgency(head)[1] for head in frontier.heads()} == pytest.approx(expected)
+
+
+def test_a_look_estimates_so_many_nodes_anew_however_often_it_refreshes() -> None:
+    story, costs = Story(), Costs()
+    study = story.submit(*(({"bs": number}, 10) for number in range(1, 100)))
+    frontier = Frontier(story.plan, costs)
+    frontier.refresh()
+    before = {head: frontier.urgency(head) for head in frontier.heads()}
+    frontier.begin_look()
+    story.train(story.assign((story.path(study)[0], 0, 10)), seconds=60.0)
+    for _ in range(3):
+        frontier.refresh()
+    assert sum(frontier.urgency(head) != before[head] for head in frontier.heads()) == MOST_ESTIMATES
 
 
 def test_the_frontier_is_the_stage_tree_after_any_history() -> None:

@@ -19,7 +19,7 @@ from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from stagetree.spec import SpecError
-from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers, submit
+from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
 
@@ -186,7 +186,7 @@ def test_what_if_another_tuner_needs_no_other_change_than_its_own_fields() -> No
 
 def test_what_if_others_train_on_the_same_plan() -> None:
     world = simulator(spec(ASHA), slots=3, seconds=stragglers(4))
-    submit(world, spec({**ASHA, "num_trials": 20}), StudyId("other"))
+    world.submit(StudyId("other"), spec({**ASHA, "num_trials": 20}).to_json())
     world.run()
     assert what_if(world.events, STUDY, {})["saved"] == 0
     assert what_if(world.events, STUDY, {"tuner.reduction_factor": 9})["saved"] > 0

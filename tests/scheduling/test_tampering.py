@@ -21,7 +21,7 @@ from app.domain.ids import StudyId
 from app.scheduling.replay import Replay, replay
 from app.simulation.simulator import Simulator
 from tests.plans import tried
-from tests.tuners.worlds import SHARING, STUDY, faults, simulator, spec, stragglers, submit
+from tests.tuners.worlds import SHARING, STUDY, faults, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
 STOPPING = {**ASHA, "type": "stopping"}
@@ -56,7 +56,7 @@ def world(number: int) -> Simulator:
     )
     if number % 2:
         found.advance()
-        submit(found, spec({"kind": "external"}, space=None), OTHER)
+        found.submit(OTHER, spec({"kind": "external"}, space=None).to_json())
         found.give(c.AddTrial(study=OTHER, hp={"lr": 0.1}, steps=5))
         found.give(c.PauseStudy(study=OTHER))
         found.advance()

@@ -5,20 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from toys import SMALLEST
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.ledger import Ledger, completed_at, path_in
 from stagetree.spec import SpecError, StudySpec
 from tests.sinks.scripted import LOGGED, STUDY, Scripted, busy_study
-
-SPEC = {
-    "name": "a",
-    "trainer": "t",
-    "metric": "m",
-    "mode": "max",
-    "space": {"lr": 0.1},
-    "tuner": {"kind": "grid", "max_steps": 3},
-}
 
 
 @pytest.mark.parametrize(
@@ -26,17 +18,17 @@ SPEC = {
     ["tensorboard:runs", "wandb:my-project", "mlflow:http://tracking:5000", "mlflow:ml", "mlflow:sqlite:///ml.db"],
 )
 def test_a_study_names_sinks(address: str) -> None:
-    assert StudySpec.from_dict({**SPEC, "sinks": [address]}).to_json()["sinks"] == [address]
+    assert StudySpec.from_dict({**SMALLEST, "sinks": [address]}).to_json()["sinks"] == [address]
 
 
 def test_a_study_without_sinks_is_written_as_ever() -> None:
-    assert "sinks" not in StudySpec.from_dict(SPEC).to_json()
+    assert "sinks" not in StudySpec.from_dict(SMALLEST).to_json()
 
 
 @pytest.mark.parametrize("address", ["nowhere", "tensorboard:", "ftp:there", ""])
 def test_what_is_no_sink_is_a_sentence(address: str) -> None:
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must be tensorboard:DIR, wandb:PROJECT or mlflow:URI, got '"):
-        StudySpec.from_dict({**SPEC, "sinks": [address]})
+        StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +47,7 @@ def test_what_is_no_sink_is_a_sentence(address: str) -> None:
 def test_a_study_names_no_folder_elsewhere(address: str) -> None:
     """It is opened by a process that others may run."""
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must name .*a folder .*below the folder where"):
-        StudySpec.from_dict({**SPEC, "sinks": [address]})
+        StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
 
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:

@@ -79,3 +79,32 @@ def test_steps_that_cannot_be_counted_are_not_said() -> None:
     assert advice(spec({"lr": uniform(0, 1)}, where="lr < 0.5"), lambda study: 10) == advice(
         spec({"lr": uniform(0, 1)}, where="lr < 0.5")
     )  # nothing is saved
+
+
+CURVES: dict[str, Any] = {"num_trials": 8, "max_steps": 20}
+
+
+@pytest.mark.parametrize(
+    ("tuner", "fields", "points"),
+    [
+        ({"kind": "early_term"}, {}, 0),
+        ({"kind": "early_term", "boundary": 5}, {}, 3),
+        ({"kind": "pop", "boundary": 10}, {"eval_every": 5}, 2),
+        ({"kind": "median", "interval": 5}, {"stop_hopeless": {"boundary": 10}}, 1),
+    ],
+)
+def test_a_rule_that_could_end_nobody(tuner: dict[str, Any], fields: dict[str, Any], points: int) -> None:
+    """What it lacks is said, and with what is proposed instead nothing is left to say."""
+    study = spec({"lr": choice([0.1, 0.2])}, tuner=CURVES | tuner, **fields)
+    [said] = advice(study)
+    assert f"from 4 evaluations on, and a trial has {points} when it is last asked about, so none would end" in said
+    assert said.endswith("give eval_every: 1 and boundary: 2")
+    rule = {"tuner": CURVES | tuner | {"boundary": 2}}
+    if "stop_hopeless" in fields:
+        rule = {"tuner": CURVES | tuner, "stop_hopeless": {"boundary": 2}}
+    assert advice(spec({"lr": choice([0.1, 0.2])}, eval_every=1, **rule)) == []
+
+
+def test_rules_with_enough_evaluations() -> None:
+    for tuner in ({"kind": "pop"}, {"kind": "early_term", "boundary": 4}):
+        assert advice(spec({"lr": choice([0.1, 0.2])}, tuner=CURVES | tuner)) == []

@@ -153,6 +153,14 @@ def problem(status: int, title: str, **more: Any) -> Answer:
         (lambda c: c.cancel("s1"), "POST", "/api/v1/studies/s1:cancel", {}, None, schemas.STUDY),
         (lambda c: c.complete("s1"), "POST", "/api/v1/studies/s1:complete", {}, None, schemas.STUDY),
         (
+            lambda c: c.add_note("s1", "too hot", 3),
+            "POST",
+            "/api/v1/studies/s1/notes",
+            {},
+            {"text": "too hot", "trial": 3},
+            schemas.EVENT,
+        ),
+        (
             lambda c: c.extend_trial("s1", 3, 9),
             "POST",
             "/api/v1/studies/s1/trials/3:extend",

@@ -79,7 +79,6 @@ class Lora(HFTrainer):
 
 
 def test_a_collator_makes_the_batches() -> None:
-    pytest.importorskip("peft")
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BatchEncoding
 
@@ -99,13 +98,10 @@ def test_a_collator_makes_the_batches() -> None:
 
 
 def test_a_lightning_module(tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
     check_resumes(Case(__file__, "Lit", {}, HP, broken=2, steps=4), tmp_path)
 
 
 def test_lora_on_a_model_of_transformers(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("peft")
     how = {"trainable_only": True, "precision": "bf16", "micro_batch_size": 2, "batches_per_step": 3}
     check_resumes(Case(__file__, "Lora", how, HP, broken=2, steps=4), tmp_path)
 
@@ -128,7 +124,6 @@ def loaders(**how: Any) -> Any:
 
 
 def test_a_data_module_says_how_data_is_read() -> None:
-    pytest.importorskip("lightning")
     sizes: list[int] = []
 
     def collate(samples: list[Any]) -> Any:
@@ -155,7 +150,6 @@ def test_a_data_module_says_how_data_is_read() -> None:
     ],
 )
 def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str) -> None:
-    pytest.importorskip("lightning")
     with pytest.raises(ValueError, match=words):
         LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
 
@@ -169,7 +163,6 @@ def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str
     ],
 )
 def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: str) -> None:
-    pytest.importorskip("lightning")
     own = module(4)
     own.__class__ = type("Own", (type(own),), has)
     trainer = LightningTrainer(seed=0, device="cpu", model=own, datamodule=loaders())  # type: ignore[abstract]
@@ -178,7 +171,6 @@ def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: 
 
 
 def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
-    pytest.importorskip("lightning")
     model = Model.build(Lit, {}, 0, "cpu")
     model.advance(Timeline(HP))
     logged = model.logged()
@@ -187,7 +179,6 @@ def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
 
 
 def test_a_metric_of_torchmetrics_is_that_of_each_batch() -> None:
-    pytest.importorskip("lightning")
     from torchmetrics import MeanMetric
 
     trainer = Lit(seed=0, device="cpu", eval_batch_size=11)
@@ -202,7 +193,6 @@ def test_a_metric_of_torchmetrics_is_that_of_each_batch() -> None:
 
 
 def test_several_optimizers_are_refused() -> None:
-    pytest.importorskip("lightning")
     trainer = Lit(seed=0, device="cpu")
     one = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
     trainer.model.configure_optimizers = lambda: [one, one]  # type: ignore[assignment]

@@ -57,6 +57,15 @@ def test_rates_that_cannot_be_told_are_refused(groups: Any, words: str) -> None:
         grouped(groups)
 
 
+def test_groups_of_an_optimizer_that_looks_at_no_study_keep_their_multiples_of_its_own_rate() -> None:
+    """So does a LightningModule that gives its backbone a tenth of the rate; it was refused."""
+    trainer = Reading()
+    groups = [{"params": [*trainer.model[0].parameters()], "lr": 0.001}, {"params": [*trainer.model[2].parameters()]}]
+    trainer.make_optimizer = lambda hp: AdamW(map(dict, groups), lr=0.01)  # type: ignore[method-assign]
+    trainer.setup({"lr": 0.5})
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [pytest.approx(0.05), 0.5]
+
+
 def test_a_rate_in_a_tensor_stays_one() -> None:
     trainer = Reading()
     trainer.make_optimizer = lambda hp: AdamW(trainer.model.parameters(), lr=torch.tensor(0.5))  # type: ignore[method-assign]

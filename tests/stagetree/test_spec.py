@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import SMALLEST
 
 from stagetree.sequences import Constant, MultiStep
 from stagetree.spec import Problem, SpecError, StudySpec
@@ -172,6 +173,16 @@ LR = {"lr": 0.1}
         ),
         (curve_study("pop", target="0.7"), "tuner.target", "must be a number, or a list of at least one num"),
         (curve_study("pop", target=[0.8, 0.7]), "tuner.target", "must be harder one after the other, got 0.8, 0.7"),
+        (
+            curve_study("pop", target=77, bounds=[0, 1]),
+            "tuner.target",
+            "must lie within tuner.bounds, [0.0, 1.0], got 77",
+        ),
+        (
+            curve_study("pop", target=[0.5, -1], bounds=[0, None]) | {"mode": "min"},
+            "tuner.target",
+            "must lie within tuner.bounds, [0.0, None], got -1",
+        ),
         (curve_study("pop", max_time=0), "tuner.max_time", "must be a number of seconds above 0"),
         (curve_study("early_term", bounds=[1, 0]), "tuner.bounds", "must begin with the lesser one, got 1 and 0"),
         (
@@ -334,21 +345,11 @@ def test_problems_in_a_file_name_the_file_once_a_line(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{path}: tuner.max_steps: must be the number of steps")
 
 
-RUNTIME = {
-    "name": "n",
-    "trainer": "t",
-    "metric": "m",
-    "mode": "max",
-    "space": {"a": 1},
-    "tuner": {"kind": "grid", "max_steps": 1},
-}
-
-
 def test_runtime_arguments_are_kept_beside_those_that_change_results() -> None:
-    spec = StudySpec.from_dict({**RUNTIME, "runtime_args": {"data": "/mnt/data", "workers": 4}})
+    spec = StudySpec.from_dict({**SMALLEST, "runtime_args": {"data": "/mnt/data", "workers": 4}})
     assert StudySpec.from_dict(spec.to_json()) == spec
     assert spec.to_json()["runtime_args"] == {"data": "/mnt/data", "workers": 4}
-    assert "runtime_args" not in StudySpec.from_dict(RUNTIME).to_json()  # as studies of before are stored
+    assert "runtime_args" not in StudySpec.from_dict(SMALLEST).to_json()  # as studies of before are stored
 
 
 @pytest.mark.parametrize(
@@ -361,6 +362,6 @@ def test_runtime_arguments_are_kept_beside_those_that_change_results() -> None:
 )
 def test_an_argument_has_one_place(fields: dict, field: str, problem: str) -> None:
     with pytest.raises(SpecError) as caught:
-        StudySpec.from_dict({**RUNTIME, **fields})
+        StudySpec.from_dict({**SMALLEST, **fields})
     [found] = caught.value.problems
     assert (found.field, found.problem.startswith(problem)) == (field, True)

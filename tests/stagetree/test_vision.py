@@ -5,19 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 
-CODE = """
-from stagetree.vision import import_torchvision
+import pytest
 
-first, second = import_torchvision(), import_torchvision()
-import torchvision
+WAYS = {
+    "by its function": "from stagetree.vision import import_torchvision; import_torchvision(); import_torchvision()",
+    "plainly": "from stagetree.vision import prepare_torchvision; prepare_torchvision()",
+    "by a library": "import stagetree.integrations, lightning",
+}
+THEN = """
+import torch, torchvision
 from torchvision import datasets
 from torchvision.models import resnet18
 from torchvision.transforms import v2
 
-assert first is second is torchvision
-assert v2.CenterCrop(4)(__import__("torch").zeros(3, 8, 8)).shape == (3, 4, 4)
+assert v2.CenterCrop(4)(torch.zeros(3, 8, 8)).shape == (3, 4, 4)
 """
 
 
-def test_torchvision_is_imported_in_a_fresh_process() -> None:
-    subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
+@pytest.mark.parametrize("way", WAYS)
+def test_torchvision_is_imported_in_a_fresh_process(way: str) -> None:
+    subprocess.run([sys.executable, "-c", f"{WAYS[way]}\n{THEN}"], check=True, timeout=60)

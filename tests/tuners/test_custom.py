@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from docs_pages import DOCS, blocks
 
 from app.cli.commands import app as cli
+from app.domain.states import TrialEventKind
 from app.scheduling.replay import replay
 from app.scheduling.tuners.custom import REGISTERED, with_version
 from app.tuner_files import TunerFileError, load, register
@@ -62,6 +63,28 @@ def test_the_study_of_the_page_is_run_by_it_and_replayed(halving: str) -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert (study.state, [trial.steps for trial in study.trials].count(20)) == ("completed", 3)
+    assert replay(numbered(world.events), STUDY).identical
+
+
+def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_path: Path) -> None:
+    """Once everybody has had a turn, who goes on is the best of those that wait, and was labelled the most urgent."""
+    path = file(tmp_path, PAGE["leader_first.py"], "leader_first.py")
+    assert CliRunner().invoke(cli, ["check-tuner", path]).exit_code == 0
+    register([path])
+    tuner = {"kind": "custom", "name": "leader-first", "args": {"trials": 5}}
+    fields = yaml.safe_load(PAGE["one-halving.yaml"]) | {"metric": "loss", "mode": "min", "tuner": tuner}
+    world = simulator(StudySpec.from_dict(with_version(StudySpec.from_dict(fields).to_json())), slots=1)
+    world.run()
+    study, waiting = world.plan.studies[STUDY], dict[int, float]()
+    assert {trial.steps for trial in study.trials} == {10}
+    for event in study.history:
+        match event.kind:
+            case TrialEventKind.RESULT:
+                waiting[event.trial] = event.metrics["loss"] or 0.0
+            case TrialEventKind.PROMOTE:
+                assert event.trial == min(waiting, key=waiting.__getitem__)
+        if event.kind == TrialEventKind.PROMOTE or event.steps == 10:
+            waiting.pop(event.trial)
     assert replay(numbered(world.events), STUDY).identical
 
 

@@ -17,7 +17,7 @@ from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from tests.scheduler.scenes import Scene
 from tests.tuners.test_every_tuner import EVERY, FEW, SEEDS, check, run, study_of
-from tests.tuners.worlds import STUDY, numbered, simulator, spec, submit
+from tests.tuners.worlds import STUDY, numbered, simulator, spec
 
 ONE_BY_ONE = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 2}
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -121,7 +121,7 @@ def test_what_another_study_found_counts_result_by_result() -> None:
     tuner, space = {"kind": "grid", "max_steps": 2}, {"lr": [number / 10 for number in range(1, 13)]}
     world = simulator(spec(tuner, space=space), slots=1, name=StudyId("before"))
     world.run()
-    submit(world, spec(tuner, space=space, patience=2), STUDY)
+    world.submit(STUDY, spec(tuner, space=space, patience=2).to_json())
     world.run()
     study = world.plan.studies[STUDY]
     assert study.ending["by"] == "patience" and len(study.trials) < 12

@@ -21,7 +21,7 @@ from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 from tests.plans import tried
-from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers, submit
+from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers
 
 KINDS: dict[str, dict[str, Any]] = {
     "grid": {"kind": "grid", "max_steps": 6},
@@ -166,8 +166,8 @@ def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int
     for _ in range(seed % 30):
         world.advance()
     second = StudyId("second")
-    submit(world, study_of({"kind": "grid", "max_steps": 7}, "shared"), StudyId("grid"))
-    submit(world, study_of(tuner, "shared", seed=world.plan.opened.seed if world.plan.opened else 0), second)
+    world.submit(StudyId("grid"), study_of({"kind": "grid", "max_steps": 7}, "shared").to_json())
+    world.submit(second, study_of(tuner, "shared").to_json())
     world.run()
     check(world, tuner)
     check(world, tuner, second)

@@ -114,6 +114,24 @@ def test_targets_in_turn() -> None:
     assert targets == sorted(targets) and set(targets) == {0.5, 0.6, 0.8}
 
 
+def test_a_target_of_the_study_is_aimed_at() -> None:
+    """As a field of the study it goes with every tuner, and so it does with this one."""
+    world = simulator(study(POP, target=0.8), slots=4, measure=rising)
+    world.run()
+    found = checked(world)
+    assert found.ending["by"] == "target" and best(found) >= 0.8
+    assert {judgement["target"] for judgement in judgements(found)} == {0.8}
+
+
+def test_the_time_of_the_study_is_the_time_that_trials_have() -> None:
+    world = simulator(study(POP | {"target": 0.84}, max_time=6), slots=4, measure=rising)
+    world.run()
+    found = checked(world)
+    assert found.ending["by"] == "max_time"
+    for judgement in judgements(found):
+        assert judgement["expected_seconds"] <= 6 - judgement["elapsed"]
+
+
 def test_without_a_target_the_best_so_far_is_the_one_to_beat() -> None:
     found = run(POP)
     assert best(found) == pytest.approx(0.85 * (1 - math.exp(-5)))

@@ -14,7 +14,7 @@ from app.domain.ids import StudyId, digest
 from app.domain.search_plan import Node, Study
 from app.simulation.simulator import Simulator
 from tests.plans import tried
-from tests.tuners.worlds import SHARING, spec, stragglers, submit
+from tests.tuners.worlds import SHARING, spec, stragglers
 
 TUNERS: dict[str, dict[str, Any]] = {
     "random": {"kind": "random", "num_trials": 8, "max_steps": 12},
@@ -40,7 +40,7 @@ class World:
         for number, kind in enumerate(kinds):
             fields = {"eval_every": every} if (every := self.rng.choice(EVERY)) else {}
             study = spec(TUNERS[kind], space=SHARING, merge=merge, seed=seed % 5, **fields)
-            submit(self.simulator, study, StudyId(f"study-{number}"))
+            self.simulator.submit(StudyId(f"study-{number}"), study.to_json())
             for _ in range(self.rng.randrange(12)):
                 self.simulator.advance()
         self.simulator.run()

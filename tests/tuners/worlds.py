@@ -40,13 +40,8 @@ def spec(tuner: dict[str, Any], *, space: dict[str, Any] | None = None, **fields
 def simulator(study: StudySpec, *, slots: int = 3, name: StudyId = STUDY, **options: Any) -> Simulator:
     """A simulator to which the study was submitted."""
     found = Simulator(slots=slots, **({"measure": losses(0)} | options))
-    submit(found, study, name)
+    found.submit(name, study.to_json())
     return found
-
-
-def submit(to: Simulator, study: StudySpec, name: StudyId) -> None:
-    opened = e.PlanOpened(trainer=study.trainer, trainer_version="", trainer_args={}, seed=study.seed)
-    to.give(c.SubmitStudy(plan=opened, study=name, spec=study.to_json(), at=to.now))
 
 
 # --------------------------------------------------------------------------------------------------- results and luck

@@ -33,7 +33,7 @@ from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
 from app.workers.slot.slot import Limits, Slot, Surroundings
-from app.workers.slot.trainer_host import Executor
+from app.workers.trainer_process import TrainerProcess
 from stagetree.spec import StudySpec
 
 TOY = str(Path(__file__).parents[1] / "e2e" / "trainers.py")
@@ -69,7 +69,7 @@ class Cluster:
         database: Database,
         folder: Path,
         slots: int = 1,
-        start: Callable[[], Executor] | None = None,
+        start: Callable[[], TrainerProcess] | None = None,
         room: int = 2**20,
         **limits: Any,
     ) -> None:
@@ -131,13 +131,13 @@ class Cluster:
         slot.heartbeat.round()
         return slot
 
-    def _start(self, name: str) -> Executor:
+    def _start(self, name: str) -> TrainerProcess:
         self.processes[name] += 1
         if self.start is not None:
             return self.start()
         process = InProcess(lambda process, what, step: self.script(name, process, what, step))
         self.script(name, process, "start", 0)
-        return process
+        return process  # type: ignore[return-value]
 
     def _tell(self) -> None:
         self.told += 1

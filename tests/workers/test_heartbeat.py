@@ -165,7 +165,9 @@ def test_nothing_is_asked_about_a_chain_that_is_over(beating: Beating, is_beat: 
     assert beating.heartbeat.flags == {}
 
 
-def test_a_chain_is_not_given_up_as_long_as_its_next_message_may_come(beating: Beating) -> None:
+def test_a_chain_is_not_given_up_as_long_as_its_next_message_may_come(
+    beating: Beating, caplog: pytest.LogCaptureFixture
+) -> None:
     claim = beating.begin()
     since = beating.clock.now()
     beating.pulses[:] = [Pulse(claim, 4, waits_since=since)]
@@ -174,6 +176,8 @@ def test_a_chain_is_not_given_up_as_long_as_its_next_message_may_come(beating: B
     assert not claim.over.is_set()
     beating.beat()
     assert claim.over.is_set()
+    beating.beat()
+    assert caplog.text.count("waited in vain") == 1
 
 
 def test_who_trains_for_long_waits_for_nothing(beating: Beating) -> None:

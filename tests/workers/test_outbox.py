@@ -102,6 +102,13 @@ def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(told: T
     assert told.commits == ["a", "b"]
 
 
+def test_news_that_await_more_are_told_of(told: Told) -> None:
+    told.outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True)
+    told.outbox.put(told.first, [fact(1)], told.proof("b"))
+    assert told.outbox.drain(60.0)
+    assert told.nudges == 1
+
+
 def test_what_does_not_come_is_not_waited_for_for_ever(told: Told) -> None:
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     assert told.outbox.drain(60.0)

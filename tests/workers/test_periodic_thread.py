@@ -46,10 +46,21 @@ def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
     assert thread.join(60.0) and times == [1]
 
 
+AWAY, MISTAKE = "test waits: ", "test failed, and is tried again"
+
+
 @pytest.mark.parametrize(
-    "problem", [DatabaseUnavailable("no server"), LostRace("a deadlock"), OSError("a disk"), ValueError("a bug")]
+    ("problem", "said"),
+    [
+        (DatabaseUnavailable("no server"), AWAY),
+        (LostRace("a deadlock"), AWAY),
+        (OSError("a disk"), MISTAKE),
+        (ValueError("a bug"), MISTAKE),
+    ],
 )
-def test_whatever_it_raises_it_is_done_again(problem: Exception) -> None:
+def test_whatever_it_raises_is_said_and_it_is_done_again(
+    problem: Exception, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     times, again = list[int](), Flag()
 
     def do() -> bool:
@@ -64,6 +75,7 @@ def test_whatever_it_raises_it_is_done_again(problem: Exception) -> None:
     assert again.wait(60)
     thread.close()
     assert thread.join(60.0)
+    assert said in caplog.text
 
 
 def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:

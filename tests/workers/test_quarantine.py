@@ -56,3 +56,8 @@ def test_what_no_slot_in_its_state_could_do_is_not_waited_for() -> None:
     health.had_accident()
     sentence = quarantine.after_accident(parts(MemoryRecords(), health), "no torch", is_hopeless=True)
     assert sentence is not None and "chains cannot be trained here: no torch" in sentence.reason
+
+
+def test_who_is_not_in_quarantine_is_not_tested() -> None:
+    """The parts have no process that could be."""
+    quarantine.serve(parts(MemoryRecords(), Health()), None)

@@ -64,18 +64,30 @@ def test_what_a_worker_had_when_it_was_to_end_is_not_trained_again(
     assert {event.outcome for event in cluster.events(e.ChainEnded)} <= {"done", "stopped", "undelivered"}
 
 
+def test_a_worker_that_is_to_end_begins_nothing(cluster: Cluster) -> None:
+    cluster.submit(spec(({}, 4)))
+    cluster.ticker.tick()
+    before_the_claim(cluster)
+    assert not cluster.deliver()
+    assert not cluster.processes["gpu0"]
+    assert [row.state for row in cluster.live()] == ["ready"]
+
+
 def test_a_chain_between_two_stages_is_given_back(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 2), ({}, 4)))
     cluster.ticker.tick()
     cluster.deliver()
     cluster.slots["gpu0"].close()
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["stopped"]
+    assert cluster.row() is None
     cluster.messages.clear()
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
     assert cluster.run(study).executed == 4
 
 
-def test_neither_a_database_nor_a_store_that_is_away_keeps_a_worker(database: Database, tmp_path: Path) -> None:
+def test_neither_a_database_nor_a_store_that_is_away_keeps_a_worker(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its work is done again: from the last step on record."""
     cluster = Cluster(database, tmp_path, grace=0.2)
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
@@ -90,6 +102,7 @@ def test_neither_a_database_nor_a_store_that_is_away_keeps_a_worker(database: Da
     cluster.ticker.tick()
     cluster.deliver()
     cluster.slots["gpu0"].close()
+    assert "slot gpu0 ends before all was saved" in caplog.text
     assert not cluster.events(e.StageCompleted)[2:]
     del cluster.clock.__dict__["wait"]
     cluster.store.before_write = lambda key: None

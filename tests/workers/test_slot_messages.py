@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cluster import LEASE, Cluster
 from studies import ALONE, BRANCHES, spec
 from toys import switch
@@ -29,6 +30,31 @@ def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster
     cluster.settle()
     assert not slot.run_stage(chain, 0)
     assert cluster.run(study).executed == 6
+
+
+def test_a_message_of_another_chain_begins_no_stage_of_this_one(cluster: Cluster) -> None:
+    cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
+    cluster.ticker.tick()
+    cluster.deliver()
+    slot, chain = cluster.slots["gpu0"], cluster.messages[0][0]
+    assert not slot.run_stage("another", 1)
+    assert slot.run_stage(chain, 1)
+
+
+def test_a_chain_that_was_lost_between_two_stages_begins_none(cluster: Cluster) -> None:
+    study = cluster.submit(spec(({}, 2), ({}, 4)))
+    cluster.ticker.tick()
+    cluster.deliver()
+    cluster.settle()
+    cluster.clock.wait(LEASE + 1)
+    cluster.ticker.tick()
+    cluster.beat()
+    cluster.script = lambda slot, process, what, step: pytest.fail(f"{what} at step {step}")
+    assert not cluster.deliver()
+    cluster.script = lambda *_: None
+    cluster.messages.clear()
+    cluster.settle()
+    assert cluster.run(study).executed == 4
 
 
 def test_the_row_of_a_chain_says_which_stage_comes_next(cluster: Cluster) -> None:
@@ -67,6 +93,24 @@ def test_a_worker_that_lost_its_chain_writes_nothing_more(database: Database, tm
     assert said == [cluster.log.version(cluster.stream)]
     assert cluster.values(study) == expected
     cluster.close()
+
+
+def test_a_chain_that_was_lost_is_not_trained_on(cluster: Cluster) -> None:
+    cluster.submit(spec(({}, 12)))
+    steps = list[int]()
+
+    def script(slot: str, process: object, what: str, step: int) -> None:
+        if what == "train":
+            steps.append(step)
+        if (what, step) == ("train", 3):
+            cluster.clock.wait(LEASE + 1)
+            cluster.ticker.tick()
+            cluster.beat()
+
+    cluster.script = script
+    cluster.ticker.tick()
+    assert not cluster.deliver()
+    assert steps == [0, 1, 2, 3]
 
 
 def test_a_worker_that_dies_before_its_checkpoint_is_saved(cluster: Cluster) -> None:

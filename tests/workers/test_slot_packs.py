@@ -17,18 +17,12 @@ from app.events.database import Database
 from app.events.transact import Write, transact
 from app.registry import TrainerSource
 from app.scheduling.replay import replay
+from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
 LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    warm.close()
 
 
 @pytest.fixture
@@ -56,10 +50,15 @@ SIBLINGS = [({"lr": switch(0.1, rate, 2)}, steps) for rate, steps in zip(RATES, 
 
 def has_room(cluster: Cluster, study: StudyId, width: int = 4) -> StudyId:
     """The study, on a device of which it is known that a full pack takes no longer than one trial."""
-    seconds = {str(lanes): 1.0 for lanes in (0, 2, 4, 8) if lanes <= width}
-    profile = e.PackingProfiled(device="the CPU", batch_seconds=seconds, peak_bytes={})
+    profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, str(width): 1.0}, peak_bytes={})
     transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
     return study
+
+
+def give(cluster: Cluster) -> None:
+    """Chains to the slot, which has said what trainers it has."""
+    cluster.beat()
+    cluster.ticker.tick()
 
 
 def chains_at_once(cluster: Cluster) -> int:
@@ -79,7 +78,9 @@ def values(cluster: Cluster, study: Any) -> list[float]:
     return [cluster.plan.metrics(trial, trial.steps)["val_loss"] for trial in cluster.study(study).trials]
 
 
-def test_siblings_are_trained_together_to_the_results_that_they_have_alone(cluster: Cluster) -> None:
+def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     alone = cluster.run(cluster.submit(spec(*SIBLINGS, packing=0)))
     assert chains_at_once(cluster) == 1
     expected = values(cluster, alone.id)
@@ -87,6 +88,7 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(clust
     assert chains_at_once(cluster) == 3
     assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
     assert packed.executed == packed.unique == alone.unique == 10
+    assert "trained one after the other" not in caplog.text
     assert cluster.idle()
 
 
@@ -105,31 +107,62 @@ def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
     (failure,) = cluster.events(e.StageFailed)
     assert "too much" in failure.error
+    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+    assert cluster.processes["gpu0"] == 1
     assert cluster.idle()
 
 
 def test_what_cannot_be_packed_is_trained_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    done = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable")))
+    done = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable", eval_every=1)))
     assert [trial.state for trial in done.trials] == ["completed"] * 3
     assert done.executed == done.unique
-    assert "trained one after the other: its loss asks a tensor for its value" in caplog.text
+    said = caplog.text.count("trained one after the other: its loss asks a tensor for its value")
+    assert said == len(cluster.events(e.ChainAssigned))  # each is given by itself, and trained in several pieces
     expected = values(cluster, done.id)
     alone = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable", packing=0)))
     assert values(cluster, alone.id) == expected
 
 
-def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(cluster: Cluster) -> None:
+def test_a_crash_in_a_pack_fails_only_the_trial_whose_fault_it_is(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     deadly = ({"lr": switch(0.1, 666.0, 2)}, 5)
     done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], deadly, trainer="moody", max_restarts=0)))
     assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
     assert done.trials[2].error["kind"] == "crash"
+    assert "a fault of ours" not in caplog.text
+    assert {lost.reason for lost in cluster.events(e.ExactnessLost)} == {"trained without their pack, which had failed"}
     assert cluster.idle()
+
+
+def test_a_crash_of_the_only_lane_is_its_own(cluster: Cluster) -> None:
+    cluster.submit(spec(({"lr": 666.0}, 3), trainer="moody", max_restarts=0))
+    give(cluster)
+    assert not cluster.deliver()
+    cluster.settle()
+    assert [event.kind for event in cluster.events(e.StageFailed)] == ["crash"]
+    assert not cluster.events(e.ChainEnded)
+
+
+TWO = [({"lr": rate}, 3) for rate in (0.1, 0.2)]
+
+
+def test_a_chain_of_a_pack_that_is_over_by_then_is_left_out(cluster: Cluster) -> None:
+    study = cluster.submit(spec(*TWO))
+    give(cluster)
+    (gone,) = [row.chain for row in cluster.live() if row.chain != cluster.messages[0][0]]
+    ended = e.ChainEnded(chain=gone, outcome="interrupted")
+    cluster.log.append(cluster.stream, [ended], expected=None, at=0.0, alongside=lambda rows: rows.chains.end(gone))
+    assert cluster.deliver()
+    done = cluster.run(study)
+    assert [trial.state for trial in done.trials] == ["completed"] * 2
+    assert done.executed == done.unique
 
 
 def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
     study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
     (profile,) = cluster.events(e.PackingProfiled)
-    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "2", "4"}
+    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "4"}
     assert views.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
     cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
     assert len(cluster.events(e.PackingProfiled)) == 1
@@ -144,6 +177,18 @@ def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None
     assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
 
 
+@pytest.mark.parametrize(("packing", "memory"), [(4, 0), (0, 2**20)])
+def test_where_stages_begin_is_read_once_by_a_slot(cluster: Cluster, packing: int, memory: int) -> None:
+    """In a pack, also where nothing is kept in memory."""
+    cluster.run(cluster.submit(spec(({}, 2), packing=packing)))
+    cluster.slots["gpu0"].close()
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=memory)
+    cluster.store.reads.clear()
+    done = cluster.run(cluster.submit(spec(*SIBLINGS, packing=packing)))
+    assert done.executed == 3 + 3 + 2
+    assert len(cluster.store.reads) == 1
+
+
 def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> None:
     begun_at = cluster.clock.now()
     done = cluster.run(cluster.submit(spec(*SIBLINGS)))
@@ -151,11 +196,12 @@ def test_the_seconds_of_a_pack_are_shared_among_its_trials(cluster: Cluster) -> 
 
 
 def test_a_replay_decides_the_same(cluster: Cluster) -> None:
-    asha = {"kind": "asha", "num_trials": 6, "min_steps": 1, "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1}
+    sha = {"kind": "sha", "num_trials": 6, "min_steps": 1, "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1}
     space = {"lr": {"loguniform": [0.001, 0.3]}, "bs": 4}
     named = {"name": "study", "trainer": "tiny", "metric": "val_loss", "mode": "min", "packing": 4}
-    done = cluster.run(cluster.submit({**named, "space": space, "tuner": asha}))
+    done = cluster.run(has_room(cluster, cluster.submit({**named, "space": space, "tuner": sha})))
     assert done.executed == done.unique
+    assert chains_at_once(cluster) > 1
     log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream, limit=100_000)]
     assert replay(log, done.id).identical
 
@@ -165,18 +211,31 @@ class Killed(BaseException):
 
 
 class Doomed:
-    """A process that trains, whose slot is killed when it begins the second training of a pack of so many lanes."""
+    """A process that trains, to which this happens when a pack of so many lanes is to be trained."""
 
-    def __init__(self, process: TrainerProcess, lanes: int) -> None:
-        self._process, self._lanes = process, lanes
+    def __init__(self, process: TrainerProcess, lanes: int, end: BaseException) -> None:
+        self._process, self._lanes, self._end = process, lanes, end
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)
 
     def train_together(self, hps: Any, steps: int, **how: Any) -> Any:
         if len(hps) == self._lanes:
-            raise Killed
+            raise self._end
         return self._process.train_together(hps, steps, **how)
+
+
+def doomed(warm: Warm, lanes: int, end: BaseException) -> Any:
+    return Doomed(TrainerProcess.start(warm), lanes, end)
+
+
+def test_a_pack_whose_process_was_ended_because_nobody_wants_it_is_stopped(cluster: Cluster, warm: Warm) -> None:
+    cluster.start = lambda: doomed(warm, 2, TrainerKilled("killed"))
+    cluster.submit(spec(*TWO))
+    give(cluster)
+    assert not cluster.deliver()
+    cluster.settle()
+    assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["stopped"] * 2
 
 
 def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(cluster: Cluster, warm: Warm) -> None:
@@ -185,7 +244,7 @@ def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(cluster: Cluster, w
     undisturbed = cluster.run(cluster.submit(spec(*eight, packing=8)))
     expected = values(cluster, undisturbed.id)
     cluster.sources["tiny"] = TrainerSource(str(LANES), "2")
-    healthy, cluster.start = cluster.start, lambda: Doomed(TrainerProcess.start(warm), 5)  # type: ignore[assignment]
+    healthy, cluster.start = cluster.start, lambda: doomed(warm, 5, Killed())
     cluster.slots["gpu0"].close()
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
     study = has_room(cluster, cluster.submit(spec(*eight, packing=8)), 8)

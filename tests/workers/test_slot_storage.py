@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from cluster import LEASE, Cluster
+from in_process import InProcess
 from stacks import wait_for
 from studies import ALONE, BRANCHES, spec
+from toys import switch
 
 from app.domain import events as e
 from app.domain.states import StudyState
@@ -168,8 +170,6 @@ def test_an_object_that_broke_off_while_it_was_written_is_never_named(cluster: C
 
 def test_a_branch_begins_with_what_is_in_memory(cluster: Cluster) -> None:
     """Six branches of one trunk on one slot: the trunk's state is never read from the store."""
-    from toys import switch
-
     trials = [({"lr": switch(0.1, lr / 10, 4)}, 6) for lr in range(2, 8)]
     done = cluster.run(cluster.submit(spec(*trials)))
     assert done.executed == done.unique
@@ -217,6 +217,27 @@ def test_the_scheduler_hears_of_an_evaluation_before_its_state_is_stored(cluster
     wait_for("the news", lambda: cluster.told)
     assert not cluster.events(e.CheckpointKept)
     may_go_on.set()
+    assert cluster.run(study).state == StudyState.COMPLETED
+
+
+def test_the_scheduler_hears_at_once_of_a_step_that_was_asked_for_on_the_way(cluster: Cluster) -> None:
+    may_go_on, heard, study = Flag(), list[int](), cluster.submit(spec(({}, 12)))
+
+    def script(slot: str, process: InProcess, what: str, step: int) -> None:
+        if (what, step) == ("train", 2):
+            cluster.submit(spec(({"lr": switch(0.1, 0.5, 6)}, 8)))
+            cluster.ticker.tick()
+            cluster.beat()
+            cluster.told = 0
+        if (what, step) == ("train", 7):
+            heard.append(wait_for("the news", lambda: cluster.told))
+            may_go_on.set()
+
+    cluster.store.before_write = lambda key: may_go_on.wait(60)
+    cluster.script = script
+    cluster.ticker.tick()
+    cluster.deliver()
+    assert heard
     assert cluster.run(study).state == StudyState.COMPLETED
 
 

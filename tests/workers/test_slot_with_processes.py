@@ -20,13 +20,6 @@ from app.workers.warm import Warm
 SCATTERING = Path(__file__).parents[1] / "runtime" / "test_determinism.py"
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    warm.close()
-
-
 @pytest.fixture
 def real(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +16,7 @@ from app.domain.events import Stage
 from app.domain.ids import NodeId, StudyId
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
-from app.workers.slot.trainer_host import ModelMisplaced, TrainerHost
+from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
 
 
 def work() -> ChainAssignment:
@@ -32,8 +35,8 @@ def work() -> ChainAssignment:
     )
 
 
-def host() -> TrainerHost:
-    return TrainerHost(lambda: InProcess(lambda *_: None), lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
+def host(script: Callable[[InProcess, str, int], None] = lambda *_: None) -> TrainerHost:
+    return TrainerHost(lambda: InProcess(script), lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
 
 
 def read(resume: ResumePoint) -> NoReturn:
@@ -66,6 +69,26 @@ def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, 
 def test_no_stage_but_the_first_begins_in_a_fresh_process() -> None:
     with pytest.raises(ModelMisplaced):
         host().begin(work(), 1, read, Path("log"))
+
+
+@pytest.mark.parametrize("args", [{}, {"tag": "other"}])
+def test_only_a_model_that_is_where_the_chain_begins_and_was_built_alike_is_gone_on_with(args: dict[str, str]) -> None:
+    """At step 0 that is no model; what a chain left behind that was lost is anywhere."""
+    done = list[str]()
+    trainer = host(lambda process, what, step: done.append(what))
+    train(trainer, 0)
+    trainer.mark_at(("p", "n", 2))
+    there = replace(work(), stages=work().stages[1:], trainer_args=args, resume=ResumePoint("n", 2, "key", ""))
+    with nullcontext() if not args else pytest.raises(AssertionError, match="no checkpoint is read"):
+        trainer.begin(there, 0, read, None)
+    done.clear()
+    trainer.begin(work(), 0, read, None)
+    assert done == ["build"]
+
+
+def test_a_trainer_that_is_not_here_is_said() -> None:
+    with pytest.raises(OtherVersion, match="the chain needs trainer 'other' in version 1; this slot has none"):
+        host().begin(replace(work(), trainer="other"), 0, read, None)
 
 
 def test_a_state_of_nobody_is_no_model() -> None:

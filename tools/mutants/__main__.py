@@ -1,11 +1,12 @@
 """Take each guard out of the workers and of what they write through, one at a time, and see that a test notices.
 
-    python -m tools.mutants [FILE ...] [--jobs 2] [--survivors]
+    python -m tools.mutants [FILE ...] [--jobs 2]
 
 First the tests run once on the tree as it is, to learn which of them execute which line. Then each mutant is put into
 a copy of the tree and meets the quickest tests that execute its guard, until one fails. Those that survive these meet
-all that execute it, and those that run their file in processes of their own. One that none notices is printed, and
-makes the exit code 1. What was found is in `.mutants/`, as it comes.
+others that execute it, and those that run their file in processes of their own. One that none notices is printed, and
+makes the exit code 1. What was found is in `.mutants/`, as it comes: a run that was broken off goes on from there, and
+meets again who survived, and whose file or test has changed.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from typing import TypeVar
 from tools.mutants.changes import Mutant, mutants_of
 from tools.mutants.copies import ROOT, Copy, Outcome
 from tools.mutants.equivalent import EQUIVALENT
-from tools.mutants.made_of import is_as_it_was
+from tools.mutants.made_of import digests, is_as_it_was
 from tools.mutants.tests_of import MEASURED, SOURCES, ExecutedLines, slow
 
 FOUND = ROOT / ".mutants"
 RESULTS = FOUND / "results.jsonl"
 PYTEST = ["-x", "-q", "--no-header", "--tb=line"]
 ON_ONE_DATABASE = ["-k", "not postgresql"]
-SECONDS = 60.0
-"""A mutant that makes the tests hang is noticed, after so long and four times what they took without it."""
+SECONDS = 30
+"""A mutant that makes a test hang is noticed, after so long and eight times what the test took without it."""
 
 T, R = TypeVar("T"), TypeVar("R")
 
@@ -43,25 +44,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="*", help="by default all that are to have no guard that could go")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="only the quickest tests of each")
-    parser.add_argument("--survivors", action="store_true", help="only those that survived the last run")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell takes it from what it starts in the background
     mutants = [mutant for file in options.files or _all_files() for mutant in mutants_of(ROOT, file)]
-    mutants = sorted((mutant for mutant in mutants if mutant.name not in EQUIVALENT), key=_is_minor)
-    if options.survivors:
-        last = _survivors_of_the_last_run()
-        mutants = [mutant for mutant in mutants if mutant.name in last]
-    else:
-        RESULTS.unlink(missing_ok=True)
+    known = EQUIVALENT.keys() | _noticed()
+    left = sorted((mutant for mutant in mutants if mutant.name not in known), key=_is_minor)
     with _copies(options.jobs) as on_each:
         tests = _measure(on_each)
-        survivors = _survivors(mutants, lambda mutant: [tests.quick(mutant)], tests, on_each)
-        if not options.quick:
-            survivors = _survivors(
-                survivors, lambda mutant: [tests.covering(mutant), slow(mutant.file)], tests, on_each
-            )
+        survivors = _survivors(left, lambda mutant: [tests.quick(mutant)], tests, on_each)
+        survivors = _survivors(survivors, lambda mutant: [tests.others(mutant), slow(mutant.file)], tests, on_each)
     print(f"{len(mutants)} mutants, {len(survivors)} survived")
     return 1 if survivors else 0
 
@@ -77,9 +69,10 @@ def _all_files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in files)
 
 
-def _survivors_of_the_last_run() -> set[str]:
-    last = {line["name"]: line["survived"] for line in map(json.loads, RESULTS.read_text().splitlines())}
-    return {name for name, survived in last.items() if survived}
+def _noticed() -> set[str]:
+    """The names of those that were noticed before, in a file and by a test that are still the same."""
+    lines = map(json.loads, RESULTS.read_text().splitlines()) if RESULTS.exists() else []
+    return {line["name"] for line in lines if not line["survived"] and is_as_it_was(ROOT, line["made_of"])}
 
 
 OnEach = Callable[[Callable[[Copy, T], R], Iterable[T]], Iterator[tuple[T, R]]]
@@ -128,7 +121,7 @@ def _measure(on_each: OnEach) -> ExecutedLines:
     def measure(copy: Copy, path: Path) -> Outcome:
         environment = {"MUTANTS_MAP": str(written[path]), "MUTANTS_SOURCE": os.pathsep.join(SOURCES)}
         arguments = ["-q", *ON_ONE_DATABASE, "-p", "tools.mutants.covering", str(path.relative_to(ROOT))]
-        return copy.run(arguments, 600.0, environment)
+        return copy.run(arguments, 600, environment)
 
     for path, outcome in on_each(measure, stale):
         print(f"measured {path.relative_to(ROOT)}: {_in_words(outcome)}", flush=True)
@@ -152,14 +145,16 @@ def _survivors(
         with copy.changed(mutant.file, mutant.source):
             for chosen in choose(mutant):
                 if chosen and outcome.code == 0:
-                    outcome = copy.run([*PYTEST, *chosen], SECONDS + 4 * tests.expected_seconds(chosen))
+                    outcome = copy.run([*PYTEST, *chosen], SECONDS + round(8 * tests.longest(chosen)))
         return outcome
 
     survivors = []
     for mutant, outcome in on_each(meet, mutants):
         survived = outcome.code == 0
         survivors += [mutant] if survived else []
-        line = {"name": mutant.name, "at": str(mutant), "survived": survived, "by": _in_words(outcome)}
+        files = [mutant.file, *([] if outcome.failed is None else [outcome.failed.partition("::")[0]])]
+        made_of = digests(ROOT, map(ROOT.joinpath, files))
+        line = {"name": mutant.name, "survived": survived, "by": _in_words(outcome), "made_of": made_of}
         with RESULTS.open("a") as results:
             print(json.dumps(line), file=results)
         print(f"{'SURVIVED' if survived else 'noticed '} {mutant}: {_in_words(outcome)}", flush=True)

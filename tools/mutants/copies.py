@@ -28,7 +28,7 @@ NO_SUCH_TEST = 4
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run of tests ended: the exit code of pytest, None if it took too long; and the test that failed, if any."""
+    """How tests ended: the exit code of pytest, None if one took too long; and the test that failed, if any."""
 
     code: int | None
     failed: str | None
@@ -59,8 +59,8 @@ class Copy:
         self._runner.terminate()
         self._runner.communicate()
 
-    def run(self, arguments: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> Outcome:
-        """Run pytest; what it starts is ended with it."""
+    def run(self, arguments: Sequence[str], seconds: int, environment: Mapping[str, str] | None = None) -> Outcome:
+        """Run pytest; what it starts is ended with it. seconds: what one test may take."""
         assert self._runner.stdin is not None and self._runner.stdout is not None
         wanted = {"arguments": [*arguments], "seconds": seconds, "environment": environment or {}}
         self._runner.stdin.write(json.dumps(wanted) + "\n")

@@ -13,9 +13,13 @@ Files = Mapping[str, str]
 def made_of(root: Path, modules: Iterable[object]) -> Files:
     """The files of the tree from which these modules were imported."""
     named = (getattr(module, "__file__", None) for module in modules)
-    files = {Path(name).resolve() for name in named if name is not None}
-    here = root.resolve()
-    return {str(file.relative_to(here)): _digest(file) for file in sorted(files) if file.is_relative_to(here)}
+    return digests(root, (Path(name) for name in named if name is not None))
+
+
+def digests(root: Path, files: Iterable[Path]) -> Files:
+    """Those of these files that are in the tree, as they are now."""
+    here, whole = root.resolve(), {file.resolve() for file in files}
+    return {str(file.relative_to(here)): _digest(file) for file in sorted(whole) if file.is_relative_to(here)}
 
 
 def is_as_it_was(root: Path, files: Files) -> bool:

@@ -2,7 +2,7 @@
 
 Each run is a fork of it: what takes long to import is there, and the project's own modules are read anew. It reads
 `{"arguments": [...], "seconds": s, "environment": {...}}` from stdin, line by line, and answers with pytest's exit
-code, or null where the time was over.
+code, or null where one test took longer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import json
 import os
 import signal
 import sys
-import time
 from typing import NoReturn
 
 import psutil
+import pytest
 from _pytest.config import default_plugins
 
 from tools.mutants.tests_of import SOURCES
@@ -50,18 +50,29 @@ def main() -> None:
         answers.write(json.dumps(run(**wanted)) + "\n")
 
 
-def run(arguments: list[str], seconds: float, environment: dict[str, str]) -> int | None:
-    """The exit code of pytest in a fork; None when it took longer, and it and all it started were ended."""
+class Limit:
+    """A plugin of pytest: a test that takes longer, and so whatever comes before the first one, ends the process."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+        signal.alarm(seconds)
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.alarm(self._seconds)
+
+
+def run(arguments: list[str], seconds: int, environment: dict[str, str]) -> int | None:
+    """The exit code of pytest in a fork; None when a test took longer, and it and all it started were ended."""
     pid = os.fork()
     if pid == 0:
         os.environ.update(environment)
-        _in_the_fork(arguments)
-    code = _wait(pid, time.monotonic() + seconds)
+        _in_the_fork(arguments, seconds)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     _end_all()
-    return code
+    return None if code == -signal.SIGALRM else code
 
 
-def _in_the_fork(arguments: list[str]) -> None:
+def _in_the_fork(arguments: list[str], seconds: int) -> None:
     code = 70
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -69,9 +80,7 @@ def _in_the_fork(arguments: list[str]) -> None:
         os.dup2(nowhere, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        import pytest
-
-        code = int(pytest.main(arguments))
+        code = int(pytest.main(arguments, plugins=[Limit(seconds)]))
         sys.stdout.flush()
     finally:
         os._exit(code)
@@ -80,15 +89,6 @@ def _in_the_fork(arguments: list[str]) -> None:
 def _end(*_: object) -> NoReturn:
     _end_all()
     os._exit(0)
-
-
-def _wait(pid: int, until: float) -> int | None:
-    while time.monotonic() < until:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    return None
 
 
 def _end_all() -> None:

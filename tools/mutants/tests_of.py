@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +27,6 @@ MEASURED = (
 
 SLOW = {
     "app/events": ("tests/contract", "tests/events"),
-    "app/workers": ("tests/workers/test_slot_with_processes.py", "tests/runtime/test_process_endings.py"),
     "app/workers/broker.py": ("tests/processes/test_broker.py",),
     "app/workers/celery_app.py": ("tests/processes", "tests/e2e/test_outages.py"),
     "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
@@ -41,6 +40,9 @@ SLOW = {
 
 QUICK_SECONDS = 30.0
 """The quickest tests of a mutant, as many as took so long when they were measured, are what it meets first."""
+
+MOST_SECONDS = 150.0
+"""Who survives these meets others, as many as took so long with them: a line may be executed by a thousand tests."""
 
 
 @dataclass(slots=True)
@@ -63,11 +65,14 @@ class ExecutedLines:
                     self._numbers[test][file] += 1
 
     def covering(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the guard, the likeliest first; all of its file's, if it was executed by an import."""
+        """The tests that execute the guard; all of its file's, if it was executed by an import.
+
+        The likeliest come first, one of each file of tests in turn: what one does not notice, its neighbours rarely do.
+        """
         lines = self.lines.get(mutant.file, {})
         tests = set().union(*(lines.get(line, set()) for line in mutant.lines))
         tests = set().union(*lines.values()) if "" in tests else tests
-        return sorted(tests - {""}, key=lambda test: (self._cost(test, mutant.file), test))
+        return _in_turn(sorted(tests - {""}, key=lambda test: (self._cost(test, mutant.file), test)))
 
     def _cost(self, test: str, file: str) -> float:
         """What it takes to ask a test about a file: its time, the more of which goes elsewhere the less it is about."""
@@ -76,13 +81,31 @@ class ExecutedLines:
 
     def quick(self, mutant: Mutant) -> list[str]:
         """Those of them with which to begin."""
+        return self._within(QUICK_SECONDS, mutant)
+
+    def others(self, mutant: Mutant) -> list[str]:
+        """Those of them that come next."""
+        return self._within(MOST_SECONDS, mutant)[len(self.quick(mutant)) :]
+
+    def _within(self, most: float, mutant: Mutant) -> list[str]:
+        """So many seconds of those that execute the guard, and one at least."""
         covering = self.covering(mutant)
         spent = accumulate(self.seconds[test] for test in covering)
-        return [test for test, seconds in zip(covering, spent, strict=True) if seconds <= QUICK_SECONDS] or covering[:1]
+        return [test for test, seconds in zip(covering, spent, strict=True) if seconds <= most] or covering[:1]
 
-    def expected_seconds(self, tests: Iterable[str]) -> float:
-        """How long they took when they were measured; of a file that was not, what is enough for any."""
-        return sum(self.seconds.get(test, QUICK_SECONDS) for test in tests)
+    def longest(self, tests: Iterable[str]) -> float:
+        """How long the slowest of them took when it was measured; of a file that was not, what is enough for any."""
+        return max((self.seconds.get(test, QUICK_SECONDS) for test in tests), default=0.0)
+
+
+def _in_turn(tests: Sequence[str]) -> list[str]:
+    """The first of each file, then the second of each, and so on."""
+    number, met = dict[str, int](), Counter[str]()
+    for test in tests:
+        file = test.partition("::")[0]
+        met[file] += 1
+        number[test] = met[file]
+    return sorted(tests, key=number.__getitem__)
 
 
 def slow(file: str) -> tuple[str, ...]:

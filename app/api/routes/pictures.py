@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import paging, reading, schemas
+from app.api.kept import kept
 from app.api.openapi import UNCHANGED, refusals
 from app.api.services import StudyRowDep, TrialPath, Use
 from app.api.strict import StrictRoute
-from app.api.turns import heavy
 
 router = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
 
@@ -30,39 +30,36 @@ def _picture(path: str, summary: str, model: Any) -> Json:
 
 
 @router.get(**_picture("/tree", "What its trials share", schemas.Tree))
-@heavy
-def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: paging.At = None) -> Response:
+async def get_tree(request: Request, row: StudyRowDep, use: Use, points: Points = 60, at: paging.At = None) -> Response:
     """The study's part of the search plan, with the curve of the metric in each node."""
-    return reading.kept(use, row, ("tree", points), at, lambda: reading.tree(use, row, points, at)).to(request)
+    return await kept(request, use, row, ("tree", points), at, lambda: reading.tree(use, row, points, at))
 
 
 @router.get(**_picture("/rungs", "Who came how far", schemas.Rungs))
-@heavy
-def get_rungs(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+async def get_rungs(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
     """Each rung with its trials by rank, and which of them went on. Empty for a tuner without rungs."""
-    return reading.kept(use, row, ("rungs",), at, lambda: reading.rungs(use, row, at)).to(request)
+    return await kept(request, use, row, ("rungs",), at, lambda: reading.rungs(use, row, at))
 
 
 @router.get(**_picture("/timeline", "What each slot did", schemas.Timeline))
-@heavy
-def get_timeline(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+async def get_timeline(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
     """Stages over time, those of other studies on the plan included, with evaluations and checkpoints."""
-    return reading.kept(use, row, ("timeline",), at, lambda: reading.timeline(use, row, at)).to(request)
+    return await kept(request, use, row, ("timeline",), at, lambda: reading.timeline(use, row, at))
 
 
 @router.get(**_picture("/history", "What was decided, and when", schemas.History))
-@heavy
-def get_history(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
+async def get_history(request: Request, row: StudyRowDep, use: Use, at: paging.At = None) -> Response:
     """Every decision about a trial or the study, each result that was the best so far, and the times of events."""
-    return reading.kept(use, row, ("history",), at, lambda: reading.history(use, row, at)).to(request)
+    return await kept(request, use, row, ("history",), at, lambda: reading.history(use, row, at))
 
 
 @router.get(**_picture("/importance", "What the result depends on", schemas.Importance))
-@heavy
-def get_importance(request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: paging.At = None) -> Response:
+async def get_importance(
+    request: Request, row: StudyRowDep, use: Use, rung: Rung = None, at: paging.At = None
+) -> Response:
     """The share of each hyper-parameter that varies, by Optuna's PED-ANOVA."""
     key = ("importance", rung)
-    return reading.kept(use, row, key, at, lambda: reading.importance(use, row, rung, at)).to(request)
+    return await kept(request, use, row, key, at, lambda: reading.importance(use, row, rung, at))
 
 
 @router.get(

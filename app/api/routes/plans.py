@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
 from app.api import paging, reading, schemas
-from app.api.feed import Feed, server_sent
 from app.api.openapi import refusals
 from app.api.services import Services, StudyRowDep, Use
 from app.api.strict import StrictRoute
@@ -70,9 +69,9 @@ def list_events(
 
 
 def _stream(use: Services, row: StudyRow, after: int) -> Response:
-    feed = Feed(use, row, after)
+    feed = use.feed(row, after)
     with use.open_study(row) as (plan, study):
         if study.is_final and feed.version >= plan.version:
             return Response(status_code=204)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return EventSourceResponse(server_sent(feed, use), headers=headers)
+    return EventSourceResponse(use.broadcasts.follow(feed), headers=headers)

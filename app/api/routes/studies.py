@@ -1,4 +1,4 @@
-"""Studies: submit, list, look at, pause, resume, cancel, preview."""
+"""Studies: submit, list, look at, pause, resume, cancel, write notes, preview."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import paging, reading, schemas, views
-from app.api.bodies import StudyBody, study_of, trainer_of
+from app.api import notes, paging, reading, schemas, views
+from app.api.bodies import NoteBody, StudyBody, note_of, study_of, trainer_of
 from app.api.errors import Invalid
 from app.api.openapi import refusals
 from app.api.services import Services, StudyRowDep, Use
@@ -159,6 +159,19 @@ def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
 def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     """Nothing more is asked of it. Refused while a trial is under way."""
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
+
+
+@router.post(
+    "/studies/{study}/notes",
+    status_code=201,
+    summary="Write something down",
+    response_model=schemas.Event,
+    response_description="The event.",
+    responses=refusals(400, 404, 413, 415),
+)
+def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> Json:
+    """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
+    return notes.add_note(use, row, write, *note_of(given))
 
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from app.api import paging, reading, schemas, views
 from app.api.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
 from app.api.errors import Invalid
+from app.api.kept import kept
 from app.api.logged import trial_metrics
 from app.api.openapi import UNCHANGED, refusals
 from app.api.ordering import KEYS
@@ -36,8 +37,9 @@ States = Annotated[Sequence[schemas.TrialState], Query(description="only trials 
 Sort = Annotated[
     str,
     Query(
-        pattern=f"^-?({'|'.join(KEYS)})$",
-        description="a field to sort by, results with the best first; -FIELD turns the order around",
+        pattern=f"^-?({'|'.join(KEYS)}|hp\\..+)$",
+        max_length=1000,
+        description="a field or a column such as hp.lr; results with the best first; -FIELD turns the order around",
     ),
 ]
 Digits = Annotated[
@@ -64,7 +66,8 @@ def list_trials(
 ) -> Json:
     """In the order of their numbers, or of another key. What has no value there comes last.
 
-    Pages of trials in another order than their numbers' may overlap while the study goes on.
+    Nothing is shown twice or left out while the study goes on: further pages are of the moment of the first one, unless
+    all trials are listed by number, to which those that came since are added.
     """
     return reading.trials(use, row, limit, cursor, state, sort, at)
 
@@ -76,10 +79,11 @@ def list_trials(
     response_description="The columns; `ETag` says at which event.",
     responses={304: UNCHANGED, **refusals(404)},
 )
-@heavy
-def get_columns(request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None) -> Response:
+async def get_columns(
+    request: Request, row: StudyRowDep, use: Use, digits: Digits = None, at: paging.At = None
+) -> Response:
     """For tables and plots: a list for each field, nested ones under names such as `hp.lr` and `best.value`."""
-    return reading.kept(use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits)).to(request)
+    return await kept(request, use, row, ("columns", digits), at, lambda: reading.columns(use, row, at, digits))
 
 
 @router.get(

@@ -24,6 +24,7 @@ from app.api.schemas.examples import (
     StudyState,
     TrialState,
 )
+from app.api.schemas.notes import Note, NoteText
 from app.api.schemas.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
 from app.api.schemas.plans import (
     Changes,
@@ -113,6 +114,8 @@ __all__ = [
     "LoggedPoint",
     "Longer",
     "Node",
+    "Note",
+    "NoteText",
     "Place",
     "Plan",
     "Point",

@@ -51,6 +51,7 @@ TRIAL_DETAIL: Json = {
     "path": [NODE],
     "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
     "not_exact": [],
+    "notes": [],
 }
 LISTED: Json = {
     "study": "digits-grid-3f9c1a",
@@ -90,6 +91,7 @@ COST: Json = {
     "saved": 40,
     "saved_share": 0.3604,
 }
+NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up"}
 STUDY: Json = {
     "study": "digits-grid-3f9c1a",
     "name": "digits-grid",
@@ -112,6 +114,7 @@ STUDY: Json = {
     "finished_at": None,
     "slots": {"used": 2, "due": 1.5},
     "progress": PROGRESS,
+    "notes": [NOTE],
     "spec": STUDY_FILE,
     "trials": [TRIAL],
 }

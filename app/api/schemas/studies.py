@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Result, Steps
 from app.api.schemas.examples import LISTED, PREVIEW, STUDY, Json, StudyState, TrialState, shown_as
+from app.api.schemas.notes import Note
 from app.api.schemas.trials import Trial
 
 
@@ -142,6 +143,7 @@ class Study(BaseModel):
     finished_at: float | None
     slots: Share
     progress: Progress
+    notes: list[Note] = Field(description="what people wrote down about it and its trials, in order")
     spec: Json = Field(
         default={}, title="File", description="the study file as it was submitted; left out with the trials"
     )

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Result
 from app.api.schemas.examples import TRIAL, TRIAL_DETAIL, Json, TrialState, shown_as
+from app.api.schemas.notes import Note
 from stagetree.spec import TrialSpec
 
 
@@ -71,6 +72,7 @@ class TrialDetail(Trial):
     path: list[str] = Field(description="its nodes in the search plan, root first")
     curve: list[Point]
     not_exact: list[str] = Field(default=[], description="why it may differ in its last bits from a training alone")
+    notes: list[Note] = Field(description="what people wrote down about it, in order")
     failure: Failure | None = None
 
 

@@ -89,7 +89,8 @@ def close(study: Study, at: float) -> Iterator[e.Event]:
         return
     failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
     if failed and not study.num_results:
-        text = f"all {len(failed)} trials failed; {_last_line(failed[0])}"
+        which = "the only trial" if len(failed) == 1 else f"all {len(failed)} trials"
+        text = f"{which} failed; {_last_line(failed[0])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:
         yield e.StudyCompleted(study=study.id, at=at)

@@ -7,7 +7,7 @@ from typing import assert_never
 from app.domain import awaiting
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import SearchPlan, Study
+from app.domain.search_plan import Note, SearchPlan, Study
 from app.domain.states import StudyState, TrialState
 
 StudyEvent = (
@@ -20,6 +20,7 @@ StudyEvent = (
     | e.StudyCancelled
     | e.StudyStruck
     | e.StudyDeleted
+    | e.NoteAdded
 )
 
 
@@ -47,6 +48,9 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _finish(plan, event.study, StudyState.FAILED, event.at, f"struck by an operator: {event.reason}")
         case e.StudyDeleted():
             plan.studies[event.study].deleted = True
+        case e.NoteAdded():
+            note = Note(plan.version + 1, event.at, event.trial, event.text)
+            plan.studies[event.study].notes.append(note)
         case _:
             assert_never(event)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from app.domain.search_plan.chain import Chain
 from app.domain.search_plan.node import MOST_FAILURES, NO_PROGRESS, Checkpoint, KeptAt, Node, Progress, Progresses
 from app.domain.search_plan.plan import SearchPlan
-from app.domain.search_plan.study import MAX_RESTARTS, Study, Trial, TrialEvent
+from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
 
 __all__ = [
     "MAX_RESTARTS",
@@ -19,6 +19,7 @@ __all__ = [
     "Checkpoint",
     "KeptAt",
     "Node",
+    "Note",
     "Progress",
     "Progresses",
     "SearchPlan",

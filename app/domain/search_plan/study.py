@@ -62,6 +62,16 @@ class Trial:
         return self.requested_steps[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What somebody wrote at a time about a study, or about a trial of it. version: of the plan, with its event."""
+
+    version: int
+    at: float
+    trial: int | None
+    text: str
+
+
 @dataclass(slots=True)
 class Study:
     """One search by one tuner.
@@ -87,6 +97,7 @@ class Study:
     history: list[TrialEvent] = field(default_factory=list)
     max_step_by_node: dict[NodeId, int] = field(default_factory=dict)
     failed: list[int] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     active: int = 0
     num_results: int = 0
     requested: int = 0

@@ -247,8 +247,7 @@ class MemoryChains:
         if slot is not None and slot.chain == row.chain:
             model = None if resident_model is None else dict(resident_model)
             left = [each.chain for each in self._tables.live.values() if each.slot == slot.name and _is_at_work(each)]
-            first = min((chain for chain in left if chain != row.chain), default=None)
-            self._tables.slots.put(slot.name, replace(slot, chain=first, resident_model=model))
+            self._tables.slots.put(slot.name, replace(slot, chain=min(left, default=None), resident_model=model))
 
 
 class MemorySchedulers:

@@ -210,9 +210,9 @@ class Chains:
     def _free(self, chain: str, slot: str, resident_model: Mapping[str, Any] | None) -> None:
         """The slot is free, unless it trains other chains together with this one: then it has one of those."""
         mine = update(SLOTS).where(SLOTS.c.name == slot, SLOTS.c.chain == chain)
-        others = select(func.min(CHAINS.c.chain)).where(CHAINS.c.slot == slot, CHAINS.c.state.in_(AT_WORK))
-        left = others.where(CHAINS.c.chain != chain).scalar_subquery()
-        self._session.execute(mine.values(chain=left, resident_model=resident_model and dict(resident_model)))
+        left = select(func.min(CHAINS.c.chain)).where(CHAINS.c.slot == slot, CHAINS.c.state.in_(AT_WORK))
+        model = resident_model and dict(resident_model)
+        self._session.execute(mine.values(chain=left.scalar_subquery(), resident_model=model))
 
     def _rows(self, query: Select[Any]) -> list[ChainRow]:
         return fresh_rows(self._session, query)

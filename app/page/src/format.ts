@@ -19,7 +19,7 @@ export function plural(value: number, word: string, words = `${word}s`): string 
 }
 
 export function percent(share: number | null | undefined): string {
-  return share === null || share === undefined ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
+  return share === null || share === undefined ? "–" : `${(share * 100).toFixed(share && share < 0.1 ? 1 : 0)} %`;
 }
 
 /** 0:42, 12:05, 3:20:07 or 2 d 03:20. */

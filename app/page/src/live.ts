@@ -1,9 +1,9 @@
 /** What happens in a study, as it happens. All pages of a browser share one stream, and one of them holds it. */
 import { signal } from "@preact/signals";
-import { address, happened } from "./data.ts";
-import type { LoggedEvent } from "./types.ts";
+import { about, address, ask, happened, refreshAll } from "./data.ts";
+import type { LoggedEvent, Study } from "./types.ts";
 
-export type Freshness = "connecting" | "live" | "lost" | "over";
+type Freshness = "connecting" | "live" | "lost" | "over";
 
 export const freshness = signal<Freshness>("connecting");
 export const lastHeard = signal<number>(Date.now());
@@ -43,6 +43,8 @@ export function follow(study: string, after: number): () => void {
 let gathering: ReturnType<typeof setTimeout> | undefined;
 
 function hear(said: Said): void {
+  // whoever shows something asks, and says what is wrong: that nobody answers, or that the study is gone
+  if (said.freshness === "lost" && freshness.value !== "lost") refreshAll();
   freshness.value = said.freshness;
   lastHeard.value = Date.now();
   if (!said.events.length) return;
@@ -75,7 +77,7 @@ async function hold(study: string, after: number, channel: BroadcastChannel, sto
 /** One stream, to its end. Returns the position of the last event that it gave. */
 function read(study: string, after: number, say: (said: Said) => void, stopping: AbortSignal): Promise<number> {
   return new Promise((resolve) => {
-    const source = new EventSource(address(`studies/${encodeURIComponent(study)}/events?after=${after}`));
+    const source = new EventSource(address(about(study, "/events", null, { after: String(after) })));
     let isOver = false;
     const end = () => {
       source.close();
@@ -95,8 +97,8 @@ function read(study: string, after: number, say: (said: Said) => void, stopping:
     source.onerror = () => {
       if (isOver) return;
       if (source.readyState === EventSource.CLOSED) {
-        void isThere(study).then((state) => {
-          say({ freshness: state, events: [] });
+        void refused(study).then((freshness) => {
+          say({ freshness, events: [] });
           end();
         });
       } else {
@@ -106,12 +108,10 @@ function read(study: string, after: number, say: (said: Said) => void, stopping:
   });
 }
 
-/** Whether a stream that was refused was so because nothing more will come. */
-async function isThere(study: string): Promise<Freshness> {
+/** What a refused stream means: that nothing more will come, or that something is wrong. */
+async function refused(study: string): Promise<Freshness> {
   try {
-    const answer = await fetch(address(`studies/${encodeURIComponent(study)}?trials=false`));
-    if (!answer.ok) return "lost";
-    return ((await answer.json()) as { finished_at: number | null }).finished_at ? "over" : "lost";
+    return (await ask<Study>(about(study, "", null, { trials: "false" }))).finished_at ? "over" : "lost";
   } catch {
     return "lost";
   }

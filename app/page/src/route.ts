@@ -1,9 +1,9 @@
 /** Where the page is: everything it shows is in the part of its address behind the #, so every view can be linked to. */
 import { computed, signal } from "@preact/signals";
 
-export type Query = Record<string, string>;
+type Query = Record<string, string>;
 
-export interface Route {
+interface Route {
   path: string[];
   query: Query;
 }

@@ -10,12 +10,12 @@ export type Value = unknown;
 export class Table {
   readonly count: number;
   readonly columns: Record<string, Value[]>;
-  private found: string[] | undefined;
+  private foundVaried: string[] | undefined;
   private numeric = new Map<string, boolean>();
 
   constructor(given: Columns) {
     this.count = given.count;
-    this.columns = given.columns as Record<string, Value[]>;
+    this.columns = withConstants(given.columns as Record<string, Value[]>);
   }
 
   get(row: number, column: string): Value {
@@ -29,7 +29,8 @@ export class Table {
 
   /** The columns that tell hyper-parameters apart, those that never vary left out. */
   get varied(): string[] {
-    return (this.found ??= this.findVaried());
+    const isVaried = (name: string) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1;
+    return (this.foundVaried ??= this.hyperparameters.filter(isVaried));
   }
 
   /** Whether a column holds numbers, by the first value that it has. */
@@ -42,11 +43,20 @@ export class Table {
     return known;
   }
 
-  private findVaried(): string[] {
-    return Object.keys(this.columns)
-      .filter((name) => name.startsWith("hp."))
-      .filter((name) => new Set(this.columns[name]!.filter((value) => value !== null).map(String)).size > 1);
+  /** The columns of hyper-parameters. */
+  get hyperparameters(): string[] {
+    return Object.keys(this.columns).filter((name) => name.startsWith("hp."));
   }
+}
+
+/** A hyper-parameter that is a constant in some trials has a family there too, by which it differs from the others. */
+function withConstants(columns: Record<string, Value[]>): Record<string, Value[]> {
+  const filled = { ...columns };
+  for (const [name, families] of Object.entries(columns)) {
+    const constants = name.endsWith(".family") && columns[name.slice(0, -".family".length)];
+    if (constants) filled[name] = families.map((family, row) => family ?? (constants[row] == null ? null : "constant"));
+  }
+  return filled;
 }
 
 const tables = new WeakMap<Columns, Table>();

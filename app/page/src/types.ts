@@ -12,6 +12,7 @@ export type TrialDetail = Schemas["TrialDetail"];
 export type Tree = Schemas["Tree"];
 export type Rungs = Schemas["Rungs"];
 export type RankedRung = Schemas["RankedRung"];
+export type Note = Schemas["Note"];
 export type Timeline = Schemas["Timeline"];
 export type History = Schemas["History"];
 export type Schedules = Schemas["Schedules"];

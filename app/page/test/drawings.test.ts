@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { icicle, savedBy } from "../src/layout/icicle.ts";
 import { commonValues, pathOf, rungTree } from "../src/layout/rungtree.ts";
-import { robust, steps, ticks } from "../src/layout/scales.ts";
+import { robust, steps, ticks, timeTicks } from "../src/layout/scales.ts";
 import { randomTree } from "./trees.ts";
 
 const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
@@ -62,4 +62,6 @@ test("scales begin and end where they should, and ticks are round", () => {
   assert.deepEqual([scale(0), scale(32)], [0, 100]);
   assert.deepEqual(ticks([0, 1], 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
   assert.deepEqual(ticks([3, 3], 5), [3]);
+  assert.deepEqual(timeTicks([2.5, 31], 6), [5, 10, 15, 20, 25, 30]);
+  assert.deepEqual(timeTicks([0, 7200], 4), [0, 1800, 3600, 5400, 7200]);
 });

@@ -23,6 +23,12 @@ test("an address says what is shown, and comes back", () => {
   assert.equal(formatRoute([], { at: "" }), "#/");
 });
 
+test("a hyper-parameter that is constant in some trials differs from the others by its family", () => {
+  const mixed = new Table({ count: 3, columns: { "hp.lr": [0.1, null, null], "hp.lr.family": [null, "cosine", "cosine"], "hp.lr.init": [null, 0.2, 0.2] } });
+  assert.deepEqual(mixed.column("hp.lr.family"), ["constant", "cosine", "cosine"]);
+  assert.deepEqual(mixed.varied, ["hp.lr.family"]);
+});
+
 test("filters: every word must hold", () => {
   assert.deepEqual(filtered(table, ""), [0, 1, 2, 3]);
   assert.deepEqual(filtered(table, "state:completed lr>=0.3"), [3]);
@@ -104,6 +110,7 @@ test("axes of parallel coordinates: numbers by size, wide ones by their logarith
 test("events and reasons in words", () => {
   const event = { position: 1, version: 1, at: 0, type: "TrialStopped", data: { study: "s", trial: 3, reason: { rung: 1, rank: 7, of: 12, cut: 3 } } };
   assert.equal(sentence(event as unknown as LoggedEvent), "trial 3 is stopped (rung 1: rank 7 of 12, the best 3 go on)");
+  assert.equal(sentence({ ...event, type: "TrialExtended", data: { ...event.data, steps: 8 } } as unknown as LoggedEvent), "trial 3 goes on to step 8 (rung 0: rank 7 of 12, the best 3 go on)");
   assert.equal(sentence({ ...event, type: "SomethingNew" } as unknown as LoggedEvent), "SomethingNew");
   assert.equal(reason({}), "");
 });

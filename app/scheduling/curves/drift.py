@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from app.scheduling.curves.curve import Bend, Curve
 from app.scheduling.curves.mixtures import Integers, Mixtures
-from app.scheduling.curves.scale import Scale
 
 Array = npt.NDArray[np.float64]
 
@@ -66,23 +65,25 @@ class Kernels:
 
 
 class Drift:
-    """Curves that have ended, as an example to others."""
+    """Curves that have ended, each with its own number, as an example to others. There may be none."""
 
-    def __init__(self, curves: Sequence[Curve], scale: Scale) -> None:
-        self.rows = [Row(curve, scale.to_units(np.array(curve.values)), i) for i, curve in enumerate(curves)]
+    def __init__(self, ended: Sequence[Row] = ()) -> None:
+        self.rows = ended
+        self._last_step = np.array([row.curve.last_step for row in ended])
         self._marks_at: dict[float, Array] = {}
+        self._values_at: dict[float, Array] = {}
 
     def at(self, rows: Sequence[Row], step: float) -> Kernels:
         """What the ended curves that went on to this step foretell of others that have not come to it."""
-        reached = [i for i, row in enumerate(self.rows) if row.curve.last_step >= step]
-        then = np.array([row.value(step) for row in self.rows])
+        reached, then = np.flatnonzero(self._last_step >= step).tolist(), self.values(step)
         groups: dict[tuple[int, int, tuple[Bend, ...]], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             now = row.curve.last_step
             groups[now, row.itself, row.curve.bends_within(now, step)].append(number)
+        ahead = {now: [row.curve.bends_within(now, step) for row in self.rows] for now in {key[0] for key in groups}}
         answers = []
         for (now, itself, bends), numbers in groups.items():
-            others = [i for i in reached if i != itself and self._bends(i, now, step) == bends]
+            others = [i for i in reached if i != itself and ahead[now][i] == bends]
             peers = _Peers(self.marks(now)[others], then[others], now, bool(bends))
             answers.append(peers.kernels(numbers, [rows[number] for number in numbers]))
         return _kernels(answers, len(rows))
@@ -93,8 +94,11 @@ class Drift:
             self._marks_at[now] = np.array([_marks(row, now) for row in self.rows]).reshape(-1, 2)
         return self._marks_at[now]
 
-    def _bends(self, number: int, now: float, step: float) -> tuple[Bend, ...]:
-        return self.rows[number].curve.bends_within(now, step)
+    def values(self, step: float) -> Array:
+        """The values of all ended curves at this step, in units."""
+        if step not in self._values_at:
+            self._values_at[step] = np.array([row.value(step) for row in self.rows])
+        return self._values_at[step]
 
 
 class _Peers:

@@ -4,7 +4,7 @@ Empirical Bayes (Robbins 1956): the weights are those that make the ended curves
 maximization (Dempster, Laird and Rubin 1977, §4.3, for finite mixtures), as if a few more trials had ended that spoke
 for all nodes equally. Stacking: the shares of several predictions are those that would have predicted best, each curve
 left out of what it is predicted from (Yao, Vehtari, Simpson and Gelman 2018, "Using stacking to average Bayesian
-predictive distributions", §3.1). Whatever is among them, the whole is no worse than.
+predictive distributions", §3.1). On the ended curves the whole is as good as the best of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EQUAL_WEIGHTS = 3.0
 ROUNDS = 5
 """Of expectation and maximization. More would fit the weights to the few curves that there are."""
 PAIRS = 1.0
+"""So many pairs say that the last value deserves no trust."""
 VOTES = np.array([2.2, 0.4, 1.0, 0.4])
 """The shares that the curve alone, the drift, that of similar curves, and a surprise begin with: four trials' worth."""
 STACKING_ROUNDS = 30
@@ -116,13 +117,17 @@ def shares_of(log_densities: Array) -> Array:
     return shares
 
 
-def learn_trust(parts: Array, predicted: Array, verdicts: Array, hits: Array) -> tuple[float, float]:
+def learn_trust(parts: Array, predicted: Array, verdicts: Array, hits: Array) -> Array:
     """How much of the last value's plain verdict, whether a target is reached, makes the Brier score least.
 
-    Given as what it is at the beginning, and what it grows by until the horizon; `parts` says which part of the way
-    there each prediction was made. By least squares (Breiman 1996, "Stacked regressions"), as if PAIRS more pairs had
-    said that there is nothing to add.
+    By least squares (Breiman 1996, "Stacked regressions"), as if PAIRS more pairs of a prediction and what came had
+    said that there is nothing to add. The answer has a row for either verdict, for "it is reached" says more of the
+    end, or less, than "not yet": what the share is at the beginning, and what it grows by until the horizon. `parts`
+    says which part of the way there each prediction was made at.
     """
-    apart = (verdicts - predicted)[:, None] * np.column_stack([np.ones(len(parts)), parts])
-    begin, growth = np.linalg.solve(apart.T @ apart + PAIRS * np.eye(2), apart.T @ (hits - predicted))
-    return float(begin), float(growth)
+    rows = []
+    for verdict in (0, 1):
+        said = verdicts == verdict
+        apart = (verdicts - predicted)[said, None] * np.stack([np.ones_like(parts), parts], axis=1)[said]
+        rows.append(np.linalg.solve(apart.T @ apart + PAIRS * np.eye(2), apart.T @ (hits - predicted)[said]))
+    return np.stack(rows)

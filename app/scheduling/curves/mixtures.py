@@ -33,6 +33,10 @@ class Mixtures:
         """The weighted sum of a value of each component, by row."""
         return np.asarray(np.bincount(self.row, self.weight * values, self.rows), dtype=float)
 
+    def expectation(self) -> Array:
+        """The mean of each row."""
+        return self.total(self.mean)
+
     def below(self, values: Array) -> Array:
         """The probability of at most values[row], by row."""
         return np.minimum(self.total(ndtr((values[self.row] - self.mean) / self.spread)), 1.0)

@@ -25,8 +25,8 @@ CUTS = (0.1, 0.2, 0.4, 0.6, 0.8)
 """Where ended curves are cut, as parts of the horizon, to see what would have predicted the rest best."""
 RANGE = 2.0
 """A curve that goes more than this many units away from the middle is in larger units of its own."""
-TARGETS = (0.6, 0.7, 0.8, 0.9, 0.95)
-"""Which of the values that ended curves came to are the targets to learn from."""
+TARGETS = (0.8, 0.9, 0.95)
+"""Which of the values that ended curves came to are the targets to learn from: those that few of them reach."""
 MOST_REMEMBERED = 4096
 
 _Look = tuple[Batch, int]
@@ -69,10 +69,10 @@ class CurveModel:
         self._learnt, self._begun = Learnt(), {}
         if curves:
             scale = study_scale(self.mode, self.bounds, values_of(curves))
-            drift = Drift(curves, scale)
+            drift = Drift([Row(curve, scale.to_units(np.array(curve.values)), i) for i, curve in enumerate(curves)])
             middle = float(np.median([row.units[0] for row in drift.rows]))
             self._learnt = Learnt(scale, drift, middle)
-            self._learn_from(drift)
+            self._learn()
 
     def predict(self, curves: Sequence[Curve]) -> Posterior:
         """What these will come to. Only what was not asked about before, since the last `fit`, is computed."""
@@ -85,7 +85,7 @@ class CurveModel:
             del self._begun[oldest]
         rows, views, fits = [one.row for one in chosen], [one.view for one in chosen], [one.fit for one in chosen]
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
-        return Posterior(curves, by_row([one.scale for one in chosen]), batch.at, batch.trust)
+        return Posterior(curves, by_row([one.scale for one in chosen]), batch)
 
     def _begin(self, curves: Sequence[Curve]) -> None:
         scales = [self._learnt.scale or curve_scale(self.mode, self.bounds, curve.values) for curve in curves]
@@ -102,52 +102,52 @@ class CurveModel:
         steps = np.maximum(row.curve.steps[first:end], begin)
         values = row.units[first:end] - self._learnt.middle
         factor = max(1.0, float(np.abs(values).max(initial=0.0)) / RANGE)
-        return View(tuple((steps - begin) / length), values / factor, begin, length, factor)
+        return View(tuple(((steps - begin) / length).tolist()), values / factor, begin, length, factor)
 
-    def _learn_from(self, drift: Drift) -> None:
-        pieces = [(row, piece) for row in drift.rows for piece in row.curve.pieces()]
+    def _learn(self) -> None:
+        rows = self._learnt.drift.rows
+        pieces = [(row, piece) for row in rows for piece in row.curve.pieces()]
         prior = learn_prior([self._view(*one) for one in pieces], [row.itself for row, _ in pieces])
-        looks = [look for cut in CUTS for look in self._look_back(drift, cut * self.horizon, prior.without)]
-        alone, others = (
-            np.concatenate(logs) for logs in zip(*(self._judge(drift, *look) for look in looks), strict=True)
-        )
+        looks = [look for cut in CUTS for look in self._look_back(cut * self.horizon, prior.without)]
+        alone, others = (np.concatenate(logs) for logs in zip(*(self._judge(*look) for look in looks), strict=True))
         shares, width = learn_pool(alone, others, WIDTHS)
         self._learnt = replace(self._learnt, log_prior=prior.weights, shares=shares, width=width)
-        trust = self._learn_trust(drift, [(batch.with_learnt(self._learnt), step) for batch, step in looks])
+        trust = self._learn_trust([(batch.with_learnt(self._learnt), step) for batch, step in looks])
         self._learnt = replace(self._learnt, trust=trust)
 
-    def _look_back(self, drift: Drift, now: float, log_priors: Array) -> list[_Look]:
+    def _look_back(self, now: float, log_priors: Array) -> list[_Look]:
         """Ended curves as they were after a step, each with a prior that does not know how it went on.
 
         They are to be predicted half-way to the horizon, and there.
         """
-        rows = [begun for row in drift.rows if (begun := row.until(now)).curve.steps] or drift.rows
+        ended = self._learnt.drift.rows
+        rows = [begun for row in ended if (begun := row.until(now)).curve.steps] or ended
         views = [self._view(row) for row in rows]
         fits = posteriors(views, log_priors[[row.itself for row in rows]])
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
         return [(batch, step) for step in (round((now + self.horizon) / 2), self.horizon)]
 
-    def _came(self, drift: Drift, batch: Batch, step: int) -> tuple[Array, Flags]:
+    def _came(self, batch: Batch, step: int) -> tuple[Array, Flags]:
         """What the curves came to, and which of them are to be judged: those that got there, without a bend."""
-        whole = [drift.rows[row.itself] for row in batch.rows]
+        whole = [self._learnt.drift.rows[row.itself] for row in batch.rows]
         there = np.array([row.curve.last_step >= step for row in whole]) & (batch.last_step < step)
         return np.array([row.value(step) for row in whole]), there & ~batch.bend_before(step)
 
-    def _judge(self, drift: Drift, batch: Batch, step: int) -> tuple[Array, Array]:
+    def _judge(self, batch: Batch, step: int) -> tuple[Array, Array]:
         """The log density of what came, of the curves that have enough peers: by the curve alone, and by the others."""
-        came, usable = self._came(drift, batch, step)
-        alone, kernels = batch.alone(step), drift.at(batch.rows, step)
+        came, usable = self._came(batch, step)
+        alone, kernels = batch.alone(step), batch.others(step)
         usable &= kernels.peers >= ENOUGH
         widths = [alone.spread_by(width) for width in WIDTHS]
         others = [kernels.plain, kernels.similar, batch.surprise()]
         first, second = (np.stack([one.log_density(came) for one in each], axis=1)[usable] for each in (widths, others))
         return first, second
 
-    def _learn_trust(self, drift: Drift, looks: Sequence[_Look]) -> tuple[float, float]:
+    def _learn_trust(self, looks: Sequence[_Look]) -> Array:
         """How far to trust the last value about a target: see `learning.learn_trust`."""
         columns = [np.empty((4, 0))]
         for batch, step in looks:
-            came, usable = self._came(drift, batch, step)
+            came, usable = self._came(batch, step)
             mixtures, part = batch.at(step), batch.last_step / self.horizon
             for target in np.quantile(came[usable], TARGETS) if usable.any() else ():
                 predicted = 1 - mixtures.below(np.full(len(came), target))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.scheduling.curves.curve import Curve
-from app.scheduling.curves.mixtures import Mixtures
+from app.scheduling.curves.prediction import Batch
 from app.scheduling.curves.scale import Scale
 
 Array = npt.NDArray[np.float64]
@@ -35,16 +35,13 @@ class Posterior:
     there, or between the evaluations next to it on a straight line; `below` and `log_density` are for later steps only.
     """
 
-    def __init__(
-        self, curves: Sequence[Curve], scale: Scale, at: Callable[[int], Mixtures], trust: Callable[[int], Array]
-    ) -> None:
-        self.curves, self._scale, self._compute, self._trust = curves, scale, at, trust
-        self._computed: dict[int, Mixtures] = {}
+    def __init__(self, curves: Sequence[Curve], scale: Scale, batch: Batch) -> None:
+        self.curves, self._scale, self._batch = curves, scale, batch
         self._last = np.array([curve.last_step for curve in curves])
 
     def mean(self, steps: Sequence[int]) -> Array:
         """The mean. Of a crash, in which only the order of magnitude counts, it is the mean of that."""
-        return self._columns(steps, lambda at: self._scale.to_metric(at.total(at.mean)), lambda values: values)
+        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.at(step).expectation()))
 
     def spread(self, steps: Sequence[int]) -> Array:
         """Half the width of what holds 68 % of the probability: of a normal distribution, the standard deviation.
@@ -58,7 +55,7 @@ class Posterior:
         if not 0 < q < 1:
             raise ValueError(f"a quantile is asked for with a number between 0 and 1, not {q}")
         part = q if self._scale.sign > 0 else 1 - q
-        return self._columns(steps, lambda at: self._scale.to_metric(at.quantile(part)), lambda values: values)
+        return self._columns(steps, lambda step: self._scale.to_metric(self._batch.at(step).quantile(part)))
 
     def prob_reaches(self, steps: Sequence[int], target: float) -> Array:
         """P(y_m >= target) where more is better, else P(y_m <= target), at each step m (HyperDrive, eq. 1).
@@ -70,25 +67,27 @@ class Posterior:
         if sign * target > sign * best or sign * target <= sign * worst:
             certain = float(sign * target <= sign * worst)
             return np.full((len(self.curves), len(steps)), certain)
-        level, columns = self._units(target), []
-        for step in steps:
-            trust = self._trust(step)
-            later = (1 - trust) * (1 - self._at(step).below(level)) + trust * self._good(self._measured(step), target)
-            columns.append(np.where(step > self._last, later, self._good(self._measured(step), target)))
-        return np.stack(columns, axis=1)
+        level = self._units(target)
+        return self._columns(
+            steps,
+            lambda step: self._batch.reaches(step, level),
+            lambda values: np.asarray(sign * (values - target) >= 0, dtype=float),
+        )
 
     def below(self, steps: Sequence[int], values: Array) -> Array:
         """P(y_m <= value), of a value for each trial and step: what calibration is measured with."""
         columns = []
         for step, value in zip(steps, np.asarray(values, dtype=float).T, strict=True):
-            below = self._at(step).below(self._units(value))
+            below = self._batch.at(step).below(self._units(value))
             columns.append(below if self._scale.sign > 0 else 1 - below)
         return np.stack(columns, axis=1)
 
     def log_density(self, steps: Sequence[int], values: Array) -> Array:
         """The logarithm of the density at a value for each trial and step, for steps that are still to come."""
         pairs = zip(steps, np.asarray(values, dtype=float).T, strict=True)
-        return np.stack([self._at(s).log_density(self._units(v)) + self._scale.log_slope(v) for s, v in pairs], axis=1)
+        return np.stack(
+            [self._batch.at(s).log_density(self._units(v)) + self._scale.log_slope(v) for s, v in pairs], axis=1
+        )
 
     def expected_first_step(self, target: float, steps: Sequence[int]) -> FirstStep:
         """The first of these ascending steps at which the target is reached (HyperDrive, §3.1.1, eq. 2).
@@ -111,22 +110,18 @@ class Posterior:
                 probability[number], expected[number] = 1.0, past[0]
         return FirstStep(probability, expected)
 
-    def _good(self, values: Array, target: float) -> Array:
-        return np.asarray(self._scale.sign * (values - target) >= 0, dtype=float)
-
-    def _at(self, step: int) -> Mixtures:
-        if step not in self._computed:
-            self._computed[step] = self._compute(step)
-        return self._computed[step]
-
     def _units(self, values: Array | float) -> Array:
         return self._scale.to_units(np.broadcast_to(np.asarray(values, dtype=float), (len(self.curves),)))
 
     def _columns(
-        self, steps: Sequence[int], later: Callable[[Mixtures], Array], past: Callable[[Array], Array]
+        self, steps: Sequence[int], later: Callable[[int], Array], past: Callable[[Array], Array] = np.asarray
     ) -> Array:
-        columns = [np.where(step > self._last, later(self._at(step)), past(self._measured(step))) for step in steps]
-        return np.stack(columns, axis=1)
+        """A column for each step: what is said of one that is to come, and of the values at one that has been."""
+        return np.stack([self._column(later(step), past, step) for step in steps], axis=1)
+
+    def _column(self, later: Array, past: Callable[[Array], Array], step: int) -> Array:
+        is_past = step <= self._last
+        return np.where(is_past, past(self._measured(step)), later) if is_past.any() else later
 
     def _measured(self, step: int) -> Array:
         return np.array([np.interp(step, curve.steps, curve.values) if curve.steps else 0.0 for curve in self.curves])

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from app.scheduling.curves.drift import UNKNOWN, Drift, Row
+from app.scheduling.curves.drift import UNKNOWN, Drift, Kernels, Row
 from app.scheduling.curves.learning import View
-from app.scheduling.curves.mixtures import Mixtures, stack
+from app.scheduling.curves.mixtures import Integers, Mixtures, stack
 from app.scheduling.curves.quadrature import Fit, Fits, uniform
 from app.scheduling.curves.scale import Scale
 
@@ -32,17 +32,16 @@ SURPRISES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])
 class Learnt:
     """What a study's ended curves taught; by default, nothing.
 
-    trust: the share of the last value's plain verdict about a target, at the beginning, and what it grows by until the
-    horizon.
+    trust: the share of the last value's plain verdict about a target, see `learning.learn_trust`.
     """
 
     scale: Scale | None = None
-    drift: Drift | None = None
+    drift: Drift = field(default_factory=Drift)
     middle: float = 0.5
     log_prior: Array = field(default_factory=uniform)
     shares: Array = field(default_factory=ALONE.copy)
     width: float = WIDTHS[0]
-    trust: tuple[float, float] = (0.0, 0.0)
+    trust: Array = field(default_factory=lambda: np.zeros((2, 2)))
 
 
 class Batch:
@@ -58,28 +57,26 @@ class Batch:
         self._fits = Fits(fits)
         self._begin, self._length = (np.array(part) for part in zip(*(view[2:4] for view in views), strict=True))
         self._factor = np.array([view.factor for view in views])
+        self._mixtures: dict[int, Mixtures] = {}
+        self._kernels: dict[int, Kernels] = {}
 
     def with_learnt(self, learnt: Learnt) -> Batch:
         """The same curves and posteriors, where more has been learnt of the rest."""
         other = copy(self)
-        other._learnt = learnt
+        other._learnt, other._mixtures = learnt, {}
         return other
 
     def at(self, step: int) -> Mixtures:
         """What the curves come to at a step."""
-        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
-        if self._learnt.drift is None:
-            shares = np.repeat(ALONE[:, None], len(self.rows), axis=1)
-            return stack([(shares[0], alone), (shares[3], surprise)])
-        kernels = self._learnt.drift.at(self.rows, step)
-        predictions = (alone, kernels.plain, kernels.similar, surprise)
-        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
+        if step not in self._mixtures:
+            self._mixtures[step] = self._stacked(step)
+        return self._mixtures[step]
 
-    def trust(self, step: int) -> Array:
-        """The share that the last value has in whether a target is reached: none where a bend may change all."""
-        begin, growth = self._learnt.trust
-        share = np.clip(begin + growth * self.last_step / self._horizon, 0, 1)
-        return np.where(self._begun & ~self.bend_before(step), share, 0.0)
+    def reaches(self, step: int, target: Array) -> Array:
+        """The probability of at least a target at a step: of the distribution, and the last value's plain verdict."""
+        verdicts = (self.last >= target).astype(int)
+        share = self._trust(step, verdicts)
+        return np.asarray((1 - share) * (1 - self.at(step).below(target)) + share * verdicts)
 
     def bend_before(self, step: int) -> Flags:
         """Whether a bend lies between now and then."""
@@ -92,11 +89,30 @@ class Batch:
         unknown = np.where(self.bend_before(step), UNKNOWN, 0.0)[own.row]
         return replace(own, mean=self._learnt.middle + factor * own.mean, spread=np.hypot(factor * own.spread, unknown))
 
+    def others(self, step: int) -> Kernels:
+        """What the ended curves foretell."""
+        if step not in self._kernels:
+            self._kernels[step] = self._learnt.drift.at(self.rows, step)
+        return self._kernels[step]
+
     def surprise(self) -> Mixtures:
         """What nothing foretells."""
         rows, each = len(self.rows), len(SURPRISES)
         where = np.repeat(np.arange(rows), each)
         return Mixtures(where, np.full(rows * each, 1 / each), self.last[where], np.tile(SURPRISES, rows), rows)
+
+    def _stacked(self, step: int) -> Mixtures:
+        """All predictions of a step, each with its share."""
+        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
+        kernels = self.others(step)
+        predictions = (alone, kernels.plain, kernels.similar, surprise)
+        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
+
+    def _trust(self, step: int, verdicts: Integers) -> Array:
+        """The share of these verdicts: none where a bend may change all."""
+        begin, growth = self._learnt.trust[verdicts].T
+        share = np.clip(begin + growth * self.last_step / self._horizon, 0, 1)
+        return np.where(self._begun & ~self.bend_before(step), share, 0.0)
 
     def _divide(self, peers: Array, step: int) -> Array:
         """The shares of the four predictions, a column for each curve.

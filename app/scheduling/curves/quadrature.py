@@ -205,17 +205,18 @@ class Fits:
     def at(self, clock: Array) -> Mixtures:
         """What the curves come to, each at a time of its own."""
         row, node = self._row, self._node
-        before = self._shape(self._clock)
+        before, later = self._shapes(self._clock, clock)
         gap = np.where(self._seen, np.maximum(clock - self._clock, 0), np.inf)
         decay = correlation(gap)[_MEMORY[node], row]
-        level, gain = 1 - decay, self._shape(clock) - decay * before
+        level, gain = 1 - decay, later - decay * before
         mean = decay * self._last[row] + level * self._level + gain * self._gain
         own, both, other = self._covariance
         variance = level**2 * own + 2 * level * gain * both + gain**2 * other
         variance = variance + SIGMAS[_SIGMA[node]] ** 2 * (1 - decay**2)
         return Mixtures(row, self._weight, mean, np.sqrt(np.maximum(variance, _LEAST)), self._rows)
 
-    def _shape(self, clock: Array) -> Array:
-        """The shape of each node at a time of its curve."""
-        times, which = np.unique(clock, return_inverse=True)
-        return np.asarray(shapes(times)[_SHAPE[self._node], which[self._row]])
+    def _shapes(self, *clocks: Array) -> list[Array]:
+        """The shape of each node at the times of its curve: once for all of them, for the sake of a curve alone."""
+        times, which = np.unique(np.concatenate(clocks), return_inverse=True)
+        every = shapes(times)
+        return [every[_SHAPE[self._node], at[self._row]] for at in np.split(which, len(clocks))]

@@ -5,7 +5,7 @@ Names, times, costs and keys are what they are said to be: of them nothing is de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -37,6 +37,8 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             raise DoesNotFollow("the plan was opened before")
         case e.StudySubmitted() if event.study in plan.studies:
             raise DoesNotFollow(f"study {event.study} was submitted before")
+        case e.NoteAdded() if event.trial is not None:
+            _trial(plan, event.study, event.trial)
         case e.TrialAdded():
             _check_added(plan, event)
         case e.TrialExtended():
@@ -71,7 +73,7 @@ def broken(number: int, event: e.Event, error: Exception) -> Json:
 def _check_fields(event: Any) -> None:
     for name, hint in HINTS[type(event)].items():
         value = getattr(event, name)
-        if not _fits(value, hint) or (name in COUNTED and value < 0):
+        if not _fits(value, hint) or (name in COUNTED and value is not None and value < 0):
             raise DoesNotFollow(f"its {name} is {value!r}")
         for stage in value if hint == tuple[e.Stage, ...] else ():
             _check_fields(stage)
@@ -154,19 +156,19 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
         raise DoesNotFollow(f"chain {event.chain} was assigned before")
     if not event.stages:
         raise DoesNotFollow("it has no stages")
-    busy = [chain for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
-    if busy and not _are_packed(plan, event, busy):
-        raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
+    _check_slot(plan, event)
     before: e.Stage | None = None
     for stage in event.stages:
         _check_stage(plan, stage, before)
         before = stage
 
 
-def _are_packed(plan: SearchPlan, event: e.ChainAssigned, busy: Sequence[Chain]) -> bool:
-    """Whether a chain was given to its slot together with those that it has, and there was room for it."""
-    assert plan.opened is not None
-    return len(busy) < plan.opened.packing and all(chain.at == event.at for chain in busy)
+def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
+    """A slot trains one chain, or those of one pack, which are assigned at once."""
+    busy = [chain for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
+    width = plan.opened.packing if plan.opened is not None else 0
+    if len(busy) >= max(1, width) or any(chain.at != event.at for chain in busy):
+        raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
 
 
 def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> None:

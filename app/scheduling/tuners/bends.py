@@ -20,8 +20,8 @@ def bends_of(hp: Mapping[str, Any], horizon: int) -> tuple[Bend, ...]:
     Numbers by their ratio, so that two trials bend alike that decay alike, wherever they began.
     """
     before = takewhile(lambda segment: segment.start < horizon, segments(hp))
-    found = [_bend(*pair) for pair in pairwise(islice(before, MOST))]
-    return tuple(bend for bend in found if bend[1])
+    changes = (_bend(*pair) for pair in pairwise(islice(before, MOST)))
+    return tuple(bend for bend in changes if bend[1])
 
 
 def _bend(before: Segment, after: Segment) -> Bend:

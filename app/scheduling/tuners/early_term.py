@@ -9,11 +9,7 @@ from app.domain.search_plan import TrialEvent
 from app.scheduling.tuners.forecasts import Forecasts
 from app.scheduling.tuners.stopping import StoppingRule, Verdict
 from stagetree.spec import StudySpec
-
-
-def steps_asked(boundary: int, eval_every: int | None, most: int) -> list[int]:
-    """The steps that trials are asked for: every boundary, every evaluation between them, and the last."""
-    return sorted({*range(boundary, most, boundary), *range(eval_every or most, most, eval_every or most), most})
+from stagetree.spec.boundaries import steps_asked
 
 
 class EarlyTerm(StoppingRule):
@@ -40,6 +36,5 @@ class EarlyTerm(StoppingRule):
             return True, {}
         if not self._forecasts.has_shape(trial):
             return True, {}
-        posterior = self._forecasts.posterior([trial])
-        p = round(float(posterior.prob_reaches([self._forecasts.horizon], best)[0, 0]), 4)
+        p = self._forecasts.prob_reaches(trial, best)
         return p >= self._delta, {"p": p, "delta": self._delta, "best_of_all": best}

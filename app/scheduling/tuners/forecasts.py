@@ -9,13 +9,11 @@ from app.domain.states import TrialEventKind
 from app.scheduling.curves import Bend, Curve, CurveModel, Posterior
 from app.scheduling.tuners.bends import bends_of
 from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import LEAST_POINTS
 
 REFIT_SHARE = 0.1
 REFIT_LEAST = 5
 """What trials teach is learnt anew when a tenth more of them have come to the end, but no fewer than five."""
-LEAST_POINTS = 4
-"""A curve with fewer evaluations has no shape yet: what is foretold of it is hardly more than what it is now. (In the
-papers there are ten, or thirty, before anything is decided.)"""
 
 
 class Forecasts:
@@ -66,6 +64,10 @@ class Forecasts:
             self._model.fit(self._lesson)
             self._lesson = None
         return self._model.predict([self.curve(trial) for trial in trials])
+
+    def prob_reaches(self, trial: int, target: float) -> float:
+        """P(y_m >= target) of a trial at step m, its horizon, with the four digits that are recorded."""
+        return round(float(self.posterior([trial]).prob_reaches([self.horizon], target)[0, 0]), 4)
 
     def _learn_from(self, trial: int) -> None:
         self._complete.append(trial)

@@ -21,15 +21,12 @@ from app.domain.commands import Extend, Prioritize, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
-from app.scheduling.tuners.early_term import steps_asked
 from app.scheduling.tuners.forecasts import Forecasts
 from app.scheduling.tuners.pools import Pools, divide
 from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import boundary_of, steps_asked
 
 Reason = dict[str, Any]
-
-BOUNDARIES = 10
-"""Of a study that does not say how far apart they are: "5-10 % of the max epoch" (§9)."""
 
 MOST_LOOKED_AT = 12
 """At so many steps ahead P(y_m >= target) is computed: what it costs grows with them, and they are much alike."""
@@ -70,10 +67,11 @@ class Pop(Tuner):
         super().__init__(spec)
         tuner: Any = spec.tuner
         self._tuner, self._limit, self._started = tuner, tuner.num_trials, 0
-        self._boundary = tuner.boundary or -(-tuner.max_steps // BOUNDARIES)
+        self._max_time = min(tuner.max_time or math.inf, spec.max_time or math.inf)
+        self._boundary = boundary_of(tuner.boundary, tuner.max_steps)
         self._points = steps_asked(self._boundary, spec.eval_every, tuner.max_steps)
         self._next_point = dict(zip(self._points, self._points[1:], strict=False))
-        self._targets: list[float] = list(tuner.targets())
+        self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
         self._trials: dict[int, _Trial] = {}
@@ -161,7 +159,7 @@ class Pop(Tuner):
         return "time" if self._seconds_left() <= 0 else None
 
     def _seconds_left(self) -> float:
-        return math.inf if self._tuner.max_time is None else self._tuner.max_time - self._context.elapsed
+        return self._max_time - self._context.elapsed
 
     def _give_up(self, why: str) -> Stop | None:
         number = next(iter(self._trials), None)
@@ -181,8 +179,8 @@ class Pop(Tuner):
 
     def _may_end(self, number: int, judged: Reason) -> bool:
         """Whether p may end a trial: not before there are examples, and a curve, unless it has no time left."""
-        known = self._forecasts.has_learnt and self._forecasts.has_shape(number)
-        return known or not self._ahead(number, judged["seconds_per_step"])
+        has_examples, has_shape = self._forecasts.has_learnt, self._forecasts.has_shape(number)
+        return (has_examples and has_shape) or not self._ahead(number, judged["seconds_per_step"])
 
     def _forecast(self, number: int) -> Reason:
         """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""

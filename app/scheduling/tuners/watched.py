@@ -16,15 +16,14 @@ from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
-from app.scheduling.tuners.early_term import steps_asked
 from app.scheduling.tuners.forecasts import Forecasts
-from stagetree.spec import StopHopeless, StudySpec
+from stagetree.spec import StudySpec
+from stagetree.spec.boundaries import boundary_of, steps_asked
 
 UNTIL = "until"
 """In the reason of a start or a promotion: how far the tuner wants the trial, by way of the steps it is asked for."""
 BETWEEN = "between"
 """In the reason of a promotion: the tuner knows nothing of it."""
-BOUNDARIES = 10
 
 Request = TypeVar("Request", NewTrial, Start, Extend)
 Make = Callable[[StudySpec, Forecasts], Tuner]
@@ -42,7 +41,7 @@ class Watched(Tuner):
         self.open_ended = tuner.open_ended  # type: ignore[misc]
         self._tuner, self._forecasts, self._hopeless = tuner, forecasts, spec.stop_hopeless
         most = forecasts.horizon
-        self._boundary = _boundary(spec.stop_hopeless, most)
+        self._boundary = boundary_of(spec.stop_hopeless.boundary, most) if spec.stop_hopeless else most
         self._points = steps_asked(self._boundary, spec.eval_every, most)
         self._until, self._asked = dict[int, int](), dict[int, int]()  # of each trial, by the tuner and by us
         self._due: dict[int, Extend | Stop] = {}
@@ -88,8 +87,7 @@ class Watched(Tuner):
             return None
         if event.steps % self._boundary or not self._forecasts.has_shape(trial):
             return None
-        posterior = self._forecasts.posterior([trial])
-        p = round(float(posterior.prob_reaches([self._forecasts.horizon], best)[0, 0]), 4)
+        p = self._forecasts.prob_reaches(trial, best)
         reason = {"p": p, "delta": self._hopeless.delta, "best_of_all": best}
         return Stop(trial=trial, reason=reason) if p < self._hopeless.delta else None
 
@@ -117,13 +115,6 @@ class Watched(Tuner):
         """The next step that a trial is asked for."""
         number = bisect_right(self._points, after)
         return min(self._points[number], until) if number < len(self._points) else until
-
-
-def _boundary(hopeless: StopHopeless | None, most: int) -> int:
-    """Steps between two decisions; as many as there are where none is to be made."""
-    if hopeless is None:
-        return most
-    return hopeless.boundary or -(-most // BOUNDARIES)
 
 
 def watched(spec: StudySpec, make: Make) -> Tuner:

@@ -99,8 +99,7 @@ class Assignment:
         if (opened.trainer, opened.trainer_version) in offered:
             self._ports.problems.clear(about)
             return True
-        if slots.well:
-            self._ports.problems.report(about, f"plan {frontier.id} waits: {without_trainer(opened, slots.well)}")
+        self._ports.problems.report(about, f"plan {frontier.id} waits: {without_trainer(opened, slots.well)}")
         return False
 
     def _give(self, placed: Placed, sharers: int) -> bool:

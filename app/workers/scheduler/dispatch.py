@@ -18,28 +18,31 @@ def messages(assignment: Mapping[str, Any]) -> int:
 
 
 class Dispatch:
-    """The way to the broker. What it did not take is tried again at the next tick."""
+    """The way to the broker. What it did not take is tried again at the next tick: each try is a wait."""
 
     def __init__(self, ports: Ports) -> None:
-        self._ports = ports
+        self._ports, self._is_away = ports, False
         self._unsent: dict[str, tuple[int, str]] = {}  # chain: number of stages, slot
 
     def send(self, chain: str, stages: int, slot: str) -> bool:
         """Whether the broker took it."""
+        self._unsent[chain] = (stages, slot)
+        if self._is_away:
+            return False
         try:
             self._ports.publish(chain, stages, slot)
         except Exception as error:  # whatever the broker's library raises; nothing is written here
             logger.warning("chain %s could not be sent to %s yet: %s", chain, slot, error)
-            self._unsent[chain] = (stages, slot)
+            self._is_away = True
             return False
-        self._unsent.pop(chain, None)
+        del self._unsent[chain]
         return True
 
     def send_again(self, undelivered: Sequence[ChainRecord]) -> None:
         """What the broker did not take, and what was sent long ago and nobody claimed. Raises `DatabaseUnavailable`."""
+        self._is_away = False
         for chain, (stages, slot) in list(self._unsent.items()):
-            if not self.send(chain, stages, slot):
-                return
+            self.send(chain, stages, slot)
         sent = [row for row in undelivered if self.send(row.chain, messages(row.assignment), row.slot)]
         if sent:
             with self._ports.records.write() as rows:

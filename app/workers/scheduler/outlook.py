@@ -32,7 +32,7 @@ class Outlook:
         for stream in self._unusable - versions.keys():
             self._set_usable(stream)
         for frontier in self._frontiers.values():
-            frontier.upcoming.begin_look()
+            frontier.begin_look()
         for stream, version in versions.items():
             if self._is_behind(stream, version):
                 self.refresh(stream)

@@ -116,11 +116,12 @@ class ChainRun:
 
     def _train(self) -> Stage:
         """Whether the stage was completed. Raises everything that can go wrong."""
+        self._check_ours()
         execution, parts = self.execution, self._parts
         execution.begin(parts.clock())
         log = parts.logs.begin(self.claim.chain, self._work, execution.index)
         parts.host.begin(self._work, execution.index, self._read, log)
-        self._facts += execution.not_exact(parts.host.changes)
+        self._facts += execution.not_exact((*parts.host.changes, *parts.changes))
         while True:
             self._check_ours()
             match execution.next(self._outside()):
@@ -188,7 +189,7 @@ class ChainRun:
             done, proof=self._proofs.moved_on(place, execution.index, is_last), is_news=news, awaits_more=awaits_more
         )
         self._save_end(stage, [execution.finished()] if is_last else [])
-        if not is_last and not self._work.pack:
+        if not is_last:
             self._waits_since = parts.clock()
 
     # ------------------------------------------------------------------------------------------------ checkpoints

@@ -139,7 +139,7 @@ class Heartbeat:
             self._give_way(taken)
             return
         flags = dict[str, ChainFlags]()
-        for pulse in self._pulses():
+        for pulse in self._live():
             self._give_up_waiting(pulse)
             if not pulse.claim.over.is_set():
                 self._renew(pulse, flags)
@@ -177,6 +177,10 @@ class Heartbeat:
 
     # ------------------------------------------------------------------------------------------------ its chains
 
+    def _live(self) -> list[Pulse]:
+        """Of the chains that are still ours, as far as is known here."""
+        return [pulse for pulse in self._pulses() if not pulse.claim.over.is_set()]
+
     def _give_up_waiting(self, pulse: Pulse) -> None:
         """The next message did not come for as long as a lease lasts. If it does now, it is stale."""
         if pulse.waits_since is not None and self._clock() - pulse.waits_since > self._lease_seconds:
@@ -195,10 +199,10 @@ class Heartbeat:
     def _poll(self) -> None:
         """What is wanted of the chains by now, without renewing anything."""
         begun_at, flags = self._clock(), dict[str, ChainFlags]()
-        live = [pulse.claim for pulse in self._pulses() if not pulse.claim.over.is_set()]
+        live = self._live()
         if live:
             with self._records.read() as rows:
-                for claim in live:
+                for claim in (pulse.claim for pulse in live):
                     try:
                         flags[claim.chain] = rows.chains.flags(claim.chain, claim.fence)
                     except Fenced:

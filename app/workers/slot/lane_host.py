@@ -6,11 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app.scheduling.assignment import ChainAssignment, ResumePoint
-from app.workers.slot.executor import Executor
 from app.workers.slot.trainer_host import Place, TrainerHost
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
-from app.workers.trainer_process import TrainedTogether
+from app.workers.trainer_process import TrainedTogether, TrainerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +76,9 @@ class LaneHost:
         state = None if work.resume is None else read(work.resume)
         try:
             self._host.build_lane(work)
-            if state is not None and work.resume is not None:
-                step, load = work.resume.step, self._host.deadline("load")
-                self.changes = self._host.call(lambda process: process.load(state, work.hp, step, deadline=load))
+            if state is not None:
+                self._host.load(work, state)
+                self.changes = self._host.changes
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
         finally:
@@ -104,7 +103,7 @@ def train_together(
     hps = {number: work.hp for number, work in works.items()}
     deadline = host.deadline("train")
 
-    def train(process: Executor) -> TrainedTogether:
+    def train(process: TrainerProcess) -> TrainedTogether:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
     return host.call(train)

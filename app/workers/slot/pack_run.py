@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from app.domain import events as e
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.driving import Stage, answered
 from app.workers.slot.lane_host import LaneHost, train_together
+from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import ModelMisplaced, TrainerHost
 from app.workers.slot.unwanted import PackBroken
@@ -24,17 +26,24 @@ logger = logging.getLogger(__name__)
 
 
 class PackRun:
-    """runs: by the number of the lane, with a `LaneHost` each. time: of which each is charged its share.
+    """runs: by the number of the lane, with a `LaneHost` each. time: of which each is charged its share. reader: of
+    what they begin with.
 
     refusal: why its chains could only be trained one after the other; empty if they could be packed. is_broken: whether
     training failed for all of them at once.
     """
 
     def __init__(
-        self, runs: dict[int, ChainRun], lanes: dict[int, LaneHost], host: TrainerHost, time: SharedTime, device: str
+        self,
+        runs: dict[int, ChainRun],
+        lanes: dict[int, LaneHost],
+        host: TrainerHost,
+        time: SharedTime,
+        reader: ReadOnce,
+        device: str,
     ) -> None:
         self._runs, self._lanes, self._host, self._time = runs, lanes, host, time
-        self._device = device
+        self._reader, self._device = reader, device
         self._stages: dict[int, Stage] = {}
         self._wanted: dict[int, int] = {}  # until which step each lane would train
         self.refusal, self.is_broken = "", False
@@ -42,8 +51,9 @@ class PackRun:
 
     def run(self) -> None:
         """Train all the stages of all chains."""
-        for number in self._runs:
-            self._begin(number)
+        with closing(self._reader):
+            for number in self._runs:
+                self._begin(number)
         while self._wanted:
             self._train()
 
@@ -87,8 +97,8 @@ class PackRun:
             self._tell(number, begin + trained.steps, trained.failed.get(number))
 
     def _tell_profile(self, number: int, profile: Mapping[str, Any]) -> None:
-        fields = {"batch_seconds": {}, "peak_bytes": {}, **profile}
-        self._runs[number].note(e.PackingProfiled(device=self._device, refusal=self.refusal, **fields))
+        refused = {"batch_seconds": {}, "peak_bytes": {}, "refusal": self.refusal}
+        self._runs[number].note(e.PackingProfiled(device=self._device, **(profile or refused)))
         self._is_new = False
 
     def _tell(self, number: int, reached: int, failed: TrainerFailed | None) -> None:

@@ -10,8 +10,12 @@ from app.workers.slot.claim import Claimed
 from app.workers.slot.lane_host import LaneHost
 from app.workers.slot.pack_run import PackRun
 from app.workers.slot.parts import Parts
+from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import TrainerHost
+
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
 
 
 class Packs:
@@ -25,17 +29,16 @@ class Packs:
     def made(self, claimed: Sequence[Claimed], parts: Parts) -> list[ChainRun]:
         """The runs of a pack's chains, which `run` takes."""
         if claimed[0].work.plan in self._broken:
-            self._pack = None
+            self._pack, parts = None, replace(parts, changes=(WITHOUT_PACK,))
             return [ChainRun(each.lease, each.claim, each.work, parts) for each in claimed]
         time = SharedTime(parts.clock, range(len(claimed)))
         lanes = {number: LaneHost(self._host, number) for number in range(len(claimed))}
-        runs = {
-            number: ChainRun(
-                each.lease, each.claim, each.work, replace(parts, host=lanes[number], clock=_of(time, number))
-            )
-            for number, each in enumerate(claimed)
-        }
-        self._pack = PackRun(runs, lanes, self._host, time, self._device)
+        reader = ReadOnce(parts.reader)
+        runs: dict[int, ChainRun] = {}
+        for number, each in enumerate(claimed):
+            its = replace(parts, host=lanes[number], clock=_of(time, number), reader=reader)
+            runs[number] = ChainRun(each.lease, each.claim, each.work, its)
+        self._pack = PackRun(runs, lanes, self._host, time, reader, self._device)
         return list(runs.values())
 
     def run(self, runs: Sequence[ChainRun]) -> bool:
@@ -47,7 +50,7 @@ class Packs:
             self._pack.run()
             if self._pack.is_broken:
                 self._broken.add(runs[0].work.plan)
-        return all(run.execution.is_over and run.execution.index == len(run.work.stages) for run in runs)
+        return all(run.execution.index == len(run.work.stages) for run in runs)
 
 
 def _of(time: SharedTime, number: int) -> Callable[[], float]:

@@ -13,7 +13,7 @@ from app.workers.slot.notes import Notes
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.owner import Owner
 from app.workers.slot.patience import Patience
-from app.workers.slot.resuming import CheckpointReader
+from app.workers.slot.resuming import Reader
 from app.workers.slot.saver import Saver
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
@@ -27,7 +27,8 @@ class Parts:
     """clock: any that does not go back. flags: what is wanted of a chain, beyond what its lease said.
 
     overhead: the share of training time that intermediate checkpoints may take. save_seconds: what keeping a state of
-    each plan took the last time.
+    each plan took the last time. changes: why what is trained with them may end with other last bits, besides what the
+    host says.
     """
 
     me: Owner
@@ -36,7 +37,7 @@ class Parts:
     notes: Notes
     outbox: FactOutbox
     saver: Saver
-    reader: CheckpointReader
+    reader: Reader
     host: TrainerHost | LaneHost
     logs: TrialLogs
     health: Health
@@ -44,3 +45,4 @@ class Parts:
     flags: Callable[[str], ChainFlags]
     overhead: float
     save_seconds: dict[str, float] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from app.object_store import StoreUnavailable
 from app.scheduling.assignment import ResumePoint
@@ -16,6 +17,12 @@ logger = logging.getLogger(__name__)
 
 NOTED_AFTER = 4
 """After so many tries in vain, the slot's row says that it waits."""
+
+
+class Reader(Protocol):
+    """See `CheckpointReader`."""
+
+    def read(self, resume: ResumePoint, check: Callable[[], None]) -> State: ...
 
 
 class CheckpointReader:
@@ -61,3 +68,20 @@ class CheckpointReader:
             logger.warning("waiting for a checkpoint: %s", problem)
         if number == NOTED_AFTER:
             self._notes.put("reader", f"waits for the store: {problem}")
+
+
+class ReadOnce:
+    """For chains that begin together: where several of them begin is read once, and held until `close`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._held: dict[str, State] = {}
+
+    def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
+        if resume.key not in self._held:
+            self._held[resume.key] = self._reader.read(resume, check)
+        return self._held[resume.key].copy()
+
+    def close(self) -> None:
+        while self._held:
+            self._held.popitem()[1].close()

@@ -35,9 +35,10 @@ from app.workers.slot.parts import Parts
 from app.workers.slot.patience import Closing, Patience
 from app.workers.slot.resuming import CheckpointReader
 from app.workers.slot.saver import Saver
-from app.workers.slot.trainer_host import Executor, TrainerHost
+from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
 from app.workers.slot.watch import StopWatch
+from app.workers.trainer_process import TrainerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +67,19 @@ class Surroundings:
     """What a slot works with.
 
     start: a fresh process that trains. sources: the trainers that are here, by name. notify: tells the scheduler that
-    something happened, without waiting. is_retiring: whether the worker is to end. end: asks that it does, and says
-    why. logs: the folder for what trainers print. clock: any that does not go back. wall_clock: Unix seconds. wait: for
+    something happened, without waiting. logs: the folder for what trainers print. is_retiring: whether the worker is to
+    end. end: asks that it does, and says why. clock: any that does not go back. wall_clock: Unix seconds. wait: for
     so many seconds at most.
     """
 
     records: Records
     store: ObjectStore
-    start: Callable[[], Executor]
+    start: Callable[[], TrainerProcess]
     sources: Callable[[], Mapping[str, TrainerSource]]
     notify: Callable[[], None]
+    logs: Path
     is_retiring: Callable[[], bool] = lambda: False
     end: Callable[[str], None] = lambda why: None
-    logs: Path | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     wait: Callable[[float], object] | None = None
@@ -111,7 +112,7 @@ class Slot:
         """
         runs = self._claim(chain) if index == 0 else self._runs
         run = runs[0] if runs else None
-        if run is None or run.claim.chain != chain or run.claim.over.is_set() or not run.execution.can_begin(index):
+        if run is None or run.claim.chain != chain or not run.execution.can_begin(index):
             logger.info("stage %s of chain %s is not ours to run", index, chain)
             return False
         is_complete = self._packs.run(runs) if run.work.pack else run.run_stage()
@@ -134,8 +135,7 @@ class Slot:
         """Give back what is not begun, and end within the grace; what is not on record by then is done again."""
         self._is_closing, ends_at = True, time.monotonic() + self._limits.grace
         for run in self._runs:
-            if not run.claim.over.is_set():
-                run.give_back()
+            run.give_back()
         if not self.drain(self._limits.grace):
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
         self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
@@ -246,10 +246,9 @@ class Slot:
 
     def _look(self) -> None:
         """A trainer that should stop and does not is ended."""
-        runs = self._runs
         self._watch.look(
             self._around.clock(),
             is_retiring=self._is_retiring(),
-            is_unwanted=bool(runs) and all(run.flags.stop for run in runs),
+            is_unwanted=all(run.flags.stop for run in self._runs),  # where there are none, nothing is busy
             busy_since=self._host.busy_since,
         )

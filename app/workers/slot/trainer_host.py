@@ -15,9 +15,9 @@ from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.deadline import Deadline
 from app.workers.memory import MemoryWatch
-from app.workers.slot.executor import Executor as Executor
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
+from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 
@@ -70,7 +70,7 @@ class TrainerHost:
 
     def __init__(
         self,
-        start: Callable[[], Executor],
+        start: Callable[[], TrainerProcess],
         sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
         clock: Callable[[], float],
@@ -79,7 +79,7 @@ class TrainerHost:
         self._start, self._sources, self._clock = start, sources, clock
         self._memory = MemoryWatch(growth_bytes)
         self._silence_seconds = silence_seconds
-        self._process: Executor | None = None
+        self._process: TrainerProcess | None = None
         self._source: TrainerSource | None = None  # of what the process has imported
         self._built: _Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
@@ -109,8 +109,7 @@ class TrainerHost:
         self.changes = ()
         if index == 0:
             self._replace_if_grown()
-        if self._process is not None and self._source != built.source:
-            self.end_process()
+        self._end_another(built.source)
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
             self._print_to(log)
@@ -126,12 +125,16 @@ class TrainerHost:
         """
         built = _Built.of(self._source_of(work), work)
         self._place = None
-        if self._process is not None and self._source != built.source:
-            self.end_process()
+        self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
         self._build(work, built, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
+
+    def load(self, work: ChainAssignment, state: State) -> None:
+        """Have the model where the chain begins, whose state that is. Raises `TrainerFailed`."""
+        step, deadline = work.stages[0].start, self.deadline("load")
+        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline))
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
@@ -161,6 +164,11 @@ class TrainerHost:
         """End the process in the middle of whatever it does. From any thread."""
         if (process := self._process) is not None:
             process.kill()
+
+    def _end_another(self, source: TrainerSource) -> None:
+        """A process serves one trainer, in one version."""
+        if self._source != source:
+            self.end_process()
 
     def _replace_if_grown(self) -> None:
         if self._memory.has_grown:
@@ -202,10 +210,8 @@ class TrainerHost:
             self._print_to(log)
             if state is None or not fits:
                 self._build(work, built)
-            if state is not None and work.resume is not None:
-                step = work.resume.step
-                load = self.deadline("load")
-                self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=load))
+            if state is not None:
+                self.load(work, state)
         finally:
             if state is not None:
                 state.close()
@@ -245,7 +251,7 @@ class TrainerHost:
     def has_process(self) -> bool:
         return self._process is not None
 
-    def call(self, do: Callable[[Executor], Result], spares: Container[str] = ()) -> Result:
+    def call(self, do: Callable[[TrainerProcess], Result], spares: Container[str] = ()) -> Result:
         """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm."""
         process = self._process
         if process is None:

@@ -26,13 +26,11 @@ class StageFiles:
 class TrialLogs:
     """root: the folder of all logs. A stage that several trials share is in the log of the one it runs for."""
 
-    def __init__(self, root: Path | None, slot: str) -> None:
+    def __init__(self, root: Path, slot: str) -> None:
         self._root, self._slot = root, slot
 
     def begin(self, chain: str, work: ChainAssignment, index: int) -> StageFiles | None:
         """The files of a stage, with a line in each that says what begins there; None if none can be kept."""
-        if self._root is None:
-            return None
         stage, folder = work.stages[index], self._root / UNSAFE.sub("_", work.study)
         files = StageFiles(folder / f"{work.trial}.log", folder / work.plan / f"{stage.node}.jsonl")
         line = f"--- stage of node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}\n"

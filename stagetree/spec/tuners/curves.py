@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
-from stagetree.spec.errors import FieldError
+from stagetree.spec.errors import FieldError, shown
 from stagetree.spec.fields import Bounds, Count, check_bounds, common, max_steps_field, num_trials_field
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.values import as_target
@@ -62,10 +62,10 @@ class PopTuner(CurveTuner):
     )
 
     def targets(self) -> list[float]:
-        """The targets in turn; none where it is the best value so far."""
+        """The targets in turn; none where the tuner has no own."""
         if self.target is None:
             return []
-        return self.target if isinstance(self.target, list) else [self.target]
+        return [*self.target] if isinstance(self.target, list) else [self.target]
 
     def check_study(self, spec: TunedStudy) -> None:
         super().check_study(spec)
@@ -73,3 +73,7 @@ class PopTuner(CurveTuner):
         for one, following in itertools.pairwise(targets):
             if not (one < following if spec.mode == "max" else one > following):
                 raise FieldError("tuner.target", f"must be harder one after the other, got {one:g}, {following:g}")
+        least, greatest = self.bounds
+        for target in targets:
+            if (least is not None and target < least) or (greatest is not None and target > greatest):
+                raise FieldError("tuner.target", f"must lie within tuner.bounds, {shown(self.bounds)}, got {target:g}")

@@ -39,7 +39,7 @@ function lastOf(trials: number[], wanted: Set<number>): number {
   return trials.reduce((last, trial, index) => (wanted.has(trial) ? index : last), -1);
 }
 
-export interface Edge {
+interface Edge {
   key: string;
   trial: number;
   path: string;

@@ -23,7 +23,7 @@ export interface End {
   node: number;
 }
 
-export interface Drawing {
+interface Drawing {
   segments: Segment[];
   ends: End[];
   /** A step with its value at each measured point, for dots. */

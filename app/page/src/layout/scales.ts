@@ -36,7 +36,20 @@ export function ticks([low, high]: [number, number], wanted: number): number[] {
   if (!(span > 0)) return [low];
   const rough = span / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? power;
+  return multiples([low, high], [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? power);
+}
+
+/** Steps of time that people count by, in seconds. */
+export const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+
+/** Round times in a range of seconds, about so many. */
+export function timeTicks([low, high]: [number, number], wanted: number): number[] {
+  const rough = (high - low) / Math.max(1, wanted);
+  const day = TIME_STEPS.at(-1)!;
+  return multiples([low, high], TIME_STEPS.find((each) => each >= rough) ?? day * Math.ceil(rough / day));
+}
+
+function multiples([low, high]: [number, number], step: number): number[] {
   const found: number[] = [];
   for (let index = Math.ceil(low / step); index * step <= high; index += 1) found.push(Number((index * step).toPrecision(12)));
   return found;

@@ -1,5 +1,5 @@
 /** Events in a few words. */
-import { number } from "../format.ts";
+import { number, plural } from "../format.ts";
 import type { LoggedEvent } from "../types.ts";
 
 type Data = Record<string, unknown>;
@@ -8,10 +8,11 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   PlanOpened: (data) => `a plan for trainer ${data["trainer"]} was opened`,
   StudySubmitted: () => "the study was submitted",
   TrialAdded: (data) => `trial ${data["trial"]} starts, to step ${data["steps"]}${why(data)}`,
-  TrialExtended: (data) => `trial ${data["trial"]} goes on to step ${data["steps"]}${why(data)}`,
+  TrialExtended: (data) => `trial ${data["trial"]} goes on to step ${data["steps"]}${why(data, true)}`,
   TrialStopped: (data) => `trial ${data["trial"]} is stopped${why(data)}`,
   TrialCancelled: (data) => `trial ${data["trial"]} was cancelled`,
   TrialPrioritized: (data) => `trial ${data["trial"]} has priority ${number(data["priority"] as number)}`,
+  NoteAdded: (data) => `a note${typeof data["trial"] === "number" ? ` about trial ${data["trial"]}` : ""}: ${data["text"]}`,
   StudyPaused: () => "the study was paused",
   StudyResumed: () => "the study was resumed",
   StudyReopened: () => "the study was reopened with more trials",
@@ -33,10 +34,11 @@ export function sentence(event: LoggedEvent): string {
   return SENTENCES[event.type]?.(event.data as Data) ?? event.type;
 }
 
-/** Why something was decided, from the reason that the tuner gave. */
-export function reason(given: Data): string {
+/** Why something was decided, from the reason that the tuner gave: of a promotion, that names the rung that it leads to. */
+export function reason(given: Data, isPromotion = false): string {
   const { rank, of, cut, rung } = given;
-  const at = typeof rung === "number" ? `rung ${rung}` : "";
+  const isRanked = rank !== undefined && cut !== undefined;
+  const at = typeof rung === "number" ? `rung ${isPromotion && isRanked ? rung - 1 : rung}` : "";
   if (rank !== undefined && of !== undefined) {
     const best = cut === undefined ? "" : `, the best ${cut} ${cut === 1 ? "goes" : "go"} on`;
     return `${at ? `${at}: ` : ""}rank ${rank} of ${of}${best}`;
@@ -51,15 +53,15 @@ export function reason(given: Data): string {
   return at;
 }
 
-function why(data: Data): string {
-  const text = reason((data["reason"] ?? {}) as Data);
+function why(data: Data, isPromotion = false): string {
+  const text = reason((data["reason"] ?? {}) as Data, isPromotion);
   return text ? ` (${text})` : "";
 }
 
 function stages(given: unknown): string {
   const all = given as { start: number; end: number }[];
   const steps = all.reduce((sum, stage) => sum + stage.end - stage.start, 0);
-  return `${all.length === 1 ? "a stage" : `${all.length} stages`} of ${steps} steps`;
+  return `${all.length === 1 ? "a stage" : `${all.length} stages`} of ${plural(steps, "step")}`;
 }
 
 function metrics(given: unknown): string {

@@ -1,6 +1,6 @@
 /** A part of the page: with a heading, and with what went wrong in it kept to itself. */
 import { Component, type ComponentChildren } from "preact";
-import type { Answer, Trouble } from "../data.ts";
+import { refreshAll, type Answer, type Trouble } from "../data.ts";
 
 interface Props {
   title?: string;
@@ -23,24 +23,27 @@ export function Panel({ title, aside, children, class: name = "" }: Props) {
   );
 }
 
-interface State {
+interface Failure {
   error: Error | null;
+  /** What failed. What is given later is tried again, such as when another answer has come. */
+  children: ComponentChildren;
 }
 
 /** What fails inside is said in its place; everything around it goes on. */
-export class Guarded extends Component<{ children: ComponentChildren }, State> {
-  override state: State = { error: null };
+export class Guarded extends Component<{ children: ComponentChildren }, Failure> {
+  override state: Failure = { error: null, children: null };
 
-  static override getDerivedStateFromError(error: Error): State {
-    return { error };
+  override componentDidCatch(error: Error): void {
+    this.setState({ error, children: this.props.children });
   }
 
   override render() {
-    if (!this.state.error) return this.props.children;
+    const { error, children } = this.state;
+    if (!error || children !== this.props.children) return this.props.children;
     return (
       <div class="trouble" role="alert">
-        <p>This part of the page cannot be shown: {this.state.error.message}</p>
-        <button onClick={() => this.setState({ error: null })}>Try again</button>
+        <p>This part of the page cannot be shown: {error.message}</p>
+        <button onClick={() => (this.setState({ error: null }), refreshAll())}>Try again</button>
       </div>
     );
   }

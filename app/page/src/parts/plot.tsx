@@ -1,7 +1,8 @@
 /** Lines over steps or time, by uPlot. */
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { number } from "../format.ts";
+import { duration, number } from "../format.ts";
+import { TIME_STEPS } from "../layout/scales.ts";
 import { palette } from "../theme.ts";
 
 export interface Line {
@@ -22,7 +23,8 @@ interface Props {
   isLogX?: boolean;
   isLogY?: boolean;
   marks?: { x: number; text: string }[];
-  format?: (x: number) => string;
+  /** The x axis is of seconds. */
+  isTime?: boolean;
   range?: [number, number] | null;
   /** Where the x axis begins at the latest. */
   from?: number;
@@ -53,7 +55,7 @@ export function data(lines: Line[]): uPlot.AlignedData {
 function options(props: Props, width: number): uPlot.Options {
   const { soft, line: grid } = palette.value;
   const axis: uPlot.Axis = { stroke: soft, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-  const format = props.format ?? ((value: number) => number(value));
+  const format = props.isTime ? duration : number;
   return {
     width,
     height: props.height,
@@ -65,7 +67,7 @@ function options(props: Props, width: number): uPlot.Options {
       y: { distr: props.isLogY ? 3 : 1, ...(props.range ? { range: props.range } : {}) },
     },
     axes: [
-      { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
+      { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, ...(props.isTime ? { incrs: TIME_STEPS } : {}), values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
       { ...axis, size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
     ],
     series: [{}, ...seriesOf(props.lines)],
@@ -94,8 +96,8 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
   context.strokeStyle = palette.value.faint;
   context.fillStyle = palette.value.soft;
   context.font = `${11 * devicePixelRatio}px system-ui`;
-  context.textAlign = "left";
   context.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+  const gap = 3 * devicePixelRatio;
   for (const mark of marks) {
     const x = plot.valToPos(mark.x, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -103,7 +105,9 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
     context.moveTo(x, bbox.top);
     context.lineTo(x, bbox.top + bbox.height);
     context.stroke();
-    context.fillText(mark.text, x + 3 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+    const isAtEdge = x + gap + context.measureText(mark.text).width > bbox.left + bbox.width;
+    context.textAlign = isAtEdge ? "right" : "left";
+    context.fillText(mark.text, isAtEdge ? x - gap : x + gap, bbox.top + 10 * devicePixelRatio);
   }
   context.restore();
 }

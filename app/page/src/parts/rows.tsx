@@ -1,9 +1,11 @@
-/** Thousands of rows, of which only those in sight are there. */
+/** Thousands of rows, of which only those in sight are there: as few elements, filled anew as they come into sight. */
+import { batch, computed, signal, type Signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { memo } from "preact/compat";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-export const ROW_PIXELS = 30;
-const BEYOND = 8;
+const ROW_PIXELS = 30;
+const BEYOND = 6;
 const GAP_REM = 0.9;
 
 interface Props {
@@ -12,24 +14,31 @@ interface Props {
   /** Of each column, in rem. */
   widths: number[];
   head: ComponentChildren;
-  row: (index: number) => ComponentChildren;
+  /** What is in a row. It is asked for once for each element, and follows the number of the row that the element shows. */
+  row: (index: Signal<number>) => ComponentChildren;
 }
 
 export function Rows({ count, label, widths, head, row }: Props) {
   const box = useRef<HTMLDivElement>(null);
-  const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
+  const [, setSettled] = useState(0);
   useEffect(() => {
     const element = box.current!;
     const observer = new ResizeObserver(() => setHeight(element.clientHeight));
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
+  const size = Math.min(count, Math.ceil(height / ROW_PIXELS) + 2 * BEYOND);
+  const pool = useMemo(() => Array.from({ length: size }, (_, index) => signal(index)), [size]);
+  const show = () => {
+    const first = Math.floor((box.current?.scrollTop ?? 0) / ROW_PIXELS) - BEYOND;
+    const from = Math.max(0, Math.min(count - size, first));
+    batch(() => {
+      for (let index = from; index < from + size; index += 1) pool[index % size]!.value = index;
+    });
+  };
+  useEffect(show, [pool, count]);
   const columns = widths.map((width, index) => (index + 1 < widths.length ? `${width}rem` : `minmax(${width}rem, 1fr)`));
-  const first = Math.max(0, Math.floor(top / ROW_PIXELS) - BEYOND);
-  const last = Math.min(count, Math.ceil((top + height) / ROW_PIXELS) + BEYOND);
-  const pool = Math.ceil(height / ROW_PIXELS) + 2 * BEYOND + 1; // so many rows are made, and used again
-  const shown = Array.from({ length: Math.max(0, last - first) }, (_, index) => first + index);
   return (
     <div
       ref={box}
@@ -39,7 +48,8 @@ export function Rows({ count, label, widths, head, row }: Props) {
       aria-rowcount={count + 1}
       tabIndex={0}
       style={{ "--columns": columns.join(" "), "--width": `${widths.reduce((sum, width) => sum + width + GAP_REM, 0)}rem` }}
-      onScroll={(event) => setTop(Math.floor(event.currentTarget.scrollTop / ROW_PIXELS) * ROW_PIXELS)}
+      onScroll={show}
+      onScrollEnd={() => setSettled((times) => times + 1)}
     >
       <div role="rowgroup" class="head">
         <div role="row" aria-rowindex={1} class="row">
@@ -47,18 +57,25 @@ export function Rows({ count, label, widths, head, row }: Props) {
         </div>
       </div>
       <div role="rowgroup" class="body" style={{ height: `${count * ROW_PIXELS}px` }}>
-        {shown.map((index) => (
-          <div
-            role="row"
-            key={index % pool}
-            aria-rowindex={index + 2}
-            class="row"
-            style={{ transform: `translateY(${index * ROW_PIXELS}px)` }}
-          >
-            {row(index)}
-          </div>
+        {inOrder(pool).map((index) => (
+          <Row key={pool.indexOf(index)} index={index} row={row} />
         ))}
       </div>
     </div>
   );
 }
+
+/** As they are read and reached by Tab; while the table moves they may be in another order. */
+function inOrder(pool: Signal<number>[]): Signal<number>[] {
+  return [...pool].sort((a, b) => a.peek() - b.peek());
+}
+
+const Row = memo(function Row({ index, row }: { index: Signal<number>; row: Props["row"] }) {
+  const place = useMemo(() => computed(() => `transform: translateY(${index.value * ROW_PIXELS}px)`), [index]);
+  const number = useMemo(() => computed(() => index.value + 2), [index]);
+  return (
+    <div role="row" aria-rowindex={number} class="row" style={place}>
+      {row(index)}
+    </div>
+  );
+});

@@ -28,7 +28,7 @@ export function Sketch({ schedule, marks }: { schedule: Schedule; marks: number[
 }
 
 /** Where each value is drawn, from 0 to 1; what is no number stands on a level of its own. */
-export function levels(values: unknown[]): number[] {
+function levels(values: unknown[]): number[] {
   const numbers = values.every((value) => typeof value === "number")
     ? (values as number[])
     : values.map((value) => [...new Set(values.map(String))].indexOf(String(value)));

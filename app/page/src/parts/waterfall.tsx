@@ -40,7 +40,7 @@ export function Waterfall({ study }: { study: Study }) {
               <th scope="row" title={bar.title}>
                 {bar.name}
               </th>
-              <td class="n">{bar.kind === "saved" || bar.kind === "plain" ? count(bar.steps) : count(bar.steps)}</td>
+              <td class="n">{count(bar.steps)}</td>
               <td class="bar" aria-hidden="true">
                 <svg viewBox={`0 0 ${most} 10`} preserveAspectRatio="none" width="100%" height="14">
                   <rect x={bar.from} y="0" width={Math.max(Math.abs(bar.steps), most / 300)} height="10" />
@@ -50,9 +50,11 @@ export function Waterfall({ study }: { study: Study }) {
           ))}
         </tbody>
       </table>
-      <p class="quiet">
-        <strong class="saved">{percent(study.cost.saved_share)} saved</strong>: {count(study.cost.saved)} steps that training each trial alone would have taken
-      </p>
+      {study.cost.saved_share !== null && (
+        <p class="quiet">
+          <strong class="saved">{percent(study.cost.saved_share)} saved</strong>: {count(study.cost.saved)} steps that training each trial alone would have taken
+        </p>
+      )}
     </>
   );
 }

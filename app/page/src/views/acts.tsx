@@ -5,8 +5,9 @@ import { plural } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { formatRoute } from "../route.ts";
 import type { Study, TrialDetail } from "../types.ts";
+import { AddNote } from "./notes.tsx";
 
-type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "delete";
+type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "note" | "delete";
 
 const NAMES: Record<Act, string> = {
   pause: "Pause",
@@ -14,15 +15,16 @@ const NAMES: Record<Act, string> = {
   trial: "Add a trial",
   complete: "Complete",
   reopen: "More trials",
+  note: "Note",
   cancel: "Cancel",
   delete: "Delete",
 };
 
 /** What a study in this state can be asked to do. */
-export function possible(study: Study): Act[] {
-  if (study.state === "running") return [...(study.tuner === "external" ? (["complete"] as Act[]) : []), "pause", "trial", "cancel"];
-  if (study.state === "paused") return ["resume", "cancel"];
-  return [...(study.state === "completed" ? (["reopen"] as Act[]) : []), "delete"];
+function possible({ state, tuner }: Study): Act[] {
+  if (state === "running") return tuner === "external" ? ["complete", "pause", "trial", "note", "cancel"] : ["pause", "trial", "note", "cancel"];
+  if (state === "paused") return ["resume", "note", "cancel"];
+  return state === "completed" ? ["reopen", "note", "delete"] : ["note", "delete"];
 }
 
 export function Acts({ study }: { study: Study }) {
@@ -77,6 +79,8 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
       return <Reopen study={study} path={path} close={close} />;
     case "trial":
       return <AddTrial study={study} path={path} close={close} />;
+    case "note":
+      return <AddNote study={study} close={close} />;
     case "delete":
       return (
         <Dialog

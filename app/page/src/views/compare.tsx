@@ -34,17 +34,17 @@ export function Compare({ study, at }: ViewProps) {
     <Loaded answer={table}>
       {(data) => {
         const there = trials.filter((trial) => trial < data.count);
-        const varied = data.varied.filter((name) => new Set(there.map((trial) => JSON.stringify(data.get(trial, name)))).size > 1);
+        const varied = data.hyperparameters.filter((name) => new Set(there.map((trial) => data.get(trial, name))).size > 1);
         return (
           <>
             <Panel title={`${there.length} trials`} aside={<span>{tree.data && sharedText(tree.data, there)}</span>}>
               <div class="scroll">
-                <table class="list">
+                <table class="list narrow">
                   <thead>
                     <tr>
                       <th />
                       {there.map((trial, index) => (
-                        <th key={trial} class="n">
+                        <th key={trial}>
                           <span style={{ color: series(index) }} aria-hidden="true">
                             ━
                           </span>{" "}
@@ -58,7 +58,7 @@ export function Compare({ study, at }: ViewProps) {
                       <tr key={name}>
                         <th scope="row">{name.replace(/^hp\./, "")}</th>
                         {there.map((trial) => (
-                          <td key={trial} class="n">
+                          <td key={trial}>
                             {cell(data.get(trial, name))}
                           </td>
                         ))}
@@ -89,7 +89,7 @@ export function Compare({ study, at }: ViewProps) {
 }
 
 /** Up to which step all of them are one training. */
-export function sharedSteps(tree: Tree, trials: number[]): number {
+function sharedSteps(tree: Tree, trials: number[]): number {
   const paths = trials.map((trial) => pathOf(tree, trial).reverse());
   const first = paths[0] ?? [];
   let same = 0;

@@ -22,7 +22,7 @@ export function Events({ study, at }: ViewProps) {
   const kind = route.value.query["type"] ?? "";
   const aside = (
     <>
-      <input type="search" aria-label="Find in events" placeholder="trial 3, gpu0, Evaluated …" value={text} onInput={(event) => setQuery({ q: event.currentTarget.value })} />
+      <input type="search" class="filter" aria-label="Find in events" placeholder="trial 3, gpu0, Evaluated …" value={text} onInput={(event) => setQuery({ q: event.currentTarget.value })} />
       <KindPicker items={answer.data?.items ?? []} kind={kind} />
       {answer.data && <button onClick={() => download(`${study.study}.events.jsonl`, lines(answer.data!.items), "application/x-ndjson")}>JSONL</button>}
     </>

@@ -59,7 +59,7 @@ function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
             <div key={rung.rung} style={{ width: `${WIDTH}px` }}>
               <b>rung {rung.rung}</b> · step {rung.steps}
               <p class="quiet">
-                {rung.trials.length} of {rung.entered} came, {rung.promoted.length} went on
+                {rung.trials.length} of {rung.entered} came
               </p>
             </div>
           ))}
@@ -146,7 +146,7 @@ function EventLink({ study, position }: { study: Study; position: number }) {
 }
 
 /** "stopped at rung 1: rank 7 of 12, the top 3 went on" */
-export function verdict(rungs: RankedRung[], trial: number): string {
+function verdict(rungs: RankedRung[], trial: number): string {
   const last = rungs.filter((rung) => rung.trials.includes(trial)).at(-1)!;
   const rank = last.trials.indexOf(trial) + 1;
   const went = last.promoted.includes(trial);

@@ -1,6 +1,8 @@
 /** What won, what it cost, how it came about, and what happens now. */
+import { useMemo } from "preact/hooks";
 import { about, address, isReport, useAnswer } from "../data.ts";
 import { count, duration, number, percent, plural, time } from "../format.ts";
+import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
@@ -9,8 +11,7 @@ import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import type { History, LoggedEvent, Schedules, Study, Trial } from "../types.ts";
-import { useMemo } from "preact/hooks";
-import { sentence } from "../layout/sentences.ts";
+import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
 import type { ViewProps } from "./study.tsx";
 
@@ -21,6 +22,7 @@ export function Overview({ study, at }: ViewProps) {
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />
       </Panel>
+      <Notes study={study.study} notes={study.notes} />
       <RungTreeCard study={study} at={at} />
       <BestOverTime study={study} at={at} />
       <Now study={study} at={at} />
@@ -122,7 +124,7 @@ function BestOverTime({ study, at }: ViewProps) {
     </span>
   );
   return (
-    <Panel title="Best result so far" aside={aside}>
+    <Panel title="Best measurement so far" aside={aside}>
       <Loaded answer={answer}>{(history) => <BestPlot study={study} history={history} by={by} />}</Loaded>
     </Panel>
   );
@@ -140,10 +142,11 @@ function BestPlot({ study, history, by }: { study: Study; history: History; by: 
   const last = history.best.at(-1)!;
   return (
     <>
-      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time" : "time"} format={duration} />
+      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time" : "time"} isTime />
       <p class="quiet">
-        {plural(history.best.length, "improvement")}; the last by trial {last.trial} at step {last.step},{" "}
-        <a href={studyLink(study.study, ["events"], { event: String(last.position) })}>event {last.position}</a>
+        {plural(history.best.length, "improvement")}; the last, {number(last.value, 6)}, by trial {last.trial} at step {last.step},{" "}
+        <a href={studyLink(study.study, ["events"], { event: String(last.position) })}>event {last.position}</a>.
+        {study.value === "last" && " The best trial is chosen by the last measurement of each."}
       </p>
     </>
   );

@@ -99,26 +99,30 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, tree
     context.fillStyle = ink.warm;
     for (const [from, to] of tree.nodes.running[bar.node]!) if (to! > bar.x0 && from! < bar.x1) rect(Math.max(from!, bar.x0), Math.min(to!, bar.x1));
     context.fillStyle = ink.ink;
-    for (const step of tree.nodes.checkpoints[bar.node]!) if (step > bar.x0 && step <= bar.x1) context.fillRect(x(step) - 3, y(bar.y0), 2, Math.min(8, y(bar.y1) - y(bar.y0) - gap));
+    for (const step of tree.nodes.checkpoints[bar.node]!) if (step > bar.x0 && step <= bar.x1) context.fillRect(x(step) - 3, y(bar.y0), 2, Math.min(4, y(bar.y1) - y(bar.y0) - gap));
     write(context, ink, tree, bar, x(bar.x0), x(bar.x1) - x(bar.x0), y(bar.y0), y(bar.y1));
   }
   context.globalAlpha = 1;
 }
 
 function write(context: CanvasRenderingContext2D, ink: Palette, tree: Tree, bar: Bar, left: number, width: number, top: number, bottom: number): void {
-  const forms = Object.entries(tree.forms[bar.node] ?? {}).map(([name, form]) => `${name} ${form}`);
-  const { trials } = bar;
-  if (!bar.isFirst) forms.length = 0;
-  const text = [trials > 1 ? `${trials} trials` : "", ...forms].filter(Boolean).join(" · ");
-  if (bottom - top < 13 || width < 30 || !text) return;
-  context.save();
-  context.beginPath();
-  context.rect(left + 3, top, width - 8, bottom - top);
-  context.clip();
+  const { trials, isFirst } = bar;
+  const forms = Object.entries(isFirst ? (tree.forms[bar.node] ?? {}) : {}).map(([name, form]) => `${name} ${form}`);
+  const all = [trials > 1 ? `${trials} trials` : "", ...forms].filter(Boolean).join(" · ");
+  const text = fitting(context, [all, ...(trials > 1 ? [`${trials} trials`, String(trials)] : [])], width - 9);
+  if (bottom - top < 13 || !text) return;
   context.textAlign = "left";
   context.fillStyle = trials > 1 && tree.nodes.trained[bar.node]! > bar.x0 ? ink.paper : ink.ink;
   context.fillText(text, left + 5, (top + bottom) / 2);
-  context.restore();
+}
+
+/** The first of the texts that fits, or else as much of the last as does, unless that is next to nothing. */
+function fitting(context: CanvasRenderingContext2D, texts: string[], width: number): string {
+  const whole = texts.find((text) => context.measureText(text).width <= width);
+  if (whole !== undefined) return whole;
+  const last = texts.at(-1)!;
+  const letters = Math.floor((last.length * width) / context.measureText(last).width) - 1;
+  return letters > 3 ? `${last.slice(0, letters)}…` : "";
 }
 
 function About({ tree, bar }: { tree: Tree; bar: Bar }) {

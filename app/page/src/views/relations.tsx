@@ -14,10 +14,11 @@ import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
 import type { ViewProps } from "./study.tsx";
 
-const [TOP, BOTTOM, SIDE, HEIGHT] = [30, 44, 46, 400];
+const [TOP, BOTTOM, SIDE, HEIGHT] = [44, 44, 46, 414];
 /** Where trials cross an axis on which they have no value. */
 const NOTHING = -0.09;
 const MOST_LINES = 3000;
+const AXIS_PIXELS = 96;
 
 export function Relations(props: ViewProps) {
   const table = useTable(props.study.study, props.at);
@@ -151,7 +152,10 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
         context.stroke();
       }
       context.globalAlpha = 1;
-      axes.forEach((axis, index) => drawAxis(context, ink, axis, x(index, drawn.width), y, brushes[axis.name], shares.get(axis.name)));
+      axes.forEach((axis, index) => {
+        drawAxis(context, ink, axis, x(index, drawn.width), y, brushes[axis.name]);
+        writeTitle(context, ink, axis, x(index, drawn.width), drawn.width, shares.get(axis.name));
+      });
     },
     [axes, rows, brushes, shares, all, mode, isDark.value],
   );
@@ -159,24 +163,27 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
   const axisAt = (px: number) => axes.find((_, index) => Math.abs(x(index, size.width) - px) < 18);
   return (
     <>
-      <div
-        class="with-tip"
-        onPointerDown={(event) => {
-          const axis = axisAt(event.offsetX);
-          if (axis) drag.current = { axis, from: placeAt(event.offsetY) };
-        }}
-        onPointerUp={(event) => {
-          const held = drag.current;
-          drag.current = null;
-          if (!held) return;
-          const to = placeAt(event.offsetY);
-          const next = { ...brushes };
-          if (Math.abs(to - held.from) < 0.015) delete next[held.axis.name];
-          else next[held.axis.name] = [Math.min(held.from, to), Math.max(held.from, to)];
-          setQuery({ brush: formatBrushes(next) });
-        }}
-      >
-        <Canvas height={HEIGHT} draw={draw} class="brush" label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${metric.title}, ${all} trials`} />
+      <div class="scroll">
+        <div
+          class="with-tip"
+          style={{ minWidth: `${axes.length * AXIS_PIXELS}px` }}
+          onPointerDown={(event) => {
+            const axis = axisAt(event.offsetX);
+            if (axis) drag.current = { axis, from: placeAt(event.offsetY) };
+          }}
+          onPointerUp={(event) => {
+            const held = drag.current;
+            drag.current = null;
+            if (!held) return;
+            const to = placeAt(event.offsetY);
+            const next = { ...brushes };
+            if (Math.abs(to - held.from) < 0.015) delete next[held.axis.name];
+            else next[held.axis.name] = [Math.min(held.from, to), Math.max(held.from, to)];
+            setQuery({ brush: formatBrushes(next) });
+          }}
+        >
+          <Canvas height={HEIGHT} draw={draw} class="brush" label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${metric.title}, ${all} trials`} />
+        </div>
       </div>
       <p class="buttons">
         <span class="quiet">
@@ -193,7 +200,19 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
   );
 }
 
-function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x: number, y: (place: number) => number, brush: [number, number] | undefined, share: number | undefined): void {
+/** In the middle above its axis, or as near to that as the edges let it be; the importance below the name. */
+function writeTitle(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x: number, width: number, share: number | undefined): void {
+  context.font = "600 12px system-ui, sans-serif";
+  context.fillStyle = ink.ink;
+  const half = Math.min(context.measureText(axis.title).width, AXIS_PIXELS) / 2;
+  const middle = Math.min(Math.max(x, half), width - half);
+  context.fillText(axis.title, middle, 12, AXIS_PIXELS);
+  context.font = "11px system-ui, sans-serif";
+  context.fillStyle = ink.soft;
+  if (share !== undefined) context.fillText(percent(share), middle, 26);
+}
+
+function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x: number, y: (place: number) => number, brush: [number, number] | undefined): void {
   context.strokeStyle = ink.soft;
   context.beginPath();
   context.moveTo(x, y(0));
@@ -206,9 +225,6 @@ function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x
     context.globalAlpha = 1;
   }
   context.textAlign = "center";
-  context.fillStyle = ink.ink;
-  context.font = "600 12px system-ui, sans-serif";
-  context.fillText(`${axis.title}${share === undefined ? "" : `  ${percent(share)}`}`, x, 14, 120);
   context.font = "11px system-ui, sans-serif";
   context.lineWidth = 3;
   context.strokeStyle = ink.paper;

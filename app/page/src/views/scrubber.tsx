@@ -67,7 +67,7 @@ export function Scrubber({ history }: { history: History }) {
 }
 
 /** When an event happened, about: between the two nearest that are known. */
-export function timeOf(history: History, position: number): number {
+function timeOf(history: History, position: number): number {
   const times = history.times;
   const after = times.findIndex(([each]) => each! >= position);
   if (after <= 0) return times[Math.max(0, after)]?.[1] ?? history.at;

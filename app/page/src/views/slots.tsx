@@ -3,6 +3,7 @@ import { useCallback, useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
 import { duration, percent, time } from "../format.ts";
+import { timeTicks } from "../layout/scales.ts";
 import { axis, busyShare, chromeTrace, lanes, place, type Collapse } from "../layout/timeline.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -213,19 +214,20 @@ function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, to
   context.restore();
 }
 
-/** The time since the submission where each piece begins, and where idle time was left out a broken line. */
+/** Round times since the submission, when each piece begins and, where idle time was left out, a broken line. */
 function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to }: Drawn, shown: Collapse): void {
   let free = NAME;
-  const inner = (piece: Collapse["pieces"][number]) => {
-    const wanted = Math.max(1, Math.floor(((piece.to - piece.from) / (to - from)) * (size.width / 110)));
-    return Array.from({ length: wanted }, (_, index) => piece.from + ((piece.to - piece.from) * index) / wanted);
-  };
+  const spacing = (to - from) / (size.width / 110);
   shown.pieces.forEach((piece, index) => {
+    const range: [number, number] = [piece.from - begin, piece.to - begin];
+    const round = timeTicks(range, (range[1] - range[0]) / spacing);
     context.fillStyle = ink.soft;
-    for (const at of inner(piece)) {
-      if (x(at) >= free && x(at) < size.width - 40) {
-        context.fillText(duration(at - begin), x(at), 9);
-        free = x(at) + 70;
+    for (const since of index ? [range[0], ...round] : round) {
+      const left = x(begin + since);
+      if (left >= free && left < size.width - 40) {
+        context.fillText(duration(since), left, 9);
+        context.fillRect(left, 15, 1, 4);
+        free = left + 60;
       }
     }
     if (index === 0) return;

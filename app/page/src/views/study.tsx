@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { about, isReport, useAnswer } from "../data.ts";
-import { duration, plural } from "../format.ts";
+import { count, duration, plural } from "../format.ts";
 import { follow } from "../live.ts";
 import { Badge } from "../parts/badge.tsx";
 import { Guarded, TroubleNote } from "../parts/panel.tsx";
@@ -57,12 +57,22 @@ export function StudyPage({ study, view }: { study: string; view: string[] }) {
   return (
     <>
       {answer.error && <TroubleNote error={answer.error} isOld={shown !== null} />}
-      {shown ? <Head study={shown} /> : <h1>{study}</h1>}
+      {shown ? (
+        <Guarded>
+          <Head study={shown} />
+        </Guarded>
+      ) : (
+        <h1>{study}</h1>
+      )}
       <Views study={study} view={view[0] ?? ""} />
       <div class="view">
         {shown && <Guarded key={view.join("/")}>{viewOf(view, { study: shown, at })}</Guarded>}
       </div>
-      {history.data && !isReport && <Scrubber history={history.data} />}
+      {history.data && !isReport && (
+        <Guarded>
+          <Scrubber history={history.data} />
+        </Guarded>
+      )}
     </>
   );
 }
@@ -104,7 +114,7 @@ function Head({ study }: { study: Study }) {
         <p class="facts">
           <State state={study.state} />
           <span>{study.tuner}</span>
-          <span>{plural(study.progress.trials.done, "trial")}</span>
+          <span>{trialsDone(study)}</span>
           {failed > 0 && (
             <a class="bad" href={studyLink(study.study, ["trials"], { q: "state:failed" })}>
               ▲ {failed} failed
@@ -126,6 +136,12 @@ function Head({ study }: { study: Study }) {
       {!isReport && moment.value === null && <Acts study={study} />}
     </header>
   );
+}
+
+/** How many trials are done; of how many, as long as more are to come. */
+function trialsDone({ progress: { trials } }: Study): string {
+  const isMore = trials.expected !== null && trials.expected > trials.done;
+  return isMore ? `${count(trials.done)} of ${plural(trials.expected!, "trial")}` : plural(trials.done, "trial");
 }
 
 function Views({ study, view }: { study: string; view: string }) {

@@ -1,6 +1,6 @@
 /** One trial: what it is, how it went, why it is where it is, and what can be done with it. */
 import { useMemo, useState } from "preact/hooks";
-import { about, address, ask, isReport, tell, useAnswer, type Trouble } from "../data.ts";
+import { about, address, isReport, tell, useAnswer, type Trouble } from "../data.ts";
 import { number, plural } from "../format.ts";
 import { reason } from "../layout/sentences.ts";
 import { Dialog } from "../parts/dialog.tsx";
@@ -11,6 +11,7 @@ import { studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import type { History, Rungs, Study, TrialDetail } from "../types.ts";
 import { Pictures } from "./overview.tsx";
+import { AddNote, Notes } from "./notes.tsx";
 import { rungLines } from "./rung_tree.tsx";
 import type { ViewProps } from "./study.tsx";
 
@@ -25,7 +26,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
               <strong>{number(shown.value, 6)}</strong> <span>{study.metric}</span>
             </p>
             <p>
-              <State state={shown.state} /> {shown.standing}
+              <State state={shown.state} />: {shown.standing}
             </p>
             <p class="quiet">
               {plural(shown.trained, "step")} of {shown.steps} trained
@@ -46,6 +47,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
           <Panel title="Learning curve" class="wide">
             <Curve study={study} at={at} trial={shown} />
           </Panel>
+          <Notes study={study.study} notes={shown.notes} />
           {shown.failure && (
             <Panel title={`Failed after step ${shown.failure.step}: ${shown.failure.kind}`} class="wide">
               <pre class="text">{shown.failure.error}</pre>
@@ -77,7 +79,7 @@ function Why({ study, at, trial }: ViewProps & { trial: number }) {
         <ol class="decisions">
           {decisions.position.map((position, index) => {
             if (decisions.trial[index] !== trial) return null;
-            const given = reason(decisions.reason[index] as Record<string, unknown>);
+            const given = reason(decisions.reason[index] as Record<string, unknown>, decisions.kind[index] === "promote");
             return (
               <li key={position}>
                 <a href={studyLink(study.study, ["events"], { event: String(position) })}>event {position}</a> {said(decisions.kind[index]!, decisions.steps[index] ?? null)}
@@ -109,7 +111,8 @@ function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
 }
 
 function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
-  const [isAsked, setAsked] = useState(false);
+  const [asked, setAsked] = useState<"stop" | "note" | null>(null);
+  const close = () => setAsked(null);
   const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
   const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
   const canCancel = !study.finished_at && !["stopped", "failed", "cancelled"].includes(trial.state);
@@ -118,13 +121,15 @@ function TrialActs({ study, trial }: { study: Study; trial: TrialDetail }) {
       <a class="button" href={weights} download>
         Weights
       </a>
-      {canCancel && <button onClick={() => setAsked(true)}>Stop this trial</button>}
-      {isAsked && (
+      <button onClick={() => setAsked("note")}>Note</button>
+      {canCancel && <button onClick={() => setAsked("stop")}>Stop this trial</button>}
+      {asked === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
+      {asked === "stop" && (
         <Dialog
           title={`Stop trial ${trial.trial}?`}
           verb="Stop it"
           isGrave
-          close={() => setAsked(false)}
+          close={close}
           act={async () => (await tell("DELETE", path), `Trial ${trial.trial} is cancelled: nobody trains it any further for this study.`)}
         >
           <p>It is not trained any further. What it shares with other trials goes on, and what it has reached stays.</p>
@@ -149,9 +154,4 @@ function Printed({ study, trial }: { study: string; trial: number }) {
       {text !== null && <pre class="text">{text || "Nothing."}</pre>}
     </Panel>
   );
-}
-
-/** So that a view can ask for details of several trials at once. */
-export function details(study: string, trials: number[], at: number | null): Promise<TrialDetail[]> {
-  return Promise.all(trials.map((trial) => ask<TrialDetail>(about(study, `/trials/${trial}`, at))));
 }

@@ -1,12 +1,11 @@
 /** All trials: sorted and filtered, thousands of them, and some chosen. */
-import { memo } from "preact/compat";
-import { useMemo, useState } from "preact/hooks";
+import { computed, type ReadonlySignal, type Signal } from "@preact/signals";
+import { useCallback, useMemo, useState } from "preact/hooks";
 import { download } from "../download.ts";
-import { cell, count } from "../format.ts";
+import { cell, count, MARKS } from "../format.ts";
 import { csv, filtered, sorted } from "../layout/filter.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Rows } from "../parts/rows.tsx";
-import { State } from "../parts/states.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import { Chosen } from "./chosen.tsx";
@@ -36,6 +35,10 @@ function List({ study, table }: ViewProps & { table: Table }) {
   const rows = useMemo(() => {
     return sorted(table, filtered(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
   }, [table, text, sort]);
+  const row = useCallback(
+    (index: Signal<number>) => <Row study={study.study} table={table} trial={computed(() => rows[index.value] ?? 0)} columns={columns} />,
+    [study.study, table, rows, columns],
+  );
   const order = (name: string) => setQuery({ sort: sort === name ? `-${name}` : name });
   const aside = (
     <>
@@ -68,7 +71,7 @@ function List({ study, table }: ViewProps & { table: Table }) {
             ))}
           </>
         }
-        row={(index) => <Row study={study.study} table={table} row={rows[index]!} columns={columns} isChosen={chosen.value.includes(rows[index]!)} />}
+        row={row}
       />
     </Panel>
   );
@@ -104,31 +107,57 @@ function Heading({ name, sort, order, isNumeric }: HeadingProps) {
 interface RowProps {
   study: string;
   table: Table;
-  row: number;
+  /** The trial that is shown: the cells follow it by themselves, without being made again. */
+  trial: ReadonlySignal<number>;
   columns: string[];
-  isChosen: boolean;
 }
 
-/** What is in sight already is not made again while the table is scrolled. */
-const Row = memo(function Row({ study, table, row, columns, isChosen }: RowProps) {
+function Row({ study, table, trial, columns }: RowProps) {
+  const isChosen = computed(() => chosen.value.includes(trial.value));
+  const label = computed(() => `Choose trial ${trial.value}`);
   return (
     <>
       <span role="cell">
-        <input type="checkbox" checked={isChosen} aria-label={`Choose trial ${row}`} onChange={() => toggleChosen(row)} />
+        <input type="checkbox" checked={isChosen} aria-label={label} onChange={() => toggleChosen(trial.peek())} />
       </span>
       {columns.map((name) => (
-        <span role="cell" key={name} class={table.isNumeric(name) ? "n" : ""} title={name === "standing" ? cell(table.get(row, name)) : undefined}>
-          {content(study, table, row, name)}
-        </span>
+        <Cell key={name} study={study} table={table} trial={trial} name={name} />
       ))}
     </>
   );
-});
+}
 
-function content(study: string, table: Table, row: number, name: string) {
-  if (name === "trial") return <a href={studyLink(study, ["trials", String(row)])}>{row}</a>;
-  if (name === "state") return <State state={String(table.get(row, name))} />;
-  return cell(table.get(row, name));
+function Cell({ study, table, trial, name }: Omit<RowProps, "columns"> & { name: string }) {
+  if (name === "trial") {
+    const link = computed(() => studyLink(study, ["trials", String(trial.value)]));
+    return (
+      <span role="cell" class="n">
+        <a href={link}>{trial}</a>
+      </span>
+    );
+  }
+  const text = computed(() => cell(table.get(trial.value, name)));
+  if (name === "state") return <StateCell state={text} />;
+  if (table.isNumeric(name)) {
+    return (
+      <span role="cell" class="n">
+        {text}
+      </span>
+    );
+  }
+  return (
+    <span role="cell" class="words" title={text}>
+      {text}
+    </span>
+  );
+}
+
+function StateCell({ state }: { state: ReadonlySignal<string> }) {
+  return (
+    <span role="cell" class={computed(() => `state ${state.value}`)}>
+      <span aria-hidden="true">{computed(() => MARKS[state.value] ?? "·")}</span> {state}
+    </span>
+  );
 }
 
 function ColumnPicker({ table, columns }: { table: Table; columns: string[] }) {

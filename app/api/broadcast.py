@@ -1,0 +1,148 @@
+"""The events of studies as server-sent events: read and written out once for all who follow a study.
+
+What was written out last is kept. Each follower has a place of its own in it, and takes from there; one that is further
+behind, because it has just come or is slow, reads the log from its place on until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.concurrency import run_in_threadpool
+
+from app.api import views
+from app.api.feed import Feed
+from app.api.tail import Tail
+from app.domain.ids import StudyId
+from app.events.database import DatabaseUnavailable
+from app.events.log import StoredEvent
+
+BATCH = 500
+KEPT_BYTES = 2**18
+"""Of each study that is followed."""
+
+HEARTBEAT_SECONDS = 15.0
+RECONNECT_MILLISECONDS = 2000
+
+
+class Broadcast:
+    """What happens in a study from the head of a feed on. Everything here happens in one event loop.
+
+    begin, version: what came behind version `begin` of the stream is kept, as far as `version`. is_stopping: whether
+    the server is to end.
+    """
+
+    def __init__(self, feed: Feed, tail: Tail, is_stopping: Callable[[], bool]) -> None:
+        self._feed, self._tail, self.is_stopping = feed.from_head(), tail, is_stopping
+        self.begin = self.version = self._feed.version
+        self._kept, self._bytes = deque[tuple[int, bytes]](), 0
+        self._moved = asyncio.Event()
+        self.followers = 0
+        self.reading = asyncio.create_task(self._read())
+        self.reading.add_done_callback(lambda _: self._wake())
+
+    @property
+    def end(self) -> str | None:
+        """The state in which the study ended; None as long as more may come."""
+        return self._feed.state if self._feed.is_over else None
+
+    def since(self, version: int) -> bytes:
+        """What came behind a version, which is `begin` or later."""
+        return b"".join(text for at, text in self._kept if at > version)
+
+    async def wait(self, version: int, seconds: float) -> bool:
+        """Until there is more than this version, or nothing more is read; False after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.version <= version and not self.reading.done():
+                    await self._moved.wait()
+                return True
+        return False
+
+    async def _read(self) -> None:
+        feed = self._feed
+        async with self._tail.watching(feed.stream) as watcher:
+            while not (feed.is_over or self.is_stopping()):
+                before, batch = feed.version, await run_in_threadpool(feed.read, BATCH)
+                self._keep(batch)
+                if feed.version == before and not feed.is_final:
+                    await watcher.wait(HEARTBEAT_SECONDS)
+
+    def _keep(self, batch: Sequence[StoredEvent]) -> None:
+        for recorded in batch:
+            text = _written([recorded], self._feed.before)
+            self._kept.append((recorded.version, text))
+            self._bytes += len(text)
+        while self._bytes > KEPT_BYTES:
+            self.begin, text = self._kept.popleft()
+            self._bytes -= len(text)
+        self.version = self._feed.version
+        self._wake()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
+class Broadcasts:
+    """Those of the studies that somebody follows. is_stopping: whether the server is to end."""
+
+    def __init__(self, tail: Tail, is_stopping: Callable[[], bool]) -> None:
+        self._tail, self._is_stopping = tail, is_stopping
+        self._of = dict[StudyId, Broadcast]()
+
+    async def follow(self, feed: Feed) -> AsyncIterator[bytes]:
+        """The feed as server-sent events, until the study is over, which the event "end" says, or the server stops.
+
+        When the database is away it ends: whoever follows comes back, and is told why.
+        """
+        yield f"retry: {RECONNECT_MILLISECONDS}\n".encode()
+        with suppress(DatabaseUnavailable):
+            async with self._joined(feed) as broadcast:
+                async for text in _texts(feed, broadcast):
+                    yield text
+
+    @asynccontextmanager
+    async def _joined(self, feed: Feed) -> AsyncIterator[Broadcast]:
+        broadcast = self._of.get(feed.study)
+        if broadcast is None or broadcast.reading.done():  # what was over may go on
+            broadcast = self._of[feed.study] = Broadcast(feed, self._tail, self._is_stopping)
+        broadcast.followers += 1
+        try:
+            yield broadcast
+        finally:
+            broadcast.followers -= 1
+            if not broadcast.followers:
+                broadcast.reading.cancel()
+                if self._of.get(feed.study) is broadcast:
+                    del self._of[feed.study]
+
+
+async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
+    while not broadcast.is_stopping():
+        if feed.version < broadcast.begin:
+            if batch := await run_in_threadpool(feed.read, BATCH):
+                yield _written(batch, feed.before)
+        elif feed.version < broadcast.version:
+            text, feed.version = broadcast.since(feed.version), broadcast.version
+            if text:
+                yield text
+        elif broadcast.end is not None:
+            yield format_sse_event(event="end", data_str=json.dumps({"state": broadcast.end}))
+            return
+        elif broadcast.reading.done():
+            broadcast.reading.result()  # raises what went wrong
+        elif not await broadcast.wait(feed.version, HEARTBEAT_SECONDS):
+            yield KEEPALIVE_COMMENT
+
+
+def _written(batch: Sequence[StoredEvent], before: int) -> bytes:
+    shown = [views.event(recorded, before) for recorded in batch]
+    return b"".join(
+        format_sse_event(data_str=json.dumps(event, allow_nan=False), id=str(event["position"])) for event in shown
+    )

@@ -1,0 +1,28 @@
+"""Answers about a whole study over HTTP: who has one already is told so without waiting for those who have not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.api.answers import Key
+from app.api.services import Services
+from app.events.tables import StudyRow
+
+Json = dict[str, Any]
+
+
+async def kept(
+    request: Request, use: Services, row: StudyRow, key: Key, at: int | None, make: Callable[[], Json]
+) -> Response:
+    """The answer that `make` gives at the event `at`, or now, made once for each moment."""
+    moment = f"at{at}" if at is not None else await use.together.do(("version", row.stream), lambda: use.version(row))
+    key = (*key, row.id, at is None)
+    answer = use.answers.find(key, moment)
+    if answer is None:
+        async with use.turns.turn(row.id):
+            answer = await run_in_threadpool(use.answers.get, key, moment, make)
+    return await run_in_threadpool(answer.to, request) if answer.is_to_be_unpacked(request) else answer.to(request)

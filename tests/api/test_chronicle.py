@@ -1,0 +1,58 @@
+"""The chronicle of a plan is made while the plan is folded: the log is not read again for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.api import chronicle, reading
+from app.api.chronicle import Chronicles
+from app.api.services import Services
+from app.domain import commands as c
+from app.domain.ids import StudyId
+from app.events.log import SqlLog
+from tests.api.world import Workers
+
+
+@pytest.fixture
+def done(tuned: str, workers: Workers) -> str:
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    return tuned
+
+
+def drawn(use: Services, study: str, at: int | None = None) -> list[Any]:
+    return [draw(use, use.find(study), at) for draw in (reading.history, reading.timeline)]
+
+
+def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = use.find(done).stream
+    position = reading.events(use, use.find(done), 1000)["items"][-1]["position"]
+    version = use.plans.get(stream).version
+    read, reads = SqlLog.read, list[int]()
+
+    def counting(log: SqlLog, stream: str, *, after: int = 0, limit: int | None = None) -> Any:
+        found = read(log, stream, after=after, limit=limit)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(SqlLog, "read", counting)
+    before = drawn(use, done)
+    assert sum(reads) == 0
+    with Chronicles(use.log).holding(stream, version) as alone, use.chronicles.holding(stream, version) as beside:
+        assert (alone.times, alone.spans, alone.marks) == (beside.times, beside.spans, beside.marks)
+    assert before == drawn(use, done, position)
+
+
+def test_one_that_was_let_go_is_read_from_the_log(
+    use: Services, done: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = drawn(use, done)
+    monkeypatch.setattr(chronicle, "KEPT", 0)
+    with use.chronicles.holding("another", 0):
+        pass
+    workers.decide(done, c.CancelStudy(study=StudyId(done), at=1.0))  # folded on, and what was before is not there
+    monkeypatch.undo()
+    after = drawn(use, done)
+    assert after[0]["decisions"]["kind"] == [*before[0]["decisions"]["kind"], "cancel study"]
+    assert after[1] == before[1]

@@ -1,0 +1,68 @@
+"""What people write down about a study and its trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.api.world import Workers
+
+
+def test_a_note_is_an_event_and_shown_with_what_it_is_about(http: TestClient, tuned: str, workers: Workers) -> None:
+    url = f"/studies/{tuned}/notes"
+    first = http.post(url, json={"text": "the warm-up is too short"})
+    second = http.post(url, json={"text": "diverges", "trial": 1})
+    assert first.status_code == second.status_code == 201
+    notes = http.get(f"/studies/{tuned}").json()["notes"]
+    assert [(note["event"], note["trial"], note["text"]) for note in notes] == [
+        (first.json()["position"], None, "the warm-up is too short"),
+        (second.json()["position"], 1, "diverges"),
+    ]
+    assert [note["time"] for note in notes] == [each.json()["data"]["at"] for each in (first, second)]
+    assert http.get(f"/studies/{tuned}/trials/1").json()["notes"] == notes[1:]
+    assert http.get(f"/studies/{tuned}/trials/0").json()["notes"] == []
+    assert http.get(f"/studies/{tuned}/events").json()["items"][-2:] == [first.json(), second.json()]
+
+
+def test_an_earlier_moment_has_the_notes_of_then(http: TestClient, tuned: str) -> None:
+    at = [http.post(f"/studies/{tuned}/notes", json={"text": text}).json()["position"] for text in ("a", "b")]
+    then = http.get(f"/studies/{tuned}", params={"at": at[0]}).json()
+    assert [note["text"] for note in then["notes"]] == ["a"]
+
+
+def test_a_study_that_is_over_takes_notes_and_one_that_is_deleted_does_not(http: TestClient, study: str) -> None:
+    http.post(f"/studies/{study}:cancel")
+    assert http.post(f"/studies/{study}/notes", json={"text": "no use"}).status_code == 201
+    replayed = http.post(f"/studies/{study}:replay").json()
+    assert replayed["identical"] and replayed["state"] == "cancelled"
+    http.delete(f"/studies/{study}")
+    assert http.post(f"/studies/{study}/notes", json={"text": "no use"}).status_code == 404
+
+
+def test_the_same_request_again_is_one_note(http: TestClient, study: str) -> None:
+    answers = [http.post(f"/studies/{study}/notes", json={"text": "a"}, headers={"Idempotency-Key": "k"}) for _ in "12"]
+    assert answers[0].json() == answers[1].json()
+    assert len(http.get(f"/studies/{study}").json()["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({}, 422, "text"),
+        ({"text": 3}, 422, "text"),
+        ([], 422, "text"),
+        ({"text": "a", "trial": -1}, 422, "trial"),
+        ({"text": "a", "trial": True}, 422, "trial"),
+        ({"text": "a", "trials": 1}, 422, "trials"),
+        ({"text": "a", "trial": 9}, 404, None),
+        ({"text": " "}, 422, None),
+        ({"text": "x" * 2001}, 422, None),
+    ],
+)
+def test_a_note_that_is_none(http: TestClient, study: str, body: Any, status: int, field: str | None) -> None:
+    refused = http.post(f"/studies/{study}/notes", json=body)
+    assert refused.status_code == status
+    assert field is None or [each["field"] for each in refused.json()["errors"]] == [field]
+    assert http.get(f"/studies/{study}").json()["notes"] == []

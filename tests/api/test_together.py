@@ -1,0 +1,81 @@
+"""What many ask for at once is done once, and nobody is given what was before he asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from app.api.together import Together
+
+
+class Work:
+    """Work that ends when it may; it comes to how often it was done."""
+
+    def __init__(self) -> None:
+        self.done, self.may_end = 0, threading.Event()
+        self.begun = threading.Event()
+
+    def __call__(self) -> int:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        self.done += 1
+        return self.done
+
+
+def test_who_asks_while_it_is_done_shares_the_next_time() -> None:
+    async def main() -> None:
+        together, work = Together(), Work()
+        first = [asyncio.create_task(together.do("a", work)) for _ in range(50)]
+        assert await asyncio.to_thread(work.begun.wait, 60)
+        later = [asyncio.create_task(together.do("a", work)) for _ in range(50)]
+        await asyncio.sleep(0)
+        work.may_end.set()
+        assert await asyncio.gather(*first) == [1] * 50
+        assert await asyncio.gather(*later) == [2] * 50
+        assert await together.do("a", work) == 3
+
+    asyncio.run(main())
+
+
+def test_other_work_does_not_wait() -> None:
+    async def main() -> None:
+        together, held, free = Together(), Work(), Work()
+        free.may_end.set()
+        waiting = asyncio.create_task(together.do("a", held))
+        assert await together.do("b", free) == 1
+        assert not waiting.done()
+        held.may_end.set()
+        await waiting
+
+    asyncio.run(main())
+
+
+def test_who_goes_away_takes_nobody_along() -> None:
+    async def main() -> None:
+        together, work = Together(), Work()
+        gone, stays = (asyncio.create_task(together.do("a", work)) for _ in range(2))
+        assert await asyncio.to_thread(work.begun.wait, 60)
+        gone.cancel()
+        work.may_end.set()
+        assert await stays == 1
+        assert gone.cancelled()
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_is_said_to_all_and_tried_again() -> None:
+    def wrong() -> int:
+        raise ValueError("no")
+
+    async def main() -> None:
+        together, work = Together(), Work()
+        asked = [asyncio.create_task(together.do("a", wrong)) for _ in range(3)]
+        for each in asked:
+            with pytest.raises(ValueError, match="no"):
+                await each
+        work.may_end.set()
+        assert await together.do("a", work) == 1
+
+    asyncio.run(main())

@@ -1,0 +1,72 @@
+"""A pack on real processes, of which some lanes are done when its slot is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faults import check
+from stacks import Cluster, Service, wait_for
+from toys import curves, switch, trials
+
+Json = dict[str, Any]
+BRANCH, SHORT, LONG = 2, 5, 26
+DONE, LANES = 3, 8
+
+
+@pytest.fixture
+def one_slot(cluster: Cluster, whole: Cluster) -> Iterator[Cluster]:
+    """The cluster with one slot, which so has all lanes of a pack."""
+    cluster.kill("gpu1", signal.SIGTERM)
+    yield cluster
+    cluster.start("gpu1")
+
+
+def siblings(tag: str, **more: Any) -> Json:
+    """Eight trials that part at one step; three of them end early."""
+    lengths = [SHORT] * DONE + [LONG] * (LANES - DONE)
+    hps = ({"lr": switch(0.1, 0.2 / (1 + number), BRANCH), "bs": 4} for number in range(LANES))
+    listed = zip(hps, lengths, strict=True)
+    return trials(tag, *listed, trainer="packable", metric="val_loss", mode="min", packing=LANES, **more)
+
+
+def wasted(cluster: Cluster, study: str) -> int:
+    """Steps of chains that were lost, after the last state of each that had been kept."""
+    begun: dict[str, Json] = {}
+    kept: dict[str, int] = {}
+    steps = 0
+    for event in cluster.client.events(study):
+        data = event["data"]
+        if event["type"] == "ChainAssigned":
+            begun[data["chain"]] = data["stages"][0]
+        elif event["type"] == "CheckpointKept":
+            kept[data["node"]] = data["step"]
+        elif event["type"] == "ChainEnded" and data["outcome"] == "lost":
+            stage = begun[data["chain"]]
+            steps += stage["start"] + data["steps"] - max(stage["start"], kept.get(stage["node"], 0))
+    return steps
+
+
+def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(one_slot: Cluster, stack: Service) -> None:
+    expected = curves(stack, stack.run(siblings("undisturbed"))["study"])
+    study = one_slot.submit(siblings("killed", seconds=0.03))
+
+    def are_inside() -> bool:
+        running = one_slot.running(study)
+        return len(running) == LANES - DONE and all(SHORT < run["step"] < LONG for run in running)
+
+    wait_for("three lanes of eight to be done", are_inside)
+    child = one_slot.child("gpu0") or 0
+    one_slot.kill("gpu0")
+    os.kill(child, signal.SIGKILL)
+    one_slot.start("gpu0")
+    check(one_slot, study, expected)
+    steps = one_slot.client.study(study)["steps"]
+    assert steps["unique"] == BRANCH + DONE * (SHORT - BRANCH) + (LANES - DONE) * (LONG - BRANCH)
+    assert steps["executed"] == steps["unique"] + wasted(one_slot, study)
+    outcomes = [event["data"].get("outcome") for event in one_slot.client.events(study)]
+    assert outcomes.count("lost") == LANES - DONE
+    assert one_slot.client.replay(study)["identical"]

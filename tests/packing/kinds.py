@@ -1,0 +1,103 @@
+"""A trainer for models of the usual kinds, small and of odd sizes: little of what they compute fills a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
+from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.data import TensorDataset
+
+from stagetree import TorchTrainer
+
+SAMPLES = 41
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.norm = nn.Embedding(11, 12), nn.LayerNorm(12)
+        self.mixed, self.scores = nn.Linear(12, 36), nn.Linear(12, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        mixed = self.mixed(self.norm(self.letters(ids)))
+        q, k, v = mixed.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4).unbind(0)
+        found = scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.scores(found.transpose(1, 2).flatten(2)).flatten(0, 1)
+
+
+class Tempered(nn.Module):
+    """One number of each model goes through a function of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.heat = nn.Linear(6, 10), nn.Parameter(torch.zeros(()))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.scores(numbers) * self.heat.exp()
+
+
+def layers(between: Callable[[], nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 7), between(), nn.Linear(7, 13), between(), nn.Linear(13, 10))
+
+
+def convolving() -> nn.Module:
+    first = nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*first, nn.Conv2d(5, 7, 2), nn.Tanh(), nn.Flatten(), nn.Linear(28, 10))
+
+
+def grouped() -> nn.Module:
+    first = nn.Conv1d(1, 6, 3), nn.GroupNorm(2, 6), nn.Sigmoid(), nn.AdaptiveAvgPool1d(3)
+    return nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (1, -1)), *first, nn.Flatten(), nn.Linear(18, 10))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 17), nn.SiLU(), nn.Dropout(0.4), nn.LayerNorm(17), nn.Linear(17, 10))
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "relu": lambda: layers(nn.ReLU),
+    "gelu": lambda: layers(nn.GELU),
+    "tanh": lambda: layers(nn.Tanh),
+    "softplus": lambda: layers(nn.Softplus),
+    "tempered": Tempered,
+    "dropping": dropping,
+    "convolving": convolving,
+    "grouped": grouped,
+    "attending": Attending,
+}
+
+
+class Usual(TorchTrainer):
+    """net: one of `NETS`."""
+
+    name = "usual"
+
+    def __init__(self, *, seed: int, device: str, net: str, dtype: str = "float32", **how: Any) -> None:
+        number = getattr(torch, dtype)
+        data = TensorDataset(*(each.to(number) if each.is_floating_point() else each for each in samples(net)))
+        settings = {"batches_per_step": 2, "model": NETS[net]().to(number), "train_data": data, "valid_data": data}
+        super().__init__(seed=seed, device=device, **{**settings, **how})
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        if hp.get("optimizer") == "adamw":
+            return AdamW(self.model.parameters(), lr=hp["lr"], eps=1e-3)
+        return SGD(self.model.parameters(), lr=hp["lr"])
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        scores = self.model(batch[0])
+        loss = cross_entropy(scores, batch[1].flatten()) + mse_loss(scores, torch.zeros_like(scores)) / 100
+        self.log("loss", loss)
+        return loss
+
+
+def samples(net: str) -> tuple[Tensor, Tensor]:
+    """What is read and what is to be said of it."""
+    chance = torch.Generator().manual_seed(3)
+    if net == "attending":
+        return torch.randint(11, (SAMPLES, 6), generator=chance), torch.randint(11, (SAMPLES, 6), generator=chance)
+    shape = (1, 8, 8) if net in ("convolving", "grouped") else (6,)
+    return torch.randn(SAMPLES, *shape, generator=chance), torch.arange(SAMPLES) % 10

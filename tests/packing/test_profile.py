@@ -1,0 +1,84 @@
+"""What a profile says of a trainer's numbers is so: both ways, on the examples and on models of the usual kinds."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kinds import Usual
+from lanes import Unpackable, alone, distance, fresh, packed, weights
+
+from stagetree import TorchTrainer
+from stagetree.packing import Profile
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 4
+DIFFERENCES = 12
+"""Steps in which a difference that there is must show."""
+
+
+def trainer(path: str, name: str) -> Any:
+    """A class out of a file; files of several examples have one name, so the module has another."""
+    spec = spec_from_file_location(f"profiled_{name}", ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def profiled(kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> Profile | None:
+    pack = fresh(WIDTH, [0], kind, **how)
+    assert not packed(pack, {0: hp}, 1)
+    return pack.profile()
+
+
+def apart_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> float:
+    """How far a lane and the trial alone are from each other."""
+    pack = fresh(WIDTH, [0, 1], kind, **how)
+    assert not packed(pack, {0: hp, 1: {**hp, "lr": hp["lr"] / 2}}, steps)
+    return distance(weights(pack[0]), weights(alone(hp, steps, kind, **how)))
+
+
+def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> None:
+    """Whether the trainer's numbers are what the profile says, in steps of one batch each."""
+    assert profile is not None
+    if profile.is_exact:
+        assert apart_after(3, kind, hp, **how) == 0.0
+    else:
+        assert any(0.0 < apart_after(steps, kind, hp, **how) < 1e-2 for steps in range(1, DIFFERENCES))
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "how"),
+    [
+        ("benchmarks/data/mlp.py", "Mlp", {"batches_per_step": 1}),
+        ("examples/digits/trainer.py", "Digits", {}),
+        ("examples/charlm/trainer.py", "CharLM", {"batches_per_step": 1}),
+    ],
+)
+def test_the_claim_is_so_on_the_examples(path: str, name: str, how: dict[str, Any]) -> None:
+    kind, hp = trainer(path, name), {"lr": 0.02, "bs": 32}
+    assert_so(profiled(kind, hp, **how), kind, hp, **how)
+
+
+@pytest.mark.parametrize(("net", "size"), [("tempered", 8), ("relu", 4), ("relu", 8), ("dropping", 8), ("grouped", 4)])
+def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> None:
+    hp, how = {"lr": 0.3, "bs": size}, {"net": net, "batches_per_step": 1}
+    assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
+
+
+def test_no_equal_bits_are_claimed_where_gradients_are_clipped() -> None:
+    clipped = profiled(Usual, {"lr": 0.3, "bs": 8}, net="tempered", batches_per_step=1, clip_grad_norm=0.1)
+    assert clipped is not None and not clipped.is_exact
+
+
+def test_what_is_used_is_measured() -> None:
+    profile = profiled(Usual, {"lr": 0.3, "bs": 8}, net="relu")
+    assert profile is not None
+    assert profile.alone.seconds > 0 and profile.full.seconds > 0
+
+
+def test_what_cannot_be_packed_has_no_profile() -> None:
+    assert profiled(Unpackable, {"lr": 0.3, "bs": 8}) is None

@@ -1,0 +1,51 @@
+"""Which chains a slot is given together, and what it is told about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scenes import OPENED, Scene
+
+from app.domain import events as e
+from app.events.rows.ports import ChainRecord
+
+PACKED = replace(OPENED, packing=4)
+
+
+def given(scene: Scene) -> list[ChainRecord]:
+    """The rows of the chains that a tick gives."""
+    scene.scheduler.tick()
+    with scene.records.read() as rows:
+        return list(rows.chains.live())
+
+
+def test_a_slot_is_given_a_pack_and_measures_what_packs_cost() -> None:
+    scene = Scene()
+    scene.submit(opened=PACKED)
+    chains = given(scene)
+    assert len(chains) == 4 and len(scene.messages) == 1
+    for chain in chains:
+        assert sorted(chain.assignment["pack"]) == sorted(each.chain for each in chains)
+        assert chain.assignment["profile"]
+
+
+def test_what_packs_cost_on_a_device_is_measured_once() -> None:
+    scene = Scene()
+    scene.submit(opened=PACKED)
+    profile = e.PackingProfiled(device="cpu", batch_seconds={"0": 1.0, "2": 1.0, "4": 1.0}, peak_bytes={})
+    scene.records.log.append("plan", [profile], expected=None, at=0.0)
+    assert not any(chain.assignment["profile"] for chain in given(scene))
+
+
+def test_where_slots_train_no_packs_chains_are_given_one_by_one() -> None:
+    scene = Scene(packs=False)
+    scene.submit(opened=PACKED)
+    (chain,) = given(scene)
+    assert not chain.assignment["pack"] and not chain.assignment["profile"]
+
+
+def test_the_chain_of_a_plan_without_packs_measures_none() -> None:
+    scene = Scene()
+    scene.submit()
+    (chain,) = given(scene)
+    assert not chain.assignment["pack"] and not chain.assignment["profile"]

@@ -1,0 +1,206 @@
+"""Who is really lost, and who only interrupted or never begun."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import AWAY, LEASE, ONE, Scene, times, trials
+
+from app.domain import events as e
+from app.domain.states import ChainOutcome
+
+
+def test_a_worker_that_is_gone_is_lost_with_the_time_it_took() -> None:
+    scene = Scene()
+    chain = scene.running()
+    scene.at += 30.0
+    scene.beat(chain, 6)
+    scene.expire()
+    scene.scheduler.tick()
+    (ended,) = scene.events(e.ChainEnded)
+    assert ended == e.ChainEnded(chain=chain, outcome=ChainOutcome.LOST, steps=6, seconds=30.0)
+    assert sum(node.seconds / node.steps_run for node in scene.plan().nodes.values()) == 5.0
+
+
+def test_a_worker_that_is_alive_and_has_its_slot_was_interrupted() -> None:
+    scene = Scene()
+    chain = scene.running()
+    scene.beat(chain, 6)
+    scene.expire("gpu0")
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["interrupted"]
+    assert not any(node.lost for node in scene.plan().nodes.values())
+
+
+def test_a_worker_that_waits_for_its_next_message_is_not_to_blame() -> None:
+    scene, chain = in_two_stages()
+    scene.beat(chain, 4)
+    scene.expire("gpu0")
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["undelivered"]
+
+
+def in_two_stages() -> tuple[Scene, str]:
+    """A worker that has begun the second of two stages, which ends at step 8."""
+    scene = Scene()
+    chain = scene.running(trials(4, 8))
+    done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
+    scene.record(chain, [done], lambda rows: rows.chains.advance(chain, 1, 1))
+    return scene, chain
+
+
+def test_a_worker_in_the_middle_of_its_second_stage_waits_for_nothing() -> None:
+    scene, chain = in_two_stages()
+    scene.beat(chain, 6)
+    scene.expire("gpu0")
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["interrupted"]
+
+
+def test_a_worker_that_was_interrupted_in_its_first_step_waited_for_no_message() -> None:
+    scene = Scene()
+    chain = scene.running()
+    scene.beat(chain, 0)
+    scene.expire("gpu0")
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["interrupted"]
+
+
+def test_a_worker_that_is_saving_waits_for_nothing() -> None:
+    """Its last heartbeat was at the beginning of the stage that it has completed since."""
+    scene, chain = in_two_stages()
+    scene.beat(chain, 4)
+    done = e.StageCompleted(chain=chain, index=1, seconds=1.0)
+    scene.record(chain, [done], lambda rows: rows.chains.release(chain, 1, None))
+    assert scene.scheduler.tick()
+    scene.expire("gpu0")
+    scene.scheduler.tick()
+    (ended,) = scene.events(e.ChainEnded)
+    assert ended == e.ChainEnded(chain=chain, outcome=ChainOutcome.INTERRUPTED)  # no step of it was lost
+
+
+def test_what_nobody_claimed_is_ended_by_a_scheduler_that_has_just_begun_to_look() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.expire()
+    scene.make_scheduler().tick()
+    assert scene.outcomes() == ["undelivered"]
+
+
+def test_a_chain_that_no_plan_knows_of_holds_up_nothing() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.register("gpu1")
+    with scene.records.write() as rows:
+        rows.chains.assign("ghost", "plan", "gpu1", {"stages": []}, 0.0)
+        rows.chains.claim("ghost", "anna", 0.0)
+    scene.at += 1.0
+    assert scene.scheduler.tick()
+    scene.at += LEASE
+    assert scene.scheduler.tick()
+    with scene.records.read() as rows:
+        assert "ghost" not in {row.chain for row in rows.chains.live()}
+
+
+def test_a_chain_that_another_scheduler_assigned_is_not_known_yet() -> None:
+    scene = Scene(slots=0)
+    scene.submit(ONE)
+    first = scene.scheduler
+    first.tick()
+    scene.register("gpu0")
+    scene.make_scheduler().tick()
+    scene.claim()
+    assert first.tick()
+
+
+def test_a_slot_that_has_a_chain_is_not_asked_to_take_another() -> None:
+    scene = Scene()
+    scene.running()
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": 0.5}, "steps": 9}]}, name="other")
+    scene.scheduler.tick()
+    scene.records.before_write = lambda append: pytest.fail("nothing can be assigned")
+    assert scene.scheduler.tick()
+
+
+def test_a_slot_that_was_taken_meanwhile_is_passed_over_and_the_others_get_work() -> None:
+    scene = Scene(slots=2)
+    scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (0.1, 0.2)]})
+
+    def take(append: object) -> None:
+        with scene.records.write() as rows:
+            free = [slot.name for slot in rows.slots.free(LEASE)]
+            if len(free) == 2 and len(scene.plan().nodes) == 2:
+                rows.chains.assign("other's", "elsewhere", free[0], {"stages": []}, LEASE)
+
+    scene.records.before_write = take
+    assert scene.scheduler.tick()
+    assert len(scene.slots_of()) == 1
+
+
+def test_a_slot_that_another_worker_took_lost_its_chain_at_once() -> None:
+    scene = Scene()
+    scene.running()
+    scene.register("gpu0", "berta")
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["lost"]
+
+
+def test_after_the_database_was_away_nobody_is_lost_for_a_lease() -> None:
+    """Nobody could renew a lease; whoever lives does so as soon as the database answers."""
+    scene = Scene(slots=2)
+    chain = scene.running()
+    scene.at += LEASE
+    scene.records.before_read = times(1, AWAY)
+    scene.scheduler.tick()
+    scene.at += 5 * LEASE  # so long it was away
+    scene.scheduler.tick()
+    assert scene.outcomes() == []
+    scene.touch("gpu0")
+    scene.beat(chain, 6)
+    scene.at += LEASE
+    scene.touch("gpu0")
+    scene.beat(chain, 9)
+    scene.scheduler.tick()
+    assert scene.outcomes() == []
+
+
+def test_who_is_silent_for_a_lease_after_that_is_lost() -> None:
+    scene = Scene(slots=2)
+    scene.running()
+    scene.records.before_read = times(1, AWAY)
+    scene.scheduler.tick()
+    scene.at += 5 * LEASE
+    scene.scheduler.tick()
+    scene.at += LEASE
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["lost"]
+
+
+def test_a_database_that_takes_nothing_is_away() -> None:
+    """It can be read, as on a standby: nobody could renew a lease, and whoever lives does so afterwards."""
+    accidents = [lambda: None]
+    scene = Scene(slots=2, show=lambda: accidents[0]())
+    chain = scene.running()
+    accidents[0] = times(1, AWAY)
+    scene.at += LEASE - 1
+    scene.scheduler.tick()
+    scene.at += 2
+    scene.scheduler.tick()
+    assert scene.outcomes() == []
+    scene.at += LEASE
+    scene.touch("gpu0")
+    scene.beat(chain, 6)
+    scene.scheduler.tick()
+    assert scene.outcomes() == []
+
+
+def test_a_chain_that_nobody_claimed_goes_to_another_slot() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.expire()
+    scene.register("gpu1")
+    scene.scheduler.tick()
+    assert scene.outcomes() == ["undelivered"]
+    assert scene.slots_of() == ["gpu0", "gpu1"]

@@ -1,0 +1,117 @@
+"""Which slot gets what."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import pytest
+from scenes import ONE, RANDOM, Scene
+
+from app.domain import events as e
+from app.domain.search_plan import Node
+from app.simulation.simulator import Simulator
+from app.simulation.virtual_chain import Fault
+from tests.tuners.worlds import STUDY, spec
+
+
+def test_a_node_that_failed_on_one_slot_goes_to_another() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+    scene.scheduler.tick()
+    scene.fail()
+    scene.register("gpu1")
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0", "gpu1"]
+
+
+def test_it_waits_for_a_slot_that_is_busy_while_others_work_goes_first() -> None:
+    scene = Scene(slots=2)
+    scene.submit(
+        {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": steps} for lr, steps in ((1, 9), (2, 8), (3, 7))]}
+    )
+    scene.scheduler.tick()
+    scene.fail()  # the longest, on gpu0; gpu1 is still at the second
+    scene.scheduler.tick()
+    (third,) = [chain for chain in scene.plan().chains.values() if chain.slot == "gpu0"]
+    assert third.stages[-1].end == 7
+    scene.train()
+    scene.scheduler.tick()
+    assert scene.plan().chains[list(scene.plan().chains)[-1]].stages[-1].end == 9
+    assert scene.slots_of()[-1] == "gpu1"
+
+
+def test_where_it_failed_everywhere_it_is_tried_where_it_failed_least() -> None:
+    scene = Scene()
+    scene.submit(ONE, max_restarts=5)
+    for _ in range(3):
+        scene.scheduler.tick()
+        scene.fail()
+    assert scene.slots_of() == ["gpu0", "gpu0", "gpu0"]
+
+
+@pytest.mark.parametrize(
+    ("trainers", "sentence"),
+    [
+        ({}, "they do not have it at any version"),
+        ({"toy": "2"}, "they have it at version 2"),
+        ({"other": "1"}, "they do not have it at any version"),
+    ],
+)
+def test_a_slot_without_the_trainer_is_given_nothing_and_that_is_said(trainers: dict[str, Any], sentence: str) -> None:
+    scene = Scene(slots=0)
+    scene.register("gpu0", trainers=trainers)
+    scene.submit()
+    scene.scheduler.tick()
+    assert not scene.messages
+    (problem,) = scene.scheduler.problems().values()
+    assert problem == f"plan plan waits: no slot has trainer toy at version 1: {sentence}"
+    scene.register("gpu1")
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu1"]
+    assert not scene.scheduler.problems()
+
+
+def test_a_slot_in_quarantine_is_given_nothing() -> None:
+    scene = Scene()
+    with scene.records.write() as rows:
+        rows.slots.quarantine("gpu0", "anna", seconds=30.0, reason="sick")
+    scene.submit(RANDOM)
+    scene.scheduler.tick()
+    assert not scene.messages
+    scene.at += 30.0
+    scene.scheduler.tick()
+    assert scene.slots_of() == ["gpu0"]
+
+
+def test_the_assignment_says_for_whom_it_runs() -> None:
+    scene = Scene()
+    chain = scene.running()
+    with scene.records.read() as rows:
+        row = rows.chains.get(chain)
+    assert row is not None
+    assert (row.assignment["study"], row.assignment["trial"], row.assignment["hp"]) == (
+        "study",
+        0,
+        {"lr": {"family": "constant", "value": 0.1}},
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["random", "asha"])
+def test_beside_a_sound_slot_a_sick_one_fails_no_trial(seed: int, kind: str) -> None:
+    """In virtual time: on gpu0 the user's code raises, whatever it is given."""
+    tuner = {"kind": kind, "num_trials": 12, "max_steps": 8} | ({"min_steps": 1} if kind == "asha" else {})
+
+    def measure(node: Node, step: int) -> e.Metrics:
+        return {"loss": float(crc32(f"{node.id}/{step}/{seed}".encode()) % 100)}
+
+    def faults(stage: e.Stage, number: int, slot: str) -> Fault | None:
+        return Fault.RAISE if slot == "gpu0" else None
+
+    world = Simulator(slots=3, measure=measure, faults=faults)
+    world.submit(STUDY, spec(tuner).to_json())
+    world.run()
+    study = world.plan.studies[STUDY]
+    assert (study.state, study.failed) == ("completed", [])
+    assert sum(isinstance(event, e.StageFailed) for event in world.events) > 0
