@@ -15,13 +15,15 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import results
 from app.domain.evolve import fold
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent
 from app.domain.states import ChainOutcome, TrialEventKind
 from app.scheduling.costs import Costs
+from app.scheduling.replay.decisions import context_of, is_decision
 from app.scheduling.tuners import TunerDriver, sampler_of
-from app.scheduling.tuners.base import Context, End, NewTrial, Next
+from app.scheduling.tuners.base import End, NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
@@ -76,8 +78,9 @@ class _Follower:
         """Take in an event; False if it is a decision that would not have been made."""
         if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == self._study.id:
             event = self._imagine(event)
-        elif self._is_decision(event) and not self._agrees(event):
+        elif is_decision(event, self._study.id) and not self._agrees(event):
             return False
+        self._simulator.now = max(self._simulator.now, getattr(event, "at", None) or 0.0)
         self._simulator.take([event])
         return True
 
@@ -99,21 +102,12 @@ class _Follower:
         self._driver = TunerDriver(spec, sampler=beyond and _Again(self._study, beyond))
         return replace(event, spec=spec)
 
-    def _is_decision(self, event: e.Event) -> bool:
-        if getattr(event, "study", None) != self._study.id:
-            return False
-        by = getattr(event, "reason", {}).get("by")
-        match event:
-            case e.TrialAdded():
-                return bool(by == "tuner")
-            case e.TrialExtended():
-                return bool(by != "user")
-        return isinstance(event, e.TrialStopped | e.TrialPrioritized | e.StudyCompleted)
-
     def _agrees(self, event: e.Event) -> bool:
         assert self._driver is not None
         study = self._simulator.plan.studies[self._study.id]
-        self._driver.observe(study, Context.recorded(getattr(event, "reason", {})))
+        context = context_of(study, event)
+        elapsed = max(context.elapsed, self._simulator.now - study.submitted_at)  # which only few reasons tell
+        self._driver.observe(study, replace(context, elapsed=elapsed))
         return _is_same(event, self._driver.expected(), study)
 
 
@@ -160,7 +154,7 @@ class _Known:
 
     def __init__(self, plan: SearchPlan, study: Study) -> None:
         self._plan, self.world = plan, SearchPlan()
-        metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
+        metric, sign = study.spec["metric"], results.sign(study)
         values = [value for line in study.history if (value := line.metrics.get(metric)) is not None]
         self._worst: e.Metrics = {metric: max(values, key=lambda value: sign * value, default=0.0)}
 
@@ -212,7 +206,7 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
 
 def _best(known: _Known, study: Study) -> Json | None:
     """The best last result of a trial, of those that were measured."""
-    metric, sign = study.spec["metric"], -1 if study.spec["mode"] == "max" else 1
+    metric, sign = study.spec["metric"], results.sign(study)
     last: dict[int, tuple[float, int]] = {}
     for line in _results(study):
         value = line.metrics.get(metric)

@@ -53,6 +53,8 @@ def test_every_tuner_ends(tuner: dict[str, Any], ending: str, seed: int, slots: 
         assert study.state == "completed" and study.ending["by"] in ENDINGS[ending]
         after = world.events[1 + next(n for n, each in enumerate(world.events) if isinstance(each, e.StudyCompleted)) :]
         assert not any(isinstance(each, e.TrialAdded | e.TrialExtended | e.ChainAssigned) for each in after)
+    found = what_if(world.events, STUDY, {})
+    assert (found["saved"], found["needed"], found["trials"]) == (0, 0, len(study.trials))
 
 
 def test_a_target_that_is_reached() -> None:
@@ -145,3 +147,12 @@ def test_with_another_ending_it_would_have_gone_on() -> None:
     assert what_if(world.events, STUDY, {"patience": 2})["trials"] == had
     assert what_if(world.events, STUDY, {"patience": 100})["trials"] == 9
     assert what_if(world.events, STUDY, {"patience": None, "target": 0.5})["trials"] < had
+
+
+def test_with_more_time_it_would_have_gone_on_and_with_less_it_would_not() -> None:
+    """Events bear the time of day, and the slots on which the study is imagined go by it."""
+    world = measured(max_time=9)
+    events = [replace(each, at=each.at + 1e9) if hasattr(each, "at") else each for each in world.events]
+    trials = {limit: what_if(events, STUDY, {"max_time": limit})["trials"] for limit in (5, 9, 13, None)}
+    assert trials[5] < trials[9] < trials[13] < trials[None] == 9
+    assert trials[9] == len(world.plan.studies[STUDY].trials)
