@@ -75,23 +75,15 @@ def _build_tree(plan: SearchPlan, begins: dict[Place, Place]) -> Iterator[TreeSt
         node, start = plan.nodes[name], resume
         for end in sorted(steps):
             parent = (name, start) if start > resume else _entry(plan, node, start, begins)
-            yield TreeStage(name, start, end, parent, parent is None and _is_kept(plan, node, start))
+            yield TreeStage(name, start, end, parent, parent is None and plan.can_begin(node, start))
             start = end
 
 
 def _entry(plan: SearchPlan, node: Node, start: int, begins: dict[Place, Place]) -> Place | None:
     """The place that must be trained up to first, when `start` is the beginning of the node."""
-    if node.parent is None or start > node.start or _is_kept(plan, node, start):
+    if node.parent is None or start > node.start or plan.can_begin(node, start):
         return None
     return (node.parent, start) if (node.parent, start) in begins else None
-
-
-def _is_kept(plan: SearchPlan, node: Node, step: int) -> bool:
-    if step in node.checkpoints:
-        return True
-    if step > node.start:
-        return False
-    return node.parent is None or step in plan.nodes[node.parent].checkpoints
 
 
 def critical_path_steps(stages: list[TreeStage]) -> int:

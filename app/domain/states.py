@@ -46,9 +46,9 @@ class ChainOutcome(Word):
     """Why nothing more comes from a chain.
 
     `DONE`: all is trained and saved. `LOST`: its worker is gone. `UNDELIVERED`: a message that starts one of its stages
-    never arrived. `STOPPED`: nobody wants it any more, another study
-    got its slot, or its worker was asked to end. `INTERRUPTED`: an accident that
-    is neither the worker's death nor the user's code; the work comes back, and nobody is to blame.
+    never arrived. `STOPPED`: nobody wants it any more, another study got its slot, or its worker was asked to end.
+    `INTERRUPTED`: an accident that is neither the worker's death nor the user's code; the work comes back, and nobody
+    is to blame.
     """
 
     DONE = "done"

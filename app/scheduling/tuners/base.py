@@ -42,7 +42,7 @@ from stagetree.spec import StudySpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTrial:
-    """A action: train a new configuration, from wherever the study takes them, for `steps` steps."""
+    """An action: train a new configuration, from wherever the study takes them, for `steps` steps."""
 
     steps: int
     reason: Mapping[str, Any] = field(default_factory=dict)
