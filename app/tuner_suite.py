@@ -6,7 +6,6 @@ with a sentence; what a tuner raises comes through as one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.scheduling.replay import replay
+from app.scheduling.tuners.actions import check_action
 from app.scheduling.tuners.base import Next, Tuner
 from app.scheduling.tuners.custom import REGISTERED, Registered
 from app.simulation.simulator import Simulator
@@ -91,7 +91,8 @@ def _guarded(tuner: type[Tuner]) -> type[Tuner]:
             with _flawless():
                 first: Next | None = super().suggest()
                 again = super().suggest()
-                json.dumps(getattr(first, "reason", {}), allow_nan=False)
+                if first is not None:
+                    check_action(first)
             self.asked += 1
             if first != again:
                 raise Flaw(f"suggest changes something: it said {first}, and asked again at once {again}")

@@ -10,6 +10,7 @@ from app.domain.commands import Start, TunerAction
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
+from app.scheduling.tuners.actions import check_action
 from app.scheduling.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner
 from app.scheduling.tuners.endings import Endings
 from app.scheduling.tuners.samplers import Sampler
@@ -131,6 +132,7 @@ class TunerDriver:
     def _actions(self, most: int) -> Iterator[TunerAction]:
         number = self._proposed
         for action in self._tuner.suggest_many(most if self._sampler_is_blind() else min(most, 1)):
+            check_action(action)
             concrete = self._concrete(action, number)
             if concrete is None:
                 return
