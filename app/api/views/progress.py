@@ -11,7 +11,7 @@ from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import Rung, rests, standing
 from app.domain.states import TrialEventKind, TrialState
-from app.simulation.forecast import forecast
+from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
 NAMED = 8
@@ -20,15 +20,15 @@ NAMED = 8
 DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
 
 
-def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Json:
+def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int], expected: Forecast | None = None) -> Json:
     """Trials and steps done of those expected, the rungs, what slots do for the study, and its last decision."""
     running = list(_running(plan, study, reached))
-    steps, stands = _steps(plan, study, running), standing(study)
+    steps, stands = _steps(plan, study, running, expected), standing(study)
     return {
         "trials": {
             "done": sum(_is_tried(plan, trial) for trial in study.trials),
             "resting": sum(rests(study, trial, stands) for trial in study.trials),
-            "expected": _expected_trials(study),
+            "expected": _expected_trials(study, expected),
         },
         "steps": steps,
         "seconds_left": _seconds_left(study, steps, len(running)),
@@ -43,22 +43,20 @@ def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
     return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
 
 
-def _expected_trials(study: Study) -> int | None:
+def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
     """How many trials the study will have had; None where that is for others to say."""
     tuner = study.spec.get("tuner", {})
     if study.is_final or tuner.get("kind") in ("grid", "trials"):
         return len(study.trials) or None
-    expected = forecast(study.spec)
     found = expected.trials if expected else tuner.get("num_trials")
     return found and max(found, len(study.trials))
 
 
-def _steps(plan: SearchPlan, study: Study, running: list[Json]) -> Json:
+def _steps(plan: SearchPlan, study: Study, running: list[Json], expected: Forecast | None) -> Json:
     """The different steps that are trained, those under way included, and how many there will be."""
     trained, left = accounting.cost(plan, study).known + study.fresh, _outstanding(plan, study)
     under_way = sum(run["step"] - run["start"] for run in running if run["study"] == study.id)
-    expected = None if study.is_final else forecast(study.spec)
-    to_come = max(0, expected.steps - study.unique) if expected else 0
+    to_come = max(0, expected.steps - study.unique) if expected and not study.is_final else 0
     return {"done": trained + min(under_way, left), "expected": trained + left + to_come}
 
 
