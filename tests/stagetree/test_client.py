@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import isasyncgenfunction, iscoroutinefunction
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -17,7 +18,7 @@ import pytest
 
 from app.api import schemas
 from stagetree import _http, models
-from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+from stagetree.client import AsyncClient, Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
 
@@ -403,3 +404,10 @@ def test_titles_of_http_are_not_said() -> None:
     assert str(Invalid(422, "Unprocessable Content", "Something is wrong in one field.", errors)) == "name: is missing"
     assert str(NotFound(404, "Not Found", "there is no study x")) == "there is no study x"
     assert str(ProblemError(404, "Not Found")) == "Not Found"
+
+
+def test_whatever_can_be_awaited_can_be_called() -> None:
+    awaited = {
+        name for name, each in vars(AsyncClient).items() if iscoroutinefunction(each) or isasyncgenfunction(each)
+    }
+    assert {name for name in awaited if not name.startswith("_")} <= set(dir(Client))
