@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds import Usual
+from kinds import NETS, Usual
 from lanes import Unpackable, alone, distance, fresh, packed, weights
+from torch import nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
@@ -67,6 +68,18 @@ def test_the_claim_is_so_on_the_examples(path: str, name: str, how: dict[str, An
 def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> None:
     hp, how = {"lr": 0.3, "bs": size}, {"net": net, "batches_per_step": 1}
     assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
+
+
+def wide(between: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 64), between(), nn.Linear(64, 64), between(), nn.Linear(64, 10))
+
+
+def test_the_claim_is_not_that_of_another_model_with_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed SiLU has other bits than one alone, and a ReLU beside the same weights has not."""
+    hp, how = {"lr": 0.3, "bs": 32}, {"batches_per_step": 1}
+    for kind in (nn.ReLU, nn.SiLU):
+        monkeypatch.setitem(NETS, "wide", lambda kind=kind: wide(kind))
+        assert_so(profiled(Usual, hp, net="wide", **how), Usual, hp, net="wide", **how)
 
 
 def test_no_equal_bits_are_claimed_where_gradients_are_clipped() -> None:

@@ -127,9 +127,9 @@ def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> Json:
 
 def share(row: StudyRow, live: Sequence[ChainRecord]) -> Json:
     """The slots that train for a study, and its share of them while it competes with others."""
-    training = [chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)]
+    training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
-    return {"used": sum(_payer(chain) == row.id for chain in training), "due": due}
+    return {"used": sum(_payer(chain) == row.id for chain in training.values()), "due": due}
 
 
 def _payer(chain: ChainRecord) -> str:
