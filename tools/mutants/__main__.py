@@ -76,8 +76,10 @@ def _noticed() -> set[str]:
 
 
 def _noticed_by(tests: ExecutedLines) -> dict[str, list[str]]:
-    """By the name of each that was noticed before: the test that did, whatever has changed since."""
-    return {line["name"]: [line["by"]] for line in _results() if line["by"] in tests.seconds}
+    """By the name of each that was noticed before: the test that did, in whatever file it is by now."""
+    now = {test.partition("::")[2]: test for test in tests.seconds}
+    noticed = ((line["name"], now.get(line["by"].partition("::")[2])) for line in _results())
+    return {name: [test] for name, test in noticed if test}
 
 
 def _results() -> list[dict[str, Any]]:
