@@ -57,6 +57,7 @@ def test_a_share_that_nobody_said_there_is_does_not_take_all_the_memory() -> Non
 
 def test_a_slot_says_with_how_many_it_shares_its_gpu_and_how() -> None:
     devices = [SlotDevice("cuda:0", "3", *how) for how in ((1,), (2, 0.5, True), (2, 0.5, False))]
+    assert str(CPU) == "the CPU"
     said = ["GPU 3", "GPU 3, shared by 2 through MPS", "GPU 3, shared by 2 in turns, without MPS"]
     assert list(map(str, devices)) == said
 
