@@ -30,6 +30,11 @@ class SharedTime:
             self._settle()
             self._payers = before
 
+    def leave(self, member: int) -> None:
+        """What passes from here on is for the others."""
+        self._settle()
+        self._payers = [payer for payer in self._payers if payer != member]
+
     def _settle(self) -> None:
         before, self._at = self._at, self._clock()
         for payer in self._payers:
