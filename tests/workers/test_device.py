@@ -86,6 +86,12 @@ def test_whether_kernels_of_several_processes_run_at_once_is_asked_of_the_daemon
     assert mps_is_running() is answers
 
 
+def test_a_daemon_that_does_not_answer_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.2)
+    on_the_path(tmp_path, "nvidia-cuda-mps-control", "exec sleep 60", monkeypatch)
+    assert not mps_is_running()
+
+
 def test_without_the_program_no_daemon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not mps_is_running()
