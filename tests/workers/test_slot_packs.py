@@ -101,6 +101,13 @@ def test_a_result_is_the_same_to_the_bit_whoever_is_in_the_pack(cluster: Cluster
         assert values(cluster, single.id)[0] == expected[number]
 
 
+def test_a_pack_without_a_place_for_its_logs_is_trained(cluster: Cluster) -> None:
+    (cluster.folder / "logs").write_text("no folder")
+    done = cluster.run(cluster.submit(spec(*TWO)))
+    assert done.executed == done.unique
+    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+
+
 def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     sick = ({"lr": switch(0.1, 9.0, 2)}, 5)
     done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=0)))
