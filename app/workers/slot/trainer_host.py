@@ -118,8 +118,8 @@ class TrainerHost:
         else:
             self._renew(work, built, fits, read, log)
 
-    def build_lane(self, work: ChainAssignment) -> None:
-        """Have a new model in the process, before its first step, to join a pack there.
+    def build_lane(self, work: ChainAssignment, spares: Container[str]) -> None:
+        """Have a new model in the process, before its first step, to join a pack there. spares: as of `call`.
 
         Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
         """
@@ -128,13 +128,13 @@ class TrainerHost:
         self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
-        self._build(work, built, names=sorted(work.hp), is_resumed=work.resume is not None)
+        self._build(work, built, spares, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
 
-    def load(self, work: ChainAssignment, state: State) -> None:
-        """Have the model where the chain begins, whose state that is. Raises `TrainerFailed`."""
+    def load(self, work: ChainAssignment, state: State, spares: Container[str] = ()) -> None:
+        """Have the model where the chain begins, whose state that is. spares: as of `call`. Raises `TrainerFailed`."""
         step, deadline = work.stages[0].start, self.deadline("load")
-        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline))
+        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), spares)
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
@@ -216,12 +216,12 @@ class TrainerHost:
             if state is not None:
                 state.close()
 
-    def _build(self, work: ChainAssignment, built: _Built, **lane: Any) -> None:
+    def _build(self, work: ChainAssignment, built: _Built, spares: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism, **lane}
-        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how))
+        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), spares)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
