@@ -113,6 +113,13 @@ def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     assert cluster.idle()
 
 
+def test_a_lane_that_failed_is_tried_again_in_a_fresh_process(cluster: Cluster) -> None:
+    sick = ({"lr": switch(0.1, 9.0, 2)}, 3)
+    cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=1)))
+    assert len(cluster.events(e.StageFailed)) == 2
+    assert cluster.processes["gpu0"] == 2
+
+
 def test_a_lane_without_memory_ends_alone(cluster: Cluster) -> None:
     greedy = ({"lr": switch(0.1, 9.0, 2)}, 5)
     done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], greedy, trainer="greedy", max_restarts=0)))

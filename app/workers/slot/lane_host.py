@@ -116,4 +116,6 @@ def train_together(
     def train(process: TrainerProcess) -> TrainedTogether:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
-    return host.call(train)
+    trained = host.call(train)
+    host.has_failed |= bool(trained.failed)
+    return trained

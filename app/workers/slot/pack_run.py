@@ -59,6 +59,8 @@ class PackRun:
                 self._begin(number)
         while self._wanted:
             self._train()
+        if self._host.has_failed:  # what has, is tried again in a fresh process
+            self._host.end_process()
 
     def _begin(self, number: int) -> None:
         self._stages[number] = self._runs[number].stage()

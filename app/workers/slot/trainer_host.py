@@ -65,7 +65,8 @@ class TrainerHost:
     may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
 
     `busy_since` is when the call under way began, by the clock; None while there is none. `changes` says how the state
-    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`.
+    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is whether
+    the user's code has failed in the process that is there, which others still use.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class TrainerHost:
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: float | None = None
+        self.has_failed = False
         self.changes: tuple[str, ...] = ()
 
     @property
@@ -179,6 +181,7 @@ class TrainerHost:
     def end_process(self) -> None:
         """Its memory, of the GPU as well, is free after that."""
         process, self._process = self._process, None
+        self.has_failed = False
         self._built = self._place = self._source = None
         self._deadlines.clear()
         self._memory.begin()
@@ -260,6 +263,7 @@ class TrainerHost:
         try:
             return do(process)
         except BaseException as error:
+            self.has_failed = True
             if not (isinstance(error, TrainerFailed) and error.kind in spares):
                 self.end_process()
             raise
