@@ -32,13 +32,15 @@ class TrainedTo:
 class TrainedTogether:
     """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
 
-    refusal: why they were trained one after the other; empty if they were not. profile: what packs cost, if that was
-    asked: the fields of `PackingProfiled`, none where the models cannot be packed.
+    refusal: why they were trained one after the other; empty if they were not. put_out: lanes of which that is so only
+    since a pass had failed. profile: what packs cost, if that was asked: the fields of `PackingProfiled`, none where
+    the models cannot be packed.
     """
 
     steps: int
     failed: Mapping[int, TrainerFailed]
     refusal: str
+    put_out: frozenset[int] = frozenset()
     profile: Mapping[str, Any] | None = None
 
 
@@ -218,7 +220,7 @@ class TrainerProcess(TrainerConnection):
             int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
             for lane, each in answer["lanes"].items()
         }
-        return TrainedTogether(self.step, failed, answer["refusal"], answer["profile"])
+        return TrainedTogether(self.step, failed, answer["refusal"], frozenset(answer["put_out"]), answer["profile"])
 
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
         """Free the memory of these lanes' models."""

@@ -94,6 +94,8 @@ class Child:
         except Exception as error:
             kind = "device" if kind_of(error) == "device" else "internal"
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
+        if answer.get("failed") == "out_of_memory":
+            self._collect()
         passed = [answer.pop("fd")] if "fd" in answer else []
         model = self._lanes.get(message["lane"]) if "lane" in message else self._model
         self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
@@ -196,6 +198,7 @@ class Child:
             "step": steps,
             "lanes": told,
             "refusal": self._lanes.refusal,
+            "put_out": self._lanes.put_out,
             "not_exact": inexact.seen(),
             "profile": profile,
         }
@@ -249,9 +252,12 @@ class Child:
                 traceback.print_exc()
             self._model = None
             self._buffers.forget()
-            gc.collect()
-            if self._device != "cpu":
-                torch.cuda.empty_cache()
+            self._collect()
+
+    def _collect(self) -> None:
+        gc.collect()
+        if self._device != "cpu":
+            torch.cuda.empty_cache()
 
 
 def _print_to(fd: int) -> None:
