@@ -20,8 +20,8 @@ from app.scheduling.frontier import Frontier
 MOST_BEHIND = 2.0
 """A study is never more turns behind or ahead than that: what nobody could give it is not owed for ever."""
 
-LEAST_WEIGHT = 1e-300
-"""Beside the heaviest study, a weight counts as this at least."""
+LIGHTEST, HEAVIEST = 1e-300, 1e300
+"""Weights beyond count as these, so that what is computed with them stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,7 @@ def shares(slots: int, claims: Mapping[StudyId, Claim]) -> dict[StudyId, float]:
 
 def _fill(slots: float, claims: Mapping[StudyId, Claim]) -> dict[StudyId, float]:
     """Pour the slots in until each study has what it can take, or all stand level: so many slots for each weight."""
-    heaviest = max(claim.weight for claim in claims.values())
-    weight = {study: max(claim.weight / heaviest, LEAST_WEIGHT) for study, claim in claims.items()}
+    weight = {study: min(max(claim.weight, LIGHTEST), HEAVIEST) for study, claim in claims.items()}
     order = sorted(claims, key=lambda study: (claims[study].most / weight[study], study))
     rest = accumulate(weight[study] for study in reversed(order))  # the weight of each and of those after it
     found: dict[StudyId, float] = {}
