@@ -101,20 +101,29 @@ def _decision(event: TrialEvent) -> Json:
 
 
 def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[Json]:
-    for chain in plan.chains.values():
-        if not chain.is_trained and chain.stages[chain.index].node in study.max_step_by_node:
-            yield _under_way(plan, study, chain, reached.get(chain.id, 0))
+    chains = [chain for chain in plan.chains.values() if not chain.is_trained]
+    nodes = {chain.stages[chain.index].node for chain in chains} & study.max_step_by_node.keys()
+    passing = _passing(study, nodes)
+    for chain in chains:
+        if (node := chain.stages[chain.index].node) in nodes:
+            yield _under_way(plan, chain, passing[node], reached.get(chain.id, 0))
 
 
-def _under_way(plan: SearchPlan, study: Study, chain: Chain, reached: int) -> Json:
-    """What a slot is doing, and for which trials of this study. `study` is the one that is charged for it."""
+def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
+    """The study's trials that are not over, by those of the nodes that they pass."""
+    found: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            for node in nodes.intersection(trial.path):
+                found[node].append(trial)
+    return found
+
+
+def _under_way(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> Json:
+    """What a slot is doing, and for which of the trials that pass there. `study` is the one that is charged for it."""
     stage = chain.stages[chain.index]
     step = min(max(reached, stage.start), stage.end)
-    served = [
-        trial.number
-        for trial in study.trials
-        if trial.state == TrialState.ACTIVE and stage.node in trial.path and trial.steps > stage.start
-    ]
+    served = [trial.number for trial in passing if trial.steps > stage.start]
     forms = plan.nodes[stage.node].segment.forms
     return {
         "slot": chain.slot,
