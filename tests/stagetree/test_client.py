@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -325,6 +326,13 @@ def test_trying_again_has_an_end(server: Server, client: Client) -> None:
     with pytest.raises(Unreachable, match=f"no stagetree server answers at {server.url}"):
         client.study("s1")
     assert len(server.asked) == 8
+
+
+def test_pauses_leave_the_global_generator_alone() -> None:
+    """It may be that of a trainer, which must come to the same numbers whatever a server does."""
+    before = random.getstate()
+    assert _http.pause_after(3) > 0
+    assert random.getstate() == before
 
 
 def test_nobody_is_there() -> None:

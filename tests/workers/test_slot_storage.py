@@ -258,3 +258,17 @@ def test_a_trained_chain_waits_for_the_store_and_for_no_message(cluster: Cluster
     cluster.settle()
     assert len(cluster.events(e.CheckpointKept)) == 1
     assert cluster.run(study).executed == 2
+
+
+def test_a_slot_that_ends_leaves_no_state_open(cluster: Cluster) -> None:
+    before = open_states()
+    cluster.run(cluster.submit(BRANCHES))
+    assert open_states() > before
+    cluster.close()
+    assert open_states() == before
+
+
+def open_states() -> int:
+    """How many states in memory this process has open."""
+    opened = Path("/proc/self/fd").iterdir()
+    return sum(each.is_symlink() and "memfd:stagetree" in str(each.readlink()) for each in opened)
