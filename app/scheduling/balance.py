@@ -157,7 +157,7 @@ def cap_of(study: Study) -> float:
 
 
 def allowed(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
-    """How many of so many slots a study may have, and how many of the free ones now: at least one, as it is next."""
+    """How many of so many slots a study may have, and how many of the free ones now, at least one: it is its turn."""
     assert name is not None  # what is trained is trained for somebody
     study = frontier.plan.studies[name]
     most = slots if study.max_slots is None else min(slots, study.max_slots)

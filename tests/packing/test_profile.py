@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from kinds import NETS, Usual
-from lanes import Unpackable, alone, distance, fresh, packed, weights
+from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
 from torch import nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
+from stagetree.packing.profile import timed
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 4
@@ -87,10 +88,23 @@ def test_no_equal_bits_are_claimed_where_gradients_are_clipped() -> None:
     assert clipped is not None and not clipped.is_exact
 
 
-def test_what_is_used_is_measured() -> None:
-    profile = profiled(Usual, {"lr": 0.3, "bs": 8}, net="relu")
-    assert profile is not None
-    assert profile.alone.seconds > 0 and profile.full.seconds > 0
+def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -> None:
+    pack = fresh(6, [0, 1, 2, 3], Usual, net="relu", batches_per_step=1)
+    assert not packed(pack, {number: {"lr": 0.3, "bs": 8} for number in range(4)}, 1)
+    before = weights(pack[3])
+    for number in range(3):
+        pack.leave(number)
+    profile = pack.profile()
+    assert profile is not None and set(profile.packed) == {2, 4, 6}
+    assert all(cost.seconds > 0 for cost in (profile.alone, *profile.packed.values()))
+    assert_same(weights(pack[3]), before)
+
+
+def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+    monkeypatch.setattr("stagetree.packing.profile.LONG", 0.0)
+    assert timed(lambda: calls.append(1), "cpu").seconds > 0
+    assert len(calls) == 1
 
 
 def test_what_cannot_be_packed_has_no_profile() -> None:
