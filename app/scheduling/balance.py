@@ -139,8 +139,12 @@ def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
 
 
 def training(frontier: Frontier) -> Iterable[Chain]:
-    """The chains that have a slot."""
-    return (chain for chain in frontier.plan.chains.values() if not chain.is_trained)
+    """The chains that have a slot; of those that it trains together, the one that leads."""
+    by_slot: dict[str, Chain] = {}
+    for chain in frontier.plan.chains.values():
+        if not chain.is_trained:
+            by_slot.setdefault(chain.slot, chain)
+    return by_slot.values()
 
 
 def payer(chain: Chain) -> StudyId:
@@ -150,3 +154,11 @@ def payer(chain: Chain) -> StudyId:
 
 def cap_of(study: Study) -> float:
     return inf if study.max_slots is None else study.max_slots
+
+
+def allowed(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
+    """How many of so many slots a study may have, and how many of the free ones now, at least one: it is its turn."""
+    assert name is not None  # what is trained is trained for somebody
+    study = frontier.plan.studies[name]
+    most = slots if study.max_slots is None else min(slots, study.max_slots)
+    return most, max(1, min(free, most - slots_used([frontier])[name]))
