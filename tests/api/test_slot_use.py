@@ -91,6 +91,7 @@ def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, wo
     packing = http.get(f"/studies/{study}").json()["packing"]
     assert packing["at_once"] == 1.5
     (device,) = packing["devices"]
+    assert (device["device"], device["lanes"], device["exact"]) == ("the CPU", 4, False)
     assert packing_text(device, 1.5) == (
         "1.5 of 4 lanes had a trial on the CPU: 0.75 times as fast as alone; with `packing: 2` it would be 2.0 times"
     )
