@@ -19,7 +19,7 @@ PARTS = {
     "stopped_early": "stopped early",
     "shared": "shared by trials of the study",
     "known": "known from other studies",
-    "repeated": "repeated after accidents",
+    "repeated": "repeated from an earlier state, or lost",
 }
 
 

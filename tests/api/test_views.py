@@ -17,6 +17,7 @@ from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.events.tables import ChainRow, StudyRow
+from app.simulation.forecast import forecast
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values
 
@@ -190,10 +191,10 @@ def test_a_whole_study_under_asha_never_goes_back() -> None:
     simulator = Simulator(slots=3, measure=lambda node, step: {"m": chance.random()})
     opened = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
     simulator.give(c.SubmitStudy(plan=opened, study=S, spec=spec, at=0.0))
-    looks = []
+    looks, expected = [], forecast(spec)
     while simulator.advance():
-        looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
-    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
+        looks.append(progress(simulator.plan, simulator.plan.studies[S], {}, expected))
+    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}, expected))
     done = [look["trials"]["done"] for look in looks]
     steps = [look["steps"]["done"] for look in looks]
     assert done == sorted(done) and done[-1] == 12

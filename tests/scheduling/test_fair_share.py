@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
+from fractions import Fraction
 from math import inf
 from random import Random
 from typing import Any
@@ -47,7 +48,7 @@ def test_water_filling(slots: int, wanted: dict[StudyId, Claim], expected: dict[
 CLAIMS = st.builds(
     Claim,
     demand=st.integers(0, 80),
-    weight=st.floats(0.1, 10),
+    weight=st.floats(0.1, 10) | st.sampled_from([5e-324, 1e-17, 1e16, 1e308]),
     cap=st.one_of(st.just(inf), st.integers(1, 40)),
     priority=st.sampled_from([1.0, 1.0, 2.0]),
 )
@@ -65,7 +66,8 @@ def test_no_study_could_have_more_without_one_that_has_less_for_its_weight(slots
             for other, theirs in wanted.items():
                 assert theirs.priority >= claim.priority or due[other] == pytest.approx(0, abs=1e-6)
                 if theirs.priority == claim.priority:
-                    assert due[other] / theirs.weight <= due[study] / claim.weight + 1e-6
+                    ratio = Fraction(claim.weight) / Fraction(theirs.weight)
+                    assert Fraction(max(0.0, due[other] - 1e-6)) * ratio <= due[study] + 1e-6
 
 
 # --------------------------------------------------------------------------------------------------------- the policy

@@ -27,6 +27,7 @@ from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
 from app.scheduling.packs import better_width, times_faster
+from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
 Busy = Mapping[NodeId, Sequence[Stage]]
@@ -43,9 +44,13 @@ def study(
     *,
     now: float,
     reached: Mapping[ChainId, int] | None = None,
+    expected: Forecast | None = None,
     with_trials: bool = True,
 ) -> Json:
-    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken."""
+    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken.
+
+    expected: how far it will go, where that is known.
+    """
     found, busy = plan.studies[name], _busy(plan)
     view = {
         "study": found.id,
@@ -64,7 +69,7 @@ def study(
         "wall_seconds": round(found.wall_seconds(now), 3),
         "submitted_at": found.submitted_at,
         "finished_at": found.finished_at,
-        "progress": progress(plan, found, reached or {}),
+        "progress": progress(plan, found, reached or {}, expected),
         "notes": [_note(found, each) for each in found.notes],
     }
     if plan.opened is not None and plan.opened.packing:
