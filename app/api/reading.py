@@ -17,6 +17,7 @@ from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.views import documents, ordering, pictures
 from app.api.views import slots as slot_views
+from app.api.views.packing import packing
 from app.domain import accounting
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
@@ -83,7 +84,7 @@ def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -
     """What came of sharing GPUs, and of packs, where there were any."""
     if "packing" in shown:
         with use.chronicle(row, plan.version) as told:
-            shown["packing"] = documents.packing(plan, lanes_at_once(told.spans))
+            shown["packing"] = packing(plan, lanes_at_once(told.spans))
     if found := gpu_sharing(use, row, plan):
         shown["gpu_sharing"] = found
 

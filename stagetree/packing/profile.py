@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-ROUNDS = 2
-"""Besides a first one, which is not counted: it asks for memory, and a device chooses its kernels in it."""
-
-LONG = 1.0
-"""A first round of so many seconds is enough: what begins with it takes little of that."""
+SECONDS = 0.1
+"""For so long a computation is repeated: others on the machine hold some rounds up, and seldom all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """seconds: the least of some rounds. bytes: the most on the device; 0 on a CPU."""
+    """seconds: of the shortest round. bytes: the most on the device; 0 on a CPU."""
 
     seconds: float
     bytes: int
@@ -43,9 +40,11 @@ def timed(compute: Callable[[], object], device: str) -> Cost:
     """What a computation costs on a device."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
-    first = _seconds(compute, device)
-    seconds = first if first > LONG else min(_seconds(compute, device) for _ in range(ROUNDS))
-    return Cost(seconds, 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
+    _seconds(compute, device)  # it asks for memory, and a device chooses its kernels in it
+    rounds = [_seconds(compute, device)]
+    while sum(rounds) < SECONDS:
+        rounds.append(_seconds(compute, device))
+    return Cost(min(rounds), 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
 
 
 def _seconds(compute: Callable[[], object], device: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.api.services import Services
-from app.api.views import documents
+from app.api.views.packing import packing
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId
@@ -88,13 +88,14 @@ def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, wo
         *ran(study, branch, "cpu0", (0, 40), (0.0, 80.5)),
     ]
     tell(use, workers.stream(study), told)
-    packing = http.get(f"/studies/{study}").json()["packing"]
-    assert packing["at_once"] == 1.5
-    (device,) = packing["devices"]
+    shown = http.get(f"/studies/{study}").json()["packing"]
+    assert shown["at_once"] == 1.5
+    (device,) = shown["devices"]
+    assert (device["device"], device["lanes"], device["exact"]) == ("the CPU", 4, False)
     assert packing_text(device, 1.5) == (
         "1.5 of 4 lanes had a trial on the CPU: 0.75 times as fast as alone; with `packing: 2` it would be 2.0 times"
     )
     alone = device | {"better": {"packing": 0, "times_faster": 1.0}}
     assert packing_text(alone, 1.5).endswith(", which is slower: it would be faster without `packing`")
-    (full,) = documents.packing(workers.plan(study))["devices"]
+    (full,) = packing(workers.plan(study))["devices"]
     assert packing_text(full, None).startswith("4 of 4 lanes had a trial on the CPU: 2.0 times as fast as alone; with")

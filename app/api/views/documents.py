@@ -13,10 +13,11 @@ from typing import Any
 
 from app.api.views.endings import ending_text
 from app.api.views.forms import form_text
+from app.api.views.packing import packing
 from app.api.views.progress import progress
 from app.api.views.writable import writable
 from app.domain import accounting, exactness, results
-from app.domain.events import Metrics, PackingProfiled, Stage
+from app.domain.events import Metrics, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Note, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
@@ -26,7 +27,6 @@ from app.events.codec import encode
 from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
-from app.scheduling.packs import better_width, times_faster
 from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
@@ -75,28 +75,6 @@ def study(
     if plan.opened is not None and plan.opened.packing:
         view["packing"] = packing(plan)
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
-
-
-def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
-    """How many trials its packs have room for and, by kind of device, how that does there.
-
-    at_once: how many they had on the average; None for as many as there is room for.
-    """
-    assert plan.opened is not None
-    width = plan.opened.packing
-    devices = [_packing_on(each, width, width if at_once is None else at_once) for each in plan.profiles.values()]
-    return {"width": width, "at_once": at_once, "devices": devices}
-
-
-def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
-    """`better`: another width with which so many trials at once would have got on faster there; 0 is no packing."""
-    if profile.refusal:
-        return {"device": profile.device, "refusal": profile.refusal}
-    better = better_width(trials, width, profile)
-    found = {"device": profile.device, "lanes": width, "times_faster": round(times_faster(trials, width, profile), 2)}
-    if better is not None:
-        found["better"] = {"packing": better, "times_faster": round(times_faster(trials, better, profile), 2)}
-    return found
 
 
 def _note(study: Study, note: Note) -> Json:
