@@ -53,12 +53,12 @@ export function RungTreeCanvas(props: Props) {
     (context: CanvasRenderingContext2D, size: Size, ink: Palette) => {
       setWidth(size.width);
       const [x, y] = scalesOf(frame, size);
-      drawAxes(context, size, ink, { x, y, rungs, ...frame });
+      drawAxes(context, size, ink, { x, y, metric: props.metric, rungs, ...frame });
       drawLines(context, drawing.segments, { x, y, ink, colours, lit, won, thickest: Math.max(...tree.nodes.trials, 1) });
       drawEnds(context, drawing.ends, { x, y, ink, marked, colours, states: props.states, most: drawing.ends.length, best });
       context.globalAlpha = 1;
     },
-    [drawing, frame, colours, marked, lit, won, rungs, props.states, best],
+    [drawing, frame, colours, marked, lit, won, rungs, props.metric, props.states, best],
   );
 
   const scales = scalesOf(frame, { width, height });

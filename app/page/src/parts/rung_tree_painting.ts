@@ -76,47 +76,62 @@ export function nodeColours(tree: Tree, values: unknown[]): (string | undefined)
 interface Axes extends Frame {
   x: Scale;
   y: Scale;
+  metric: string;
   rungs: { step: number; name: string }[];
 }
 
 export function drawAxes(context: CanvasRenderingContext2D, size: Size, ink: Palette, axes: Axes): void {
-  const { x, y } = axes;
   context.textBaseline = "middle";
+  drawValues(context, size, ink, axes);
+  drawSteps(context, size, ink, axes);
+  drawRungs(context, size, ink, axes);
+}
+
+function drawValues(context: CanvasRenderingContext2D, size: Size, ink: Palette, { y, domain }: Axes): void {
   context.textAlign = "right";
-  for (const value of ticks(axes.domain, 5)) {
-    context.strokeStyle = ink.line;
-    context.lineWidth = 1;
+  context.strokeStyle = ink.line;
+  context.fillStyle = ink.soft;
+  context.lineWidth = 1;
+  for (const value of ticks(domain, 5)) {
     context.beginPath();
     context.moveTo(LEFT, y(value));
     context.lineTo(size.width - RIGHT, y(value));
     context.stroke();
-    context.fillStyle = ink.soft;
     context.fillText(number(value), LEFT - 8, y(value));
   }
+}
+
+/** The steps of rungs, and others where these leave room. */
+function drawSteps(context: CanvasRenderingContext2D, size: Size, ink: Palette, { x, most, isLog, rungs }: Axes): void {
+  const line = size.height - BOTTOM + 14;
   context.textAlign = "center";
-  const taken = axes.rungs.map((rung) => x(rung.step));
-  for (const step of stepTicks(axes.most, axes.isLog)) {
-    if (taken.every((place) => Math.abs(place - x(step)) > 30)) {
-      context.fillStyle = ink.faint;
-      context.fillText(String(step), x(step), size.height - BOTTOM + 14);
-    }
+  context.fillStyle = ink.soft;
+  for (const { step } of rungs) context.fillText(String(step), x(step), line);
+  context.fillStyle = ink.faint;
+  for (const step of stepTicks(most, isLog)) {
+    if (rungs.every((rung) => Math.abs(x(rung.step) - x(step)) > 30)) context.fillText(String(step), x(step), line);
   }
+}
+
+/** An upright line for each rung, and above them the metric and those of their names that find room. */
+function drawRungs(context: CanvasRenderingContext2D, size: Size, ink: Palette, { x, metric, rungs }: Axes): void {
+  context.strokeStyle = ink.faint;
+  context.fillStyle = ink.soft;
+  context.textAlign = "left";
+  context.fillText(metric, 0, TOP - 10);
+  context.textAlign = "center";
   context.setLineDash([2, 3]);
-  let free = 0;
-  for (const rung of axes.rungs) {
-    context.strokeStyle = ink.faint;
+  let free = context.measureText(metric).width + 8;
+  for (const { step, name } of rungs) {
     context.beginPath();
-    context.moveTo(x(rung.step), TOP);
-    context.lineTo(x(rung.step), size.height - BOTTOM);
+    context.moveTo(x(step), TOP);
+    context.lineTo(x(step), size.height - BOTTOM);
     context.stroke();
-    context.fillStyle = ink.soft;
-    context.fillText(String(rung.step), x(rung.step), size.height - BOTTOM + 14);
-    const half = context.measureText(rung.name).width / 2;
-    const middle = Math.min(x(rung.step), size.width - half - 2);
-    if (middle - half > free) {
-      context.fillText(rung.name, middle, TOP - 10);
-      free = middle + half + 8;
-    }
+    const half = context.measureText(name).width / 2;
+    const middle = Math.min(x(step), size.width - half - 2);
+    if (middle - half < free) continue;
+    context.fillText(name, middle, TOP - 10);
+    free = middle + half + 8;
   }
   context.setLineDash([]);
 }
