@@ -9,8 +9,8 @@ import { Canvas, type Size } from "./canvas.tsx";
 import { roomFor } from "./room.ts";
 
 const [TOP, BOTTOM, SIDE] = [44, 44, 46];
-/** Where trials cross an axis on which they have no value. */
-const NOTHING = -0.09;
+/** So far below an axis are the trials that have no value on it. */
+const NOTHING_PIXELS = 29;
 const MOST_LINES = 3000;
 const AXIS_PIXELS = 96;
 const REACH_PIXELS = 18;
@@ -111,7 +111,7 @@ function drawTrials(context: CanvasRenderingContext2D, ink: Palette, axes: Axis[
     context.strokeStyle = isIn && !Number.isNaN(share) ? colourScale(mode === "min" ? 1 - share : share) : ink.faint;
     context.globalAlpha = isIn ? (all > 300 ? 0.35 : 0.75) : 0.08;
     context.beginPath();
-    axes.forEach(({ places }, index) => context.lineTo(x(index), y(Number.isNaN(places[row]!) ? NOTHING : places[row]!)));
+    axes.forEach(({ places }, index) => context.lineTo(x(index), Number.isNaN(places[row]!) ? y(0) + NOTHING_PIXELS : y(places[row]!)));
     context.stroke();
   }
   context.globalAlpha = 1;
@@ -150,6 +150,6 @@ function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x
     context.strokeText(tick.text, x, y(tick.place) + 4, 90);
     context.fillText(tick.text, x, y(tick.place) + 4, 90);
   }
-  if (axis.places.some(Number.isNaN)) context.fillText("–", x, y(NOTHING) + 4);
+  if (axis.places.some(Number.isNaN)) context.fillText("–", x, y(0) + NOTHING_PIXELS + 4);
   context.lineWidth = 1;
 }
