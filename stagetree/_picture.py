@@ -16,7 +16,7 @@ from stagetree._record import StudyRecord
 from stagetree.models import TrialDetail
 
 WIDTH, HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 14, 18, 24
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 28, 24
 MOST_RUNGS, MOST_TRIALS = 12, 500
 NEARLY_ALL = (0.05, 0.95)
 """The quantiles between which nearly all values lie: one bad trial must not press the others flat."""
@@ -103,7 +103,8 @@ class _Scale:
 
 
 def _axes(record: StudyRecord, scale: _Scale) -> Iterator[str]:
-    """Rungs, where there are any, and the range of values."""
+    """The metric, its range, and rungs, where there are any."""
+    yield f'<text x="2" y="12">{escape(record.study.metric)}</text>'
     steps = sorted({step for trial in record.trials for step in trial.asked})
     for step in steps if len(steps) <= MOST_RUNGS else steps[-1:]:
         x = scale.x(step)

@@ -107,7 +107,10 @@ def test_why_a_trial_ended_is_one_click_away(open_page: Callable[..., Page], sta
     told = page.locator(".told").get_by_role("listitem").filter(has_text="stayed at rung 0: rank 12 of 12")
     expect(told).to_contain_text("event")
     told.get_by_role("link").click()
-    expect(page.locator(".events .wanted")).to_contain_text("starts, to step 2")
+    wanted = page.locator(".events .wanted")
+    expect(wanted).to_contain_text("starts, to step 2")
+    wanted.get_by_role("link", name="trial").click()
+    expect(page.get_by_role("region", name="Why")).to_contain_text("now stayed at rung 0: rank 12 of 12, 6 went on")
 
 
 def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], stack: Service, study: str) -> None:

@@ -8,7 +8,7 @@ export interface Axis {
   ticks: { place: number; text: string }[];
 }
 
-type Brushes = Record<string, [number, number]>;
+export type Brushes = Record<string, [number, number]>;
 
 const MOST_KINDS = 12;
 

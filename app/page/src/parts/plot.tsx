@@ -111,7 +111,7 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
     const left = x + gap + width > bbox.left + bbox.width ? x - gap - width : x + gap;
     if (left < free) continue;
     context.fillText(mark.text, left, bbox.top + 10 * devicePixelRatio);
-    free = left + width + gap;
+    free = left + width + 2 * gap;
   }
   context.restore();
 }

@@ -6,7 +6,7 @@ import { pathOf } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { chosen, studyLink } from "../route.ts";
-import { titleOf, useTable } from "../table.ts";
+import { titleOf, useTable, type Table } from "../table.ts";
 import { palette, series } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { line } from "./curves.tsx";
@@ -34,39 +34,10 @@ export function Compare({ study, at }: ViewProps) {
     <Loaded answer={table}>
       {(data) => {
         const there = trials.filter((trial) => trial < data.count);
-        const varied = data.hyperparameters.filter((name) => new Set(there.map((trial) => data.get(trial, name))).size > 1);
         return (
           <>
             <Panel title={`${there.length} trials`} aside={<span>{tree.data && sharedText(tree.data, there)}</span>}>
-              <div class="scroll">
-                <table class="list narrow">
-                  <thead>
-                    <tr>
-                      <th />
-                      {there.map((trial, index) => (
-                        <th key={trial}>
-                          <span style={{ color: series(index) }} aria-hidden="true">
-                            ━
-                          </span>{" "}
-                          <a href={studyLink(study.study, ["trials", String(trial)])}>{trial}</a>
-                        </th>
-                      ))}
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {[...FACTS, ...varied].map((name) => (
-                      <tr key={name}>
-                        <th scope="row">{titleOf(name)}</th>
-                        {there.map((trial) => (
-                          <td key={trial}>
-                            {cell(data.get(trial, name))}
-                          </td>
-                        ))}
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <Facts study={study.study} table={data} trials={there} />
             </Panel>
             <Panel title="Curves">
               <Plot label={`${study.metric} of the chosen trials`} height={280} lines={lines} xLabel="step" />
@@ -85,6 +56,40 @@ export function Compare({ study, at }: ViewProps) {
         );
       }}
     </Loaded>
+  );
+}
+
+/** A column for each trial: how it stands, and the hyper-parameters in which they differ. */
+function Facts({ study, table, trials }: { study: string; table: Table; trials: number[] }) {
+  const varied = table.hyperparameters.filter((name) => new Set(trials.map((trial) => table.get(trial, name))).size > 1);
+  return (
+    <div class="scroll">
+      <table class="list narrow">
+        <thead>
+          <tr>
+            <th />
+            {trials.map((trial, index) => (
+              <th key={trial}>
+                <span style={{ color: series(index) }} aria-hidden="true">
+                  ━
+                </span>{" "}
+                <a href={studyLink(study, ["trials", String(trial)])}>{trial}</a>
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {[...FACTS, ...varied].map((name) => (
+            <tr key={name}>
+              <th scope="row">{titleOf(name)}</th>
+              {trials.map((trial) => (
+                <td key={trial}>{cell(table.get(trial, name))}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 

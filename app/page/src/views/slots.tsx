@@ -56,88 +56,113 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
   const names = useMemo(() => lanes(timeline), [timeline]);
   const shown = useMemo(() => axis(timeline, isCollapsed), [timeline, isCollapsed]);
   const trials = useMemo(() => new Map((tree?.nodes.id ?? []).map((id, node) => [id, tree!.nodes.trials[node]!])), [tree]);
-  const [range, setRange] = useState<Range | null>(null);
-  const [over, setOver] = useState<{ x: number; y: number; width: number; span: number } | null>(null);
+  const view = useRange(shown.length);
+  const [from, to] = view.range;
+  const [over, setOver] = useState<{ x: number; y: number; span: number } | null>(null);
   const [size, setSize] = useState<Size>({ width: 600, height: 100 });
-  const [from, to] = range ?? [0, shown.length];
   const lane = laneOf(names.length);
-  const height = TOP + names.length * lane + 4;
-  const zoom = useCallback(
-    (factor: number, share = 0.5) => {
-      const middle = from + (to - from) * share;
-      const span = Math.min(shown.length, (to - from) * factor);
-      const start = Math.min(Math.max(0, middle - span * share), shown.length - span);
-      setRange(span >= shown.length ? null : [start, start + span]);
-    },
-    [from, to, shown.length],
-  );
-  const move = (share: number) => {
-    const start = Math.min(Math.max(0, from + (to - from) * share), shown.length - (to - from));
-    setRange([start, start + (to - from)]);
-  };
-  const x = (at: number, width: number) => NAME + ((place(shown, at) - from) / (to - from)) * (width - NAME - 4);
+  const scale = (width: number) => (at: number) => NAME + ((place(shown, at) - from) / (to - from)) * (width - NAME - 4);
   const draw = useCallback(
     (context: CanvasRenderingContext2D, drawn: Size, ink: Palette) => {
       setSize(drawn);
-      paint(context, drawn, ink, { timeline, names, shown, trials, from, to, begin: study.submitted_at, x: (at) => x(at, drawn.width) });
+      paint(context, drawn, ink, { timeline, names, shown, trials, from, to, begin: study.submitted_at, x: scale(drawn.width) });
     },
     [timeline, names, shown, trials, from, to, isDark.value],
   );
-  const find = (px: number, py: number): number => {
-    const slot = names[Math.floor((py - TOP) / lane)];
-    if (slot === undefined || px < NAME) return -1;
-    const { spans } = timeline;
-    return spans.slot.findLastIndex((each, index) => each === slot && x(spans.begun_at[index]!, size.width) - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? timeline.at, size.width), x(spans.begun_at[index]!, size.width) + 2));
-  };
+  const wheel = useCallback(
+    (event: WheelEvent) => {
+      if (!event.ctrlKey && !event.shiftKey) return;
+      event.preventDefault();
+      view.zoom(event.deltaY > 0 ? 1.25 : 0.8, Math.max(0, (event.offsetX - NAME) / (size.width - NAME)));
+    },
+    [view.zoom, size.width],
+  );
+  const find = (px: number, py: number): number => (px < NAME ? -1 : spanAt(timeline, names[Math.floor((py - TOP) / lane)], px, scale(size.width)));
   return (
     <>
       <div class="with-tip">
         <Canvas
-          height={height}
+          height={TOP + names.length * lane + 4}
           draw={draw}
           label={`${names.length} slots over time, ${timeline.count} stages. Plus and minus zoom, arrows move, 0 shows all.`}
-          onPoint={(px, py) => {
-            const span = find(px, py);
-            setOver(span >= 0 ? { x: px, y: py, width: size.width, span } : null);
+          onPoint={(x, y) => {
+            const span = find(x, y);
+            setOver(span >= 0 ? { x, y, span } : null);
           }}
           onLeave={() => setOver(null)}
-          onPick={(px, py) => {
-            const span = find(px, py);
+          onPick={(x, y) => {
+            const span = find(x, y);
             if (span >= 0) location.hash = studyLink(study.study, ["events"], { event: String(timeline.spans.begun[span]) });
           }}
-          onWheel={useCallback(
-            (event: WheelEvent) => {
-              if (!event.ctrlKey && !event.shiftKey) return;
-              event.preventDefault();
-              zoom(event.deltaY > 0 ? 1.25 : 0.8, Math.max(0, (event.offsetX - NAME) / (size.width - NAME)));
-            },
-            [zoom, size.width],
-          )}
-          onKeyDown={(event) => {
-            const keys: Record<string, () => void> = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1.6), "0": () => setRange(null), ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2) };
-            if (!keys[event.key]) return;
-            event.preventDefault();
-            keys[event.key]!();
-          }}
+          onWheel={wheel}
+          onKeyDown={(event) => view.key(event.key) && event.preventDefault()}
         />
         {over && (
-          <Tip x={over.x} y={over.y} width={over.width}>
+          <Tip x={over.x} y={over.y} width={size.width}>
             <Told timeline={timeline} span={over.span} trials={trials} />
           </Tip>
         )}
       </div>
-      <p class="buttons">
-        <button onClick={() => zoom(0.6)}>closer</button>
-        <button onClick={() => zoom(1.6)}>wider</button>
-        <button onClick={() => move(-0.3)}>‹</button>
-        <button onClick={() => move(0.3)}>›</button>
-        <button onClick={() => setRange(null)} disabled={!range}>
-          all
-        </button>
-        <span class="quiet key">The darker, the more trials share the stage · hatched: another study's · red cross: failed or lost · tick above: measured, below: kept. Ctrl and wheel zoom.</span>
-      </p>
+      <Buttons view={view} />
     </>
   );
+}
+
+/** The part of the shown axis that is looked at, and how to look at another. */
+function useRange(length: number) {
+  const [given, setRange] = useState<Range | null>(null);
+  const range = given ?? [0, length];
+  const [from, to] = range;
+  const zoom = useCallback(
+    (factor: number, share = 0.5) => {
+      const span = Math.min(length, (to - from) * factor);
+      const start = Math.min(Math.max(0, from + (to - from - span) * share), length - span);
+      setRange(span >= length ? null : [start, start + span]);
+    },
+    [from, to, length],
+  );
+  const move = (share: number) => {
+    const start = Math.min(Math.max(0, from + (to - from) * share), length - (to - from));
+    setRange([start, start + (to - from)]);
+  };
+  const all = () => setRange(null);
+  /** What a key does; false if that is nothing. */
+  const key = (name: string): boolean => {
+    const keys: Record<string, () => void> = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1.6), "0": all, ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2) };
+    keys[name]?.();
+    return name in keys;
+  };
+  return { range, isAll: given === null, zoom, move, all, key };
+}
+
+function Buttons({ view }: { view: ReturnType<typeof useRange> }) {
+  return (
+    <p class="buttons">
+      <button onClick={() => view.zoom(0.6)}>closer</button>
+      <button onClick={() => view.zoom(1.6)}>wider</button>
+      <button onClick={() => view.move(-0.3)} aria-label="earlier">
+        ‹
+      </button>
+      <button onClick={() => view.move(0.3)} aria-label="later">
+        ›
+      </button>
+      <button onClick={view.all} disabled={view.isAll}>
+        all
+      </button>
+      <span class="quiet key">
+        The darker, the more trials share the stage · hatched: another study's · red cross: failed or lost · tick above: measured, below: kept. Click a stage for
+        its event; Ctrl and wheel zoom.
+      </span>
+    </p>
+  );
+}
+
+/** The number of the stage that the slot trained at a place, -1 for none; a short one is two pixels wide. */
+function spanAt({ spans, at }: Timeline, slot: string | undefined, px: number, x: (at: number) => number): number {
+  return spans.slot.findLastIndex((each, index) => {
+    const left = x(spans.begun_at[index]!);
+    return each === slot && left - 1 <= px && px <= Math.max(x(spans.ended_at[index] ?? at), left + 2);
+  });
 }
 
 interface Drawn {
@@ -152,14 +177,23 @@ interface Drawn {
 }
 
 function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, drawn: Drawn): void {
-  const { timeline, names, shown, trials, x } = drawn;
-  const lane = laneOf(names.length);
-  const { spans, marks } = timeline;
-  const row = new Map(names.map((name, index) => [name, TOP + index * lane]));
-  const most = Math.log2(1 + Math.max(1, ...trials.values()));
   context.textBaseline = "middle";
-  names.forEach((name) => {
-    const y = row.get(name)!;
+  drawNames(context, size, ink, drawn);
+  context.save();
+  context.beginPath();
+  context.rect(NAME, 0, size.width - NAME, size.height);
+  context.clip();
+  drawSpans(context, size, ink, drawn);
+  drawMarks(context, ink, drawn);
+  drawTimes(context, size, ink, drawn);
+  context.restore();
+}
+
+/** Each slot with how much of the time it trained, before the lane that is its. */
+function drawNames(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names }: Drawn): void {
+  const lane = laneOf(names.length);
+  names.forEach((name, row) => {
+    const y = TOP + row * lane;
     context.fillStyle = ink.line;
     context.globalAlpha = 0.45;
     context.fillRect(NAME, y + 4, size.width - NAME - 4, lane - 10);
@@ -169,34 +203,36 @@ function paint(context: CanvasRenderingContext2D, size: Size, ink: Palette, draw
     context.fillStyle = ink.soft;
     context.fillText(percent(busyShare(timeline, name)), 0, y + 25, NAME - 10);
   });
-  context.save();
-  context.beginPath();
-  context.rect(NAME, 0, size.width - NAME, size.height);
-  context.clip();
+}
+
+function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, { timeline, names, trials, x }: Drawn): void {
+  const { spans, at } = timeline;
+  const lane = laneOf(names.length);
+  const most = Math.log2(1 + Math.max(1, ...trials.values()));
   spans.slot.forEach((slot, index) => {
-    const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? timeline.at)];
+    const [left, right] = [x(spans.begun_at[index]!), x(spans.ended_at[index] ?? at)];
     if (right < NAME || left > size.width) return;
-    const [y, width] = [row.get(slot)! + 4, Math.max(1, right - left - 0.5)];
+    const [y, width] = [TOP + names.indexOf(slot) * lane + 4, Math.max(1, right - left - 0.5)];
     const share = Math.log2(1 + (trials.get(spans.node[index]!) ?? 1)) / most;
-    context.fillStyle = colourScale(0.75 - 0.75 * share);
-    if (!spans.own[index]) context.fillStyle = ink.faint;
+    context.fillStyle = spans.own[index] ? colourScale(0.75 - 0.75 * share) : ink.faint;
     context.fillRect(left, y, width, lane - 10);
     if (!spans.own[index]) hatch(context, ink, left, y, width, lane);
-    const outcome = spans.outcome[index]!;
-    if (!["done", "running", "stopped"].includes(outcome)) {
-      context.fillStyle = ink.bad;
-      context.fillRect(right - 2, y - 2, 3, lane - 6);
-      context.fillText("✕", right - 4, y - 4);
-    }
+    if (["done", "running", "stopped"].includes(spans.outcome[index]!)) return;
+    context.fillStyle = ink.bad;
+    context.fillRect(right - 2, y - 2, 3, lane - 6);
+    context.fillText("✕", right - 4, y - 4);
   });
+}
+
+/** What was measured above its lane, what was kept below. */
+function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, names, x }: Drawn): void {
+  const { spans, marks } = timeline;
+  const lane = laneOf(names.length);
+  context.fillStyle = ink.ink;
   marks.at.forEach((at, index) => {
-    const y = row.get(spans.slot[marks.span[index]!]!)!;
-    context.fillStyle = ink.ink;
-    if (marks.kind[index] === "evaluated") context.fillRect(x(at), y + 1, 1, 4);
-    else context.fillRect(x(at), y + lane - 7, 1, 4);
+    const y = TOP + names.indexOf(spans.slot[marks.span[index]!]!) * lane;
+    context.fillRect(x(at), marks.kind[index] === "evaluated" ? y + 1 : y + lane - 7, 1, 4);
   });
-  drawTimes(context, size, ink, drawn, shown);
-  context.restore();
 }
 
 function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, lane: number): void {
@@ -216,7 +252,7 @@ function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, to
 }
 
 /** Round times since the submission, when each piece begins and, where idle time was left out, a broken line. */
-function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to }: Drawn, shown: Collapse): void {
+function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, { begin, x, from, to, shown }: Drawn): void {
   let free = NAME;
   const spacing = (to - from) / (size.width / 110);
   shown.pieces.forEach((piece, index) => {

@@ -42,7 +42,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
             {!isReport && at === null && <TrialActs study={study} trial={shown} />}
           </Panel>
           <Panel title="Why">
-            <Why study={study} at={at} trial={trial} />
+            <Why study={study} at={at} trial={shown} />
           </Panel>
           <Panel title="Learning curve" class="wide">
             <Curve study={study} at={at} trial={shown} />
@@ -70,15 +70,15 @@ function Steps({ study, trial }: { study: Study; trial: number }) {
   );
 }
 
-/** Every decision about the trial, with the event that made it. */
-function Why({ study, at, trial }: ViewProps & { trial: number }) {
+/** Every decision about the trial, with the event that made it, and how it stands for them. */
+function Why({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
   const answer = useAnswer<History>(about(study.study, "/history", at));
   return (
     <Loaded answer={answer}>
       {({ decisions }) => (
         <ol class="decisions">
           {decisions.position.map((position, index) => {
-            if (decisions.trial[index] !== trial) return null;
+            if (decisions.trial[index] !== trial.trial) return null;
             const given = reason(decisions.reason[index] as Record<string, unknown>, decisions.kind[index] === "promote");
             return (
               <li key={position}>
@@ -87,6 +87,9 @@ function Why({ study, at, trial }: ViewProps & { trial: number }) {
               </li>
             );
           })}
+          <li>
+            <b>{at === null ? "now" : `after event ${at}`}</b> {trial.standing}
+          </li>
         </ol>
       )}
     </Loaded>

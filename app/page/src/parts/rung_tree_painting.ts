@@ -1,0 +1,204 @@
+/** How the rung tree is painted: its axes, its lines, their ends, and what of them is under the pointer. */
+import { MARKS, number } from "../format.ts";
+import { commonValues, isOn, type End, type Segment } from "../layout/rungtree.ts";
+import { linear, steps as stepScale, stepTicks, ticks, type Scale } from "../layout/scales.ts";
+import { scale as colourScale, series, type Palette } from "../theme.ts";
+import type { Tree } from "../types.ts";
+import type { Size } from "./canvas.tsx";
+
+const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 20, 26];
+const REACH_PIXELS = 14;
+
+export interface Frame {
+  /** The lowest and the highest value that is shown. */
+  domain: [number, number];
+  /** The last step. */
+  most: number;
+  isLog: boolean;
+}
+
+/** From a step and from a value to where they are drawn. */
+export function scalesOf({ domain, most, isLog }: Frame, size: Size): [Scale, Scale] {
+  const y = linear(domain, [size.height - BOTTOM, TOP]);
+  return [stepScale(most, [LEFT, size.width - RIGHT], isLog), (value) => Math.max(TOP - 4, Math.min(size.height - BOTTOM - 2, y(value)))];
+}
+
+interface Lines {
+  x: Scale;
+  y: Scale;
+  ink: Palette;
+  /** By node; nothing for the plain drawing. */
+  colours: (string | undefined)[] | null;
+  /** On the way of a trial that is marked, and of the best one. */
+  lit: Map<number, number>;
+  won: Map<number, number>;
+  /** The most trials on one line. */
+  thickest: number;
+}
+
+export function drawLines(context: CanvasRenderingContext2D, segments: Segment[], { x, y, ink, colours, lit, won, thickest }: Lines): void {
+  const wide = Math.log2(1 + thickest);
+  context.lineCap = "round";
+  for (const segment of order(segments, won)) {
+    const isWon = isOn(won, segment);
+    context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
+    context.globalAlpha = lit.size && !isOn(lit, segment) ? 0.14 : isWon || colours ? 0.95 : 0.6;
+    if (segment.isGuess) context.globalAlpha *= 0.35;
+    context.lineWidth = 1 + (Math.log2(segment.trials) / wide) * 11;
+    context.beginPath();
+    context.moveTo(x(segment.x0), y(segment.y0));
+    context.lineTo(x(segment.x1), y(segment.y1));
+    context.stroke();
+  }
+}
+
+/** The way of the best trial is drawn last, above the others. */
+function order(segments: Segment[], won: Map<number, number>): Segment[] {
+  return [...segments.filter((each) => !isOn(won, each)), ...segments.filter((each) => isOn(won, each))];
+}
+
+/** The colour of what all trials through a node have in common. */
+export function nodeColours(tree: Tree, values: unknown[]): (string | undefined)[] {
+  const common = commonValues(tree, values);
+  const numbers = values.filter((value): value is number => typeof value === "number");
+  const isNumeric = numbers.length > 0 && new Set(numbers).size > 6;
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  const isLog = low > 0 && high / low > 50;
+  const place = isLog ? Math.log : (value: number) => value;
+  const kinds = [...new Set(values.map(String))].sort();
+  return common.map((value) => {
+    if (value === undefined || value === null) return undefined;
+    if (isNumeric && typeof value === "number") return colourScale((place(value) - place(low)) / (place(high) - place(low) || 1));
+    return series(kinds.indexOf(String(value)));
+  });
+}
+
+interface Axes extends Frame {
+  x: Scale;
+  y: Scale;
+  metric: string;
+  rungs: { step: number; name: string }[];
+}
+
+export function drawAxes(context: CanvasRenderingContext2D, size: Size, ink: Palette, axes: Axes): void {
+  context.textBaseline = "middle";
+  drawValues(context, size, ink, axes);
+  drawSteps(context, size, ink, axes);
+  drawRungs(context, size, ink, axes);
+}
+
+function drawValues(context: CanvasRenderingContext2D, size: Size, ink: Palette, { y, domain }: Axes): void {
+  context.textAlign = "right";
+  context.strokeStyle = ink.line;
+  context.fillStyle = ink.soft;
+  context.lineWidth = 1;
+  for (const value of ticks(domain, 5)) {
+    context.beginPath();
+    context.moveTo(LEFT, y(value));
+    context.lineTo(size.width - RIGHT, y(value));
+    context.stroke();
+    context.fillText(number(value), LEFT - 8, y(value));
+  }
+}
+
+/** The steps of rungs, and others where these leave room. */
+function drawSteps(context: CanvasRenderingContext2D, size: Size, ink: Palette, { x, most, isLog, rungs }: Axes): void {
+  const line = size.height - BOTTOM + 14;
+  context.textAlign = "center";
+  context.fillStyle = ink.soft;
+  for (const { step } of rungs) context.fillText(String(step), x(step), line);
+  context.fillStyle = ink.faint;
+  for (const step of stepTicks(most, isLog)) {
+    if (rungs.every((rung) => Math.abs(x(rung.step) - x(step)) > 30)) context.fillText(String(step), x(step), line);
+  }
+}
+
+/** An upright line for each rung, and above them the metric and those of their names that find room. */
+function drawRungs(context: CanvasRenderingContext2D, size: Size, ink: Palette, { x, metric, rungs }: Axes): void {
+  context.strokeStyle = ink.faint;
+  context.fillStyle = ink.soft;
+  context.textAlign = "left";
+  context.fillText(metric, 0, TOP - 10);
+  context.textAlign = "center";
+  context.setLineDash([2, 3]);
+  let free = context.measureText(metric).width + 8;
+  for (const { step, name } of rungs) {
+    context.beginPath();
+    context.moveTo(x(step), TOP);
+    context.lineTo(x(step), size.height - BOTTOM);
+    context.stroke();
+    const half = context.measureText(name).width / 2;
+    const middle = Math.min(x(step), size.width - half - 2);
+    if (middle - half < free) continue;
+    context.fillText(name, middle, TOP - 10);
+    free = middle + half + 8;
+  }
+  context.setLineDash([]);
+}
+
+interface Marks {
+  x: Scale;
+  y: Scale;
+  ink: Palette;
+  marked: number[];
+  colours: (string | undefined)[] | null;
+  states: string[];
+  most: number;
+  best: number | null;
+}
+
+export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks): void {
+  const { x, y, ink, marked, colours, states, best } = marks;
+  context.textAlign = "center";
+  context.font = `${marks.most > 500 ? 7 : 11}px system-ui, sans-serif`;
+  for (const end of [...ends].sort((a, b) => Number(a.trial === best) - Number(b.trial === best))) {
+    const state = states[end.trial] ?? end.state;
+    const isBest = end.trial === best;
+    context.globalAlpha = marked.length && !marked.includes(end.trial) && !isBest ? 0.2 : 1;
+    context.fillStyle = isBest ? ink.accent : state === "failed" ? ink.bad : (colours?.[end.node] ?? ink.ink);
+    if (isBest) drawBest(context, x(end.step), y(end.value), end, ink);
+    else context.fillText(MARKS[state] ?? "●", x(end.step), y(end.value) + 1);
+  }
+}
+
+/** The best trial by name, on paper of its own, so that it can be read above whatever ends there, below the names of rungs. */
+function drawBest(context: CanvasRenderingContext2D, x: number, y: number, end: End, ink: Palette): void {
+  const text = `trial ${end.trial}: ${number(end.value)}`;
+  context.font = "600 12px system-ui, sans-serif";
+  context.textAlign = "right";
+  context.lineWidth = 4;
+  context.strokeStyle = ink.paper;
+  const line = Math.max(TOP + 6, y - 12);
+  context.strokeText(text, x - 12, line);
+  context.fillText(text, x - 12, line);
+  context.textAlign = "center";
+  context.font = "bold 18px system-ui, sans-serif";
+  context.strokeText("★", x, y + 1);
+  context.fillText("★", x, y + 1);
+}
+
+export interface Near {
+  end?: End;
+  segment?: Segment;
+}
+
+/** What is under the pointer: the end of a trial before a line. */
+export function nearest(drawing: { ends: End[]; segments: Segment[] }, [x, y]: [Scale, Scale], px: number, py: number): Near | null {
+  let [best, found]: [number, Near | null] = [REACH_PIXELS, null];
+  for (const end of drawing.ends) {
+    const away = Math.hypot(x(end.step) - px, y(end.value) - py);
+    if (away < best) [best, found] = [away, { end }];
+  }
+  if (found) return found;
+  for (const segment of drawing.segments) {
+    const away = distance(px, py, x(segment.x0), y(segment.y0), x(segment.x1), y(segment.y1));
+    if (away < best) [best, found] = [away, { segment }];
+  }
+  return found;
+}
+
+function distance(px: number, py: number, ax: number, ay: number, bx: number, by: number): number {
+  const length = (bx - ax) ** 2 + (by - ay) ** 2;
+  const share = length ? Math.max(0, Math.min(1, ((px - ax) * (bx - ax) + (py - ay) * (by - ay)) / length)) : 0;
+  return Math.hypot(px - ax - share * (bx - ax), py - ay - share * (by - ay));
+}
