@@ -124,14 +124,14 @@ class Lane:
     def traits(self) -> Traits:
         """What the loss and the batches may depend on besides tensors and place.
 
-        These are the hyper-parameters that are not the optimizer's or are read all the same, and the plain values that
-        trainer and modules have.
+        These are the hyper-parameters that are not the optimizer's or are read all the same, the kinds of the modules,
+        and the plain values that trainer and modules have.
         """
         if self._traits is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
             owned = (owned | {"bs", "batch_size", "optimizer", "momentum"}) - self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
-            modules = [_plain(vars(module)) for module in self.trainer.model.modules()]
+            modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
             self._traits = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
         return self._traits
 

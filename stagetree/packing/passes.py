@@ -12,7 +12,7 @@ from stagetree.packing.attempts import Attempts
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.loss import Learnt, Loss
 from stagetree.packing.places import places
-from stagetree.packing.profile import Profile, timed
+from stagetree.packing.profile import Cost, Profile, timed, widths_below
 from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
 from stagetree.packing.steps import Steps
@@ -97,15 +97,21 @@ class Passes:
     # ------------------------------------------------------------------------------------------------ looking first
 
     def profile(self, lane: Lane) -> Profile:
-        """What the next batch of a lane costs its model alone, and as many models as there is room for."""
+        """What the next batch of a lane costs its model alone, and full packs of this width and of narrower ones."""
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = next(lane.read(lane.next_batch()))
             alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
             groups = self._attempts.groups([lane] * self._stack.width, batch)
             full = timed(lambda: [self._attempts.packed(lanes, batch) for lanes in groups], lane.device)
-            is_exact = places(self._stack, lane, batch).exact and lane.trainer.clip_grad_norm is None
-        return Profile(alone, full, is_exact)
+            room, narrower = places(self._stack, lane, batch), widths_below(self._stack.width)
+            packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
+            is_exact = room.exact and lane.trainer.clip_grad_norm is None
+        return Profile(alone, {**packed, self._stack.width: full}, is_exact)
+
+    def _cost(self, lane: Lane, batch: Any, rows: int) -> Cost:
+        """Of a pass with so many rows, as a narrower pack has."""
+        return timed(lambda: Loss(lane.trainer).learnt(self._stack.rows([lane.number] * rows), batch), lane.device)
 
     def check(self, bucket: Sequence[Lane]) -> Refusals:
         """Those of lanes that are alike which cannot learn in passes; looked for once.

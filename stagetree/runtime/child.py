@@ -164,9 +164,9 @@ class Child:
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        """What was given back with the command is used again, and what others may use for ever is let go."""
-        self._buffers.give_back(message["given_back"])
-        self._buffers.drop(message["dropped"])
+        """What was closed before the command is used again, but for what was lent, which others may use for ever."""
+        for number, is_lent in message["closed"]:
+            (self._buffers.drop if is_lent else self._buffers.give_back)([number])
         buffer, size = self._model_of(message).save_in(self._buffers, self._machine)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 

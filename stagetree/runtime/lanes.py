@@ -73,7 +73,7 @@ class Lanes:
         """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
         if (found := self._models.profile()) is None:
             return {}
-        costs = {"0": found.alone, str(self._models.width): found.full}
+        costs = {"0": found.alone, **{str(width): cost for width, cost in found.packed.items()}}
         return {
             "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
             "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},

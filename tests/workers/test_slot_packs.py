@@ -102,6 +102,13 @@ def test_a_result_is_the_same_to_the_bit_whoever_is_in_the_pack(cluster: Cluster
         assert values(cluster, single.id)[0] == expected[number]
 
 
+def test_a_pack_without_a_place_for_its_logs_is_trained(cluster: Cluster) -> None:
+    (cluster.folder / "logs").write_text("no folder")
+    done = cluster.run(cluster.submit(spec(*TWO)))
+    assert done.executed == done.unique
+    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+
+
 def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     sick = ({"lr": switch(0.1, 9.0, 2)}, 5)
     done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=0)))
@@ -200,7 +207,7 @@ def test_a_chain_of_a_pack_that_is_over_by_then_is_left_out(cluster: Cluster) ->
 def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
     study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
     (profile,) = cluster.events(e.PackingProfiled)
-    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "4"}
+    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "2", "4"}
     assert documents.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
     cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
     assert len(cluster.events(e.PackingProfiled)) == 1
@@ -212,7 +219,7 @@ def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None
     assert "asks a tensor for its value" in profile.refusal
     assert chains_at_once(cluster) == 1
     (device,) = documents.study(cluster.plan, study, now=0.0)["packing"]["devices"]
-    assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
+    assert device == {"device": "the CPU", "refusal": profile.refusal}
 
 
 @pytest.mark.parametrize(("packing", "memory"), [(4, 0), (0, 2**20)])

@@ -154,8 +154,7 @@ class TrainerHost:
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
-        if self._process is not None:
-            self._memory.note(self._built, self._process.resident_bytes())
+        self._memory.note(self._built, self.call(lambda process: process.resident_bytes()))
 
     def check(self) -> None:
         """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
