@@ -62,6 +62,7 @@ def test_the_lane_whose_loss_fails_ends_alone(error: Exception, calls: int) -> N
     failed = packed(pack, HPS, STEPS - 1)
     assert failed.keys() == {0}
     assert failed[0].kind == ("exception" if isinstance(error, ValueError) else "out_of_memory")
+    assert "packing/loss.py" not in failed[0].error  # it begins with the user's first line
     expected = undisturbed(STEPS, **HALVES)
     for number in HPS.keys() - failed.keys():
         assert_same(weights(pack[number]), weights(expected[number]))
