@@ -30,7 +30,8 @@ class Failing(Tiny):
         loss = super().loss(batch)  # it has drawn numbers by then, and changed its buffers
         self.mood["calls"] += 1
         if self.mood["calls"] > self.mood["fails_after"] and (is_packed(loss) or not self.mood["in_passes_only"]):
-            raise self.mood["error"]
+            error = self.mood["error"]
+            raise type(error)(*error.args)
         return loss
 
 
