@@ -5,7 +5,9 @@
 The models are the trainers of the examples, and a small MLP on the images of digits: each trained by its own `train`
 step, and then in packs by `stagetree.packing`, with the same data, the same hyper-parameters but for the learning rate,
 and the same number of batches. On the CPU one thread is used. The figure is the time of k models alone over the time of
-the pack. Beside it stands what Liu et al. 2020 say of their Figure 4(a), measured on a Quadro P5000, as (Ts(Seq) -
+the pack. Then it is said what the product makes of it: of the widths that the profile of the widest pack has measured,
+the one that the result of a study would name for so many trials at once, as `stagetree run` prints it; 0 is without
+packs. Beside it stands what Liu et al. 2020 say of their Figure 4(a), measured on a Quadro P5000, as (Ts(Seq) -
 Ts(Pack)) / Ts(Seq).
 """
 
@@ -22,6 +24,8 @@ from typing import Any
 
 import torch
 
+from app.domain.events import PackingProfiled
+from app.scheduling.packs import better_width, times_faster
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, NotPackable, Pack
 from stagetree.training import generators
@@ -54,11 +58,12 @@ def trainer_of(kind: str) -> Any:
 
 
 def built(kind: str, device: str) -> TorchTrainer:
+    trainer_class = trainer_of(kind)
     generators.seed(0)
     how: dict[str, Any] = {} if kind == "digits" else {"batches_per_step": BATCHES}
     if kind == "charlm":
         how["precision"] = "fp32" if device == "cpu" else "bf16"
-    trainer: TorchTrainer = trainer_of(kind)(seed=0, device=device, **how)
+    trainer: TorchTrainer = trainer_class(seed=0, device=device, **how)
     return trainer
 
 
@@ -74,14 +79,30 @@ def seconds_alone(kind: str, device: str, seconds: float) -> float:
     return _seconds_a_step(trainer.train, device, seconds) / batches(trainer)
 
 
-def seconds_packed(kind: str, device: str, width: int, seconds: float) -> float:
-    """Of one batch of one of the models."""
+def measured_pack(kind: str, device: str, width: int, seconds: float) -> tuple[float, PackingProfiled]:
+    """The seconds of one batch of one of the models, and what a slot would put on record of such packs."""
     pack, lanes = Pack(width), list[Lane]()
-    for lane in range(width):
+    for number in range(width):
         trainer = built(kind, device)
-        trainer.setup(hyperparameters(kind, lane))
-        lanes.append(pack.join(trainer, device, generators.state(device)))
-    return _seconds_a_step(lambda: pack.train(lanes), device, seconds) / width / batches(lanes[0].trainer)
+        trainer.setup(hyperparameters(kind, number))
+        lane = pack.join(trainer, device, generators.state(device))
+        assert lane is not None  # they have one shape
+        lanes.append(lane)
+    for reason in pack.refusals(lanes).values():
+        raise reason
+    took = _seconds_a_step(lambda: pack.train(lanes), device, seconds) / width / batches(lanes[0].trainer)
+    profile = pack.profile(lanes[0])
+    costs = {"0": profile.alone, **{str(lanes): cost for lanes, cost in profile.packed.items()}}
+    batch_seconds = {name: cost.seconds for name, cost in costs.items()}
+    return took, PackingProfiled(device=device, batch_seconds=batch_seconds, peak_bytes={})
+
+
+def advised(profile: PackingProfiled, trials: int) -> tuple[int, float]:
+    """The width that a study's result would name for so many trials at once, and how many times faster that is."""
+    asked = trials if str(trials) in profile.batch_seconds else 0
+    better = better_width(trials, asked, profile)
+    width = asked if better is None else better
+    return width, round(times_faster(trials, width, profile), 2)
 
 
 def batches(trainer: TorchTrainer) -> int:
@@ -90,13 +111,21 @@ def batches(trainer: TorchTrainer) -> int:
 
 
 def _seconds_a_step(step: Any, device: str, seconds: float) -> float:
-    """After a first step, which also looks whether the trainer can be packed."""
-    step()
+    """After steps for half as long, in which it is looked whether the trainer can be packed, and how, for each size of
+    batch that an epoch has: once in a process."""
+    _steps_in(seconds / 2, step, device)
+    begun_at = _now(device)
+    steps = _steps_in(seconds, step, device)
+    return (_now(device) - begun_at) / steps
+
+
+def _steps_in(seconds: float, step: Any, device: str) -> int:
+    """So many were made, at least two."""
     steps, begun_at = 0, _now(device)
     while _now(device) - begun_at < seconds or steps < 2:
         step()
         steps += 1
-    return (_now(device) - begun_at) / steps
+    return steps
 
 
 def _now(device: str) -> float:
@@ -109,15 +138,19 @@ def measure(kind: str, device: str, widths: list[int], seconds: float) -> dict[s
     alone = seconds_alone(kind, device, seconds)
     print(f"{kind}: alone {alone * 1e3:.3f} ms a batch", file=sys.stderr)
     ratios: dict[int, float] = {}
+    profile: PackingProfiled | None = None
     for width in widths:
         try:
-            packed = seconds_packed(kind, device, width, seconds)
+            packed, profile = measured_pack(kind, device, width, seconds)
         except (NotPackable, torch.OutOfMemoryError) as reason:
             print(f"{kind}: k = {width}: {reason}", file=sys.stderr)
             break
         ratios[width] = round(alone / packed, 2)
         print(f"{kind}: k = {width:2}: {packed * 1e3:.3f} ms a batch and model: {ratios[width]:.2f} x", file=sys.stderr)
-    return {"model": kind, "alone_ms": round(alone * 1e3, 3), "ratio": ratios, "best": max(ratios.values(), default=0)}
+    best = {} if profile is None else {width: advised(profile, width) for width in ratios}
+    for trials, (width, times) in best.items():
+        print(f"{kind}: of {trials:2} trials at once: packing {width}, {times:.2f} x by the profile", file=sys.stderr)
+    return {"model": kind, "alone_ms": round(alone * 1e3, 3), "ratio": ratios, "advised": best}
 
 
 def main() -> None:

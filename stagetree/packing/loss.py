@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from stagetree.logged import Logged
 from stagetree.packing.stack import Rows
 from stagetree.torch_trainer import TorchTrainer
+from stagetree.training.tensors import one_number
 
 Tensors = Mapping[str, Tensor]
 
@@ -49,17 +50,21 @@ class Loss(nn.Module):
         Every lane draws the same random numbers from the global generators, as each would if it were alone with the
         generators as they stand.
         """
+        parameters = {name: each.requires_grad_() for name, each in rows.parameters.items()}
+        tensors = {**parameters, **rows.constants, **rows.buffers}
 
-        def loss(parameters: Tensors, constants: Tensors, buffers: Tensors) -> tuple[Tensor, Tensors]:
-            tensors = (*parameters.items(), *constants.items(), *buffers.items())
+        def loss(*each_lanes: Tensor) -> tuple[Tensor, Tensors]:
+            named = {f"model.{name}": each for name, each in zip(tensors, each_lanes, strict=True)}
             with logging(self._trainer) as logged:
-                value = functional_call(self, {f"model.{name}": each for name, each in tensors}, (batch,))
+                value = one_number("the loss", functional_call(self, named, (batch,)))
             sums, self._counts = _totals(logged)
             return value if share == 1.0 else value * share, sums
 
-        packed = vmap(grad_and_value(loss, has_aux=True), randomness="same")
-        gradients, (_, sums) = packed(rows.parameters, rows.constants, rows.buffers)
-        return Learnt(gradients, rows.buffers, sums, self._counts)
+        losses, sums = vmap(loss, randomness="same")(*tensors.values())
+        ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
+        found = torch.autograd.grad(losses, list(parameters.values()), ones, materialize_grads=True)
+        buffers = {name: each.detach() for name, each in rows.buffers.items()}
+        return Learnt(dict(zip(parameters, found, strict=True)), buffers, sums, self._counts)
 
     def alone(self, batch: Any, share: float = 1.0) -> Learnt:
         """What the model by itself learns from one batch, times `share`; a parameter without a gradient is left out.
@@ -71,7 +76,7 @@ class Loss(nn.Module):
         before = {name: each.clone() for name, each in buffers.items()}
         try:
             with logging(self._trainer) as logged:
-                value = self(batch)
+                value = self.forward(batch)  # without torch's lines in a traceback
                 value = value if share == 1.0 else value * share
                 found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
             after = {name: each.clone() for name, each in buffers.items()}

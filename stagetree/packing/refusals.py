@@ -12,6 +12,7 @@ OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
 """Methods of `TorchTrainer` in whose place a pack does its own."""
 
 SIGNS = (
+    ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
     (".item()", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
     ("data-dependent shapes", "in its loss the shape of a tensor depends on values"),
     ("dynamic shape", "in its loss the shape of a tensor depends on values"),

@@ -30,7 +30,8 @@ class Failing(Tiny):
         loss = super().loss(batch)  # it has drawn numbers by then, and changed its buffers
         self.mood["calls"] += 1
         if self.mood["calls"] > self.mood["fails_after"] and (is_packed(loss) or not self.mood["in_passes_only"]):
-            raise self.mood["error"]
+            error = self.mood["error"]
+            raise type(error)(*error.args)
         return loss
 
 
@@ -62,6 +63,7 @@ def test_the_lane_whose_loss_fails_ends_alone(error: Exception, calls: int) -> N
     failed = packed(pack, HPS, STEPS - 1)
     assert failed.keys() == {0}
     assert failed[0].kind == ("exception" if isinstance(error, ValueError) else "out_of_memory")
+    assert "packing/loss.py" not in failed[0].error  # it begins with the user's first line
     expected = undisturbed(STEPS, **HALVES)
     for number in HPS.keys() - failed.keys():
         assert_same(weights(pack[number]), weights(expected[number]))

@@ -20,6 +20,7 @@ from app.scheduling.replay import replay
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
+from stagetree.runtime.failures import TrainerFailed
 
 LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
 Json = dict[str, Any]
@@ -281,6 +282,16 @@ def test_a_pack_whose_process_was_ended_because_nobody_wants_it_is_stopped(clust
     assert not cluster.deliver()
     cluster.settle()
     assert [event.outcome for event in cluster.events(e.ChainEnded)] == ["stopped"] * 2
+
+
+def test_a_pack_that_broke_once_is_packed_again(cluster: Cluster, warm: Warm) -> None:
+    healthy = cluster.start
+    starts = iter([lambda: doomed(warm, 2, TrainerFailed("crash", "the process was ended by signal 9"))])
+    cluster.start = lambda: next(starts, healthy)()
+    done = cluster.run(cluster.submit(spec(*TWO)))
+    assert [trial.state for trial in done.trials] == ["completed"] * 2
+    assert [event.outcome for event in cluster.events(e.ChainEnded)].count("interrupted") == 2
+    assert not cluster.events(e.ExactnessLost)
 
 
 def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(cluster: Cluster, warm: Warm) -> None:

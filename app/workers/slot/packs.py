@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,18 +15,23 @@ from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import TrainerHost
 
+MOST_BREAKS = 2
+
 
 class Packs:
-    """Those of one slot. What broke as a whole is trained without them from then on: so it shows whose fault it is."""
+    """Those of one slot. What breaks twice in a row is trained without them: so it shows whose fault it is.
+
+    Once may be an accident, as when something else ends the process.
+    """
 
     def __init__(self, host: TrainerHost, device: str) -> None:
         self._host, self._device = host, device
-        self._broken: set[str] = set()
+        self._breaks = Counter[str]()  # in a row, by plan
         self._pack: PackRun | None = None
 
     def made(self, claimed: Sequence[Claimed], parts: Parts) -> list[ChainRun]:
         """The runs of a pack's chains, which `run` takes."""
-        if claimed[0].work.plan in self._broken:
+        if self._breaks[claimed[0].work.plan] >= MOST_BREAKS:
             self._pack, parts = None, replace(parts, changes=(WITHOUT_PACK,))
             return [ChainRun(each.lease, each.claim, each.work, parts) for each in claimed]
         time = SharedTime(parts.clock, range(len(claimed)))
@@ -45,8 +51,8 @@ class Packs:
                 _run_alone(run)
         else:
             self._pack.run()
-            if self._pack.is_broken:
-                self._broken.add(runs[0].work.plan)
+            plan = runs[0].work.plan
+            self._breaks[plan] = self._breaks[plan] + 1 if self._pack.is_broken else 0
         return all(run.execution.index == len(run.work.stages) for run in runs)
 
 
