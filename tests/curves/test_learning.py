@@ -42,7 +42,7 @@ def test_the_prior_is_that_of_expectation_and_maximization_as_published() -> Non
         weights = np.log((parts.sum(axis=0) + EQUAL_WEIGHTS / NUM_NODES) / (5 + EQUAL_WEIGHTS))
     prior = learn_prior([View(clock, row, 0, HORIZON, 1.0) for row in values], owner)
     assert prior.weights == pytest.approx(weights)
-    for row, rest in zip(prior.without[[1, 3]], (parts[[0, 3, 4]], parts[:4]), strict=True):
+    for row, rest in zip(prior.without([1, 3]), (parts[[0, 3, 4]], parts[:4]), strict=True):
         expected = (rest.sum(axis=0) + EQUAL_WEIGHTS / NUM_NODES) / (len(rest) + EQUAL_WEIGHTS)
         assert np.exp(row) == pytest.approx(expected, abs=1e-12)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from app.scheduling.curves.mixtures import NOTHING
+from app.scheduling.curves.mixtures import NOTHING, Integers
 from app.scheduling.curves.quadrature import NUM_NODES, Clock, Fit, evidence, fits
 
 Array = npt.NDArray[np.float64]
@@ -49,10 +49,21 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Logarithms of the nodes' weights: learnt from all ended curves, and (a row each) from all but one."""
+    """Logarithms of the nodes' weights, learnt from ended curves. Those of a curve are the parts from begins[curve] on.
+
+    parts: how much each node counts for each part of a curve.
+    """
 
     weights: Array
-    without: Array
+    parts: Array
+    begins: Integers
+
+    def without(self, curves: Sequence[int]) -> Array:
+        """The weights (a row each) learnt from all but one of the curves."""
+        begins, ends = self.begins[:-1][curves], self.begins[1:][curves]
+        own = np.stack([self.parts[begin:end].sum(axis=0) for begin, end in zip(begins, ends, strict=True)])
+        rest = np.maximum(self.parts.sum(axis=0) - own, 0)
+        return _voted(rest, (len(self.parts) - (ends - begins))[:, None])
 
 
 def by_clock(views: Sequence[View]) -> dict[Clock, list[int]]:
@@ -81,11 +92,13 @@ def learn_prior(views: Sequence[View], owner: Sequence[int]) -> Prior:
             parts[np.array(numbers)[block]] = _relative(logs)
     parts *= _likeliest(parts, votes, ROUNDS - 1)
     parts /= parts.sum(axis=1, keepdims=True)
-    total, own = parts.sum(axis=0), np.add.reduceat(parts, np.flatnonzero(np.diff(owner, prepend=-1)))
-    rest = np.maximum(np.subtract(total, own, out=own), 0, out=own)
-    rest += votes
-    rest /= (len(views) - np.bincount(owner) + EQUAL_WEIGHTS)[:, None]
-    return Prior(np.log((total + votes) / (len(views) + EQUAL_WEIGHTS)), np.log(rest, out=rest))
+    begins = np.flatnonzero(np.diff(owner, prepend=-1, append=len(views)))
+    return Prior(_voted(parts.sum(axis=0), len(views)), parts, begins)
+
+
+def _voted(parts: Array, number: int | Integers) -> Array:
+    """The logarithms of the weights of nodes that count for so much of a number of parts."""
+    return np.asarray(np.log((parts + EQUAL_WEIGHTS / NUM_NODES) / (number + EQUAL_WEIGHTS)))
 
 
 def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Array, float]:

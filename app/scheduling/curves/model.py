@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from app.scheduling.curves.curve import Curve, Piece, values_of
 from app.scheduling.curves.drift import Drift, Row
-from app.scheduling.curves.learning import View, learn_pool, learn_prior, learn_trust, posteriors
+from app.scheduling.curves.learning import Prior, View, learn_pool, learn_prior, learn_trust, posteriors
 from app.scheduling.curves.posterior import Posterior
 from app.scheduling.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt
 from app.scheduling.curves.quadrature import Fit
@@ -113,14 +113,14 @@ class CurveModel:
         rows = self._learnt.drift.rows
         pieces = [(row, piece) for row in rows for piece in row.curve.pieces()]
         prior = learn_prior([self._view(*one) for one in pieces], [row.itself for row, _ in pieces])
-        looks = [look for number in range(len(CUTS)) for look in self._look_back(number, prior.without)]
+        looks = [look for number in range(len(CUTS)) for look in self._look_back(number, prior)]
         alone, others = (np.concatenate(logs) for logs in zip(*(self._judge(*look) for look in looks), strict=True))
         shares, width = learn_pool(alone, others, WIDTHS)
         self._learnt = replace(self._learnt, log_prior=prior.weights, shares=shares, width=width)
         trust = self._learn_trust([(batch.with_learnt(self._learnt), step) for batch, step in looks])
         self._learnt = replace(self._learnt, trust=trust)
 
-    def _look_back(self, cut: int, log_priors: Array) -> list[_Look]:
+    def _look_back(self, cut: int, prior: Prior) -> list[_Look]:
         """Ended curves as they were at a cut, each with a prior that does not know how it went on.
 
         They are to be predicted half-way to the horizon, and there. If not all are looked at, others are at each cut.
@@ -128,7 +128,7 @@ class CurveModel:
         now, ended = CUTS[cut] * self.horizon, _evenly(self._learnt.drift.rows, MOST_LOOKED_BACK, cut / len(CUTS))
         rows = [begun for row in ended if (begun := row.until(now)).curve.steps] or ended
         views = [self._view(row) for row in rows]
-        fits = posteriors(views, log_priors[[row.itself for row in rows]])
+        fits = posteriors(views, prior.without([row.itself for row in rows]))
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
         return [(batch, step) for step in (round((now + self.horizon) / 2), self.horizon)]
 
