@@ -123,7 +123,7 @@ def _reason(reason: dict[str, Any]) -> str:
         return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
     if {"class", "p", "expected_seconds"} <= reason.keys():
         return _judgement(reason)
-    return one_line("  ".join(f"{name}={value}" for name, value in reason.items()))
+    return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in STANDING))
 
 
 def _judgement(reason: dict[str, Any]) -> str:

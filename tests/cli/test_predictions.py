@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import Stagetree
@@ -14,6 +15,7 @@ from app.domain.states import TrialState
 from app.events.database import Database
 from app.events.records import SqlRecords
 from app.events.transact import record
+from app.simulation.simulator import Simulator
 from tests.tuners.worlds import STUDY, simulator, spec
 
 ENDS = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
@@ -26,20 +28,29 @@ def rising(node: Node, step: int) -> e.Metrics:
     return {"accuracy": end * (1 - math.exp(-step / 4))}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> tuple[Path, Study]:
-    """A store with the study as it is half-way, and the study."""
-    tuner = POP | {"sampler": "grid"}
-    study = spec(tuner, space={"end": ENDS}, metric="accuracy", mode="max", merge=False, eval_every=1)
-    world = simulator(study, slots=2, measure=rising)
-    for _ in range(20):
-        assert world.advance(), "the study is not over"
-    database = Database(f"sqlite:///{tmp_path / 'stagetree.db'}")
+def pop(**fields: Any) -> Simulator:
+    """A `pop` study on two virtual slots, submitted."""
+    tuner, shown = POP | {"sampler": "grid"} | fields, {"metric": "accuracy", "mode": "max", "eval_every": 1}
+    return simulator(spec(tuner, space={"end": ENDS}, merge=False, **shown), slots=2, measure=rising)
+
+
+def stored(folder: Path, world: Simulator) -> tuple[Path, Study]:
+    """A store with the study as it stands, and the study."""
+    database = Database(f"sqlite:///{folder / 'stagetree.db'}")
     database.create()
     records = SqlRecords(database)
     record(records.log, "plan-1", world.events, at=1.0, alongside=lambda rows: None)
     records.close()
-    return tmp_path, world.plan.studies[STUDY]
+    return folder, world.plan.studies[STUDY]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[Path, Study]:
+    """The study half-way."""
+    world = pop()
+    for _ in range(20):
+        assert world.advance(), "the study is not over"
+    return stored(tmp_path, world)
 
 
 def test_predictions_are_in_the_list_and_at_a_trial(stagetree: Stagetree, store: tuple[Path, Study]) -> None:
@@ -70,3 +81,32 @@ def test_replay_prints_each_reclassification_with_its_numbers(stagetree: Stagetr
     for line, reason in zip(lines, judgements, strict=True):
         assert f"{reason['class']} after step {reason['steps']}: p {reason['p']} of 0.799, " in line
         assert f"{reason['own_slots']} of 2 slots theirs" in line
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"target": [0.5, 0.7]}, "target 0.7 reached: 0.7"),
+        ({"max_time": 30}, "max_time is up: 30 seconds"),
+        ({"target": 0.9}, None),
+    ],
+)
+def test_a_study_that_its_tuner_ended_says_why(
+    stagetree: Stagetree, tmp_path: Path, fields: dict[str, Any], said: str | None
+) -> None:
+    world = pop(**fields)
+    world.run()
+    folder, _ = stored(tmp_path, world)
+    found = stagetree("watch", STUDY, "--dir", folder)
+    ended = [line for line in found.out.splitlines() if line.startswith("ended")]
+    assert found.code == 0 and len(ended) == (said is not None)
+    assert all(line.removeprefix("ended").strip().startswith(str(said)) for line in ended)
+
+
+def test_replay_says_the_rung_of_a_stopping_rule_once(stagetree: Stagetree, tmp_path: Path) -> None:
+    tuner = {"kind": "median", "num_trials": 8, "max_steps": 8, "interval": 2, "min_trials": 2}
+    world = simulator(spec(tuner), slots=2)
+    world.run()
+    folder, _ = stored(tmp_path, world)
+    lines = [line for line in stagetree("replay", STUDY, "--dir", folder).out.splitlines() if "rung" in line]
+    assert lines and all(line.count("rung") == 1 for line in lines)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from app.scheduling.curves import CurveModel
-from app.scheduling.curves.drift import nearness
-from app.scheduling.curves.learning import learn_pool, learn_trust, shares_of
+from app.scheduling.curves import Curve, CurveModel
+from app.scheduling.curves.drift import Drift, Row, nearness
+from app.scheduling.curves.learning import EQUAL_WEIGHTS, ROUNDS, View, learn_pool, learn_prior, learn_trust, shares_of
 from app.scheduling.curves.mixtures import Mixtures
+from app.scheduling.curves.quadrature import NUM_NODES, evidence, uniform
 from tests.curves.recordings import HORIZON, accuracies, curve
 from tests.plans import tried
+
+ENDED = accuracies(9, seed=8)
 
 
 @tried(30)
@@ -25,6 +30,21 @@ def test_a_pool_is_as_good_as_the_best_of_it(seed: int, rows: int) -> None:
     assert shares.sum() == pytest.approx(1) and np.all(shares > 0)
     pooled = logsumexp(logs + np.log(shares), axis=1).sum()
     assert pooled >= logs.sum(axis=0).max() - 12
+
+
+def test_the_prior_is_that_of_expectation_and_maximization_as_published() -> None:
+    """Also without the curve that a part belongs to, with curves of one part and of two."""
+    values, clock, owner = accuracies(5, seed=3), tuple(np.linspace(0, 1, 20)), [0, 1, 1, 2, 3]
+    (logs,) = (logs for _, logs in evidence(clock, values))
+    weights = uniform()
+    for _ in range(ROUNDS):
+        parts = np.exp(logs + weights - logsumexp(logs + weights, axis=1, keepdims=True))
+        weights = np.log((parts.sum(axis=0) + EQUAL_WEIGHTS / NUM_NODES) / (5 + EQUAL_WEIGHTS))
+    prior = learn_prior([View(clock, row, 0, HORIZON, 1.0) for row in values], owner)
+    assert prior.weights == pytest.approx(weights)
+    for row, rest in zip(prior.without([1, 3]), (parts[[0, 3, 4]], parts[:4]), strict=True):
+        expected = (rest.sum(axis=0) + EQUAL_WEIGHTS / NUM_NODES) / (len(rest) + EQUAL_WEIGHTS)
+        assert np.exp(row) == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_width_that_fits_is_chosen() -> None:
@@ -75,6 +95,40 @@ def test_few_ended_curves_are_no_harm() -> None:
         posterior = model.predict([curve(other, 30)])
         assert np.isfinite(posterior.log_density([100], np.array([[other[-1]]]))).all()
         assert posterior.spread([100])[0, 0] < 0.6
+
+
+@tried(30)
+@given(st.data())
+def test_no_curve_is_an_example_to_itself(data: st.DataObject) -> None:
+    """What the drift foretells of an ended curve is what it foretells where that one has not ended, in any company."""
+    rows = [
+        Row(curve(values, until=100 - 40 * (i % 3 == 2)), values[: 20 - 8 * (i % 3 == 2)], i)
+        for i, values in enumerate(ENDED)
+    ]
+    now, step = data.draw(st.sampled_from([4, 20, 33, 55])), data.draw(st.sampled_from([60, 75, 100]))
+    begun = [
+        row.until(now)
+        for row in data.draw(st.lists(st.sampled_from(rows), min_size=1, unique_by=lambda row: row.itself))
+    ]
+    together = Drift(rows).at(begun, step)
+    for number, row in enumerate(begun):
+        others = Drift([other for other in rows if other.itself != row.itself])
+        alone = others.at([replace(row, itself=-1)], step)
+        assert together.peers[number] == alone.peers[0]
+        for one, other in ((together.plain, alone.plain), (together.similar, alone.similar)):
+            mine = one.row == number
+            for part in ("mean", "spread", "weight"):
+                assert getattr(one, part)[mine] == pytest.approx(getattr(other, part))
+
+
+@tried(50)
+@given(st.data())
+def test_ended_curves_are_straight_between_evaluations(data: st.DataObject) -> None:
+    steps = st.lists(st.integers(0, 100), min_size=1, max_size=6, unique=True).map(sorted)
+    curves = [Curve(tuple(at), tuple(float(step % 7) for step in at)) for at in data.draw(st.lists(steps, min_size=1))]
+    step = data.draw(st.floats(-1, 120))
+    rows = [Row(one, np.array(one.values), number) for number, one in enumerate(curves)]
+    assert Drift(rows).values(step) == pytest.approx([row.value(step) for row in rows])
 
 
 @tried(50)

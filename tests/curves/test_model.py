@@ -285,6 +285,22 @@ def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) ->
     assert computed == [len(UNDER_WAY), 1]
 
 
+def test_what_learning_costs_does_not_grow_with_the_trials_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    import app.scheduling.curves.model as module
+
+    looked_at: list[int] = []
+    for name in ("posteriors", "learn_prior"):
+        compute = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda views, *rest, f=compute: looked_at.append(len(views)) or f(views, *rest)
+        )
+    fitted(accuracies(module.MOST_FITTED))
+    expected, looked_at[:] = looked_at[:], []
+    assert sum(expected) <= module.MOST_FITTED + len(module.CUTS) * module.MOST_LOOKED_BACK
+    fitted(accuracies(3 * module.MOST_FITTED))
+    assert looked_at == expected
+
+
 def test_ended_curves_make_predictions_better() -> None:
     """The log density of the end, of curves that are like the ended ones."""
     others = accuracies(60, seed=5)

@@ -58,7 +58,7 @@ def study(
         "state": found.state,
         "error": writable(found.error),
         "not_exact": writable(exactness.of_study(plan, found)),
-        "ending": ending_text(found.ending),
+        "ending": ending_text(found),
         "metric": found.spec.get("metric", ""),
         "mode": found.spec.get("mode", ""),
         "value": found.spec.get("value", "last"),

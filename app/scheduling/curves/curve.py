@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
+from operator import ge
 
 Bend = tuple[int, str]
 """A step at which a sequence changes its course, and what it does there. The text is compared, never read."""
@@ -34,11 +35,11 @@ class Curve:
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.values):
             raise ValueError(f"a curve has a value for each step: {len(self.steps)} steps, {len(self.values)} values")
-        if any(step < 0 for step in self.steps[:1]) or any(a >= b for a, b in pairwise(self.steps)):
+        if min(self.steps, default=0) < 0 or any(map(ge, self.steps, self.steps[1:])):
             raise ValueError("the steps of a curve are 0 or more, and each is greater than the one before")
-        for step, value in zip(self.steps, self.values, strict=True):
-            if not isfinite(value):
-                raise ValueError(f"the values of a curve are finite numbers: at step {step} it is {value}")
+        if not all(map(isfinite, self.values)):
+            step, value = next(one for one in zip(self.steps, self.values, strict=True) if not isfinite(one[1]))
+            raise ValueError(f"the values of a curve are finite numbers: at step {step} it is {value}")
         if any(a[0] > b[0] for a, b in pairwise(self.bends)):
             raise ValueError("the bends of a curve are in the order of their steps")
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -59,9 +58,14 @@ class Kernels:
     A row without peers has no kernel.
     """
 
-    peers: Array
+    peers: Integers
     plain: Mixtures
     similar: Mixtures
+
+    def pooled(self, plain: Array, similar: Array) -> Mixtures:
+        """Both in one, of which they have these shares in each row: their components differ by weight only."""
+        row = self.plain.row
+        return replace(self.plain, weight=plain[row] * self.plain.weight + similar[row] * self.similar.weight)
 
 
 class Drift:
@@ -69,58 +73,92 @@ class Drift:
 
     def __init__(self, ended: Sequence[Row] = ()) -> None:
         self.rows = ended
-        self._last_step = np.array([row.curve.last_step for row in ended])
-        self._marks_at: dict[float, Array] = {}
+        self.last_step = np.array([row.curve.last_step for row in ended])
+        self._lines = _Lines(ended)
         self._values_at: dict[float, Array] = {}
 
     def at(self, rows: Sequence[Row], step: float) -> Kernels:
         """What the ended curves that went on to this step foretell of others that have not come to it."""
-        reached, then = np.flatnonzero(self._last_step >= step).tolist(), self.values(step)
-        groups: dict[tuple[int, int, tuple[Bend, ...]], list[int]] = defaultdict(list)
+        reached = np.flatnonzero(self.last_step >= step).tolist()
+        groups: dict[tuple[int, tuple[Bend, ...]], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             now = row.curve.last_step
-            groups[now, row.itself, row.curve.bends_within(now, step)].append(number)
-        ahead = {now: [row.curve.bends_within(now, step) for row in self.rows] for now in {key[0] for key in groups}}
+            groups[now, row.curve.bends_within(now, step)].append(number)
         answers = []
-        for (now, itself, bends), numbers in groups.items():
-            others = [i for i in reached if i != itself and ahead[now][i] == bends]
-            peers = _Peers(self.marks(now)[others], then[others], now, bool(bends))
-            answers.append(peers.kernels(numbers, [rows[number] for number in numbers]))
+        for (now, bends), numbers in groups.items():
+            alike = [i for i in reached if self.rows[i].curve.bends_within(now, step) == bends]
+            marks, then = self._marks(now), self.values(step)
+            for some, examples in _examples([rows[number].itself for number in numbers], alike):
+                peers = _Peers(marks[examples], then[examples], now, bool(bends))
+                which = [numbers[i] for i in some]
+                answers.append(peers.kernels(which, np.array([_marks(rows[number]) for number in which])))
         return _kernels(answers, len(rows))
-
-    def marks(self, now: float) -> Array:
-        """The marks of all ended curves after this step."""
-        if now not in self._marks_at:
-            self._marks_at[now] = np.array([_marks(row, now) for row in self.rows]).reshape(-1, 2)
-        return self._marks_at[now]
 
     def values(self, step: float) -> Array:
         """The values of all ended curves at this step, in units."""
         if step not in self._values_at:
-            self._values_at[step] = np.array([row.value(step) for row in self.rows])
+            self._values_at[step] = self._lines.at(step)
         return self._values_at[step]
+
+    def _marks(self, now: float) -> Array:
+        """The marks of all ended curves after this step."""
+        return np.stack([self.values(now), self.values(now) - self.values(now / 2)], axis=1)
+
+
+class _Lines:
+    """Curves as straight lines from one evaluation to the next, which are read at a step all at once."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        length = 1 + max((len(row.units) for row in rows), default=0)
+        self._steps, self._units = np.full((len(rows), length), np.inf), np.empty((len(rows), length))
+        for row, steps, units in zip(rows, self._steps, self._units, strict=True):
+            steps[: len(row.units)], units[: len(row.units)] = row.curve.steps, row.units
+            units[len(row.units) :] = row.units[-1]
+
+    def at(self, step: float) -> Array:
+        """The values at a step; before the first evaluation they are as there, and after the last."""
+        steps = np.maximum(step, self._steps[:, 0])
+        after = (self._steps <= steps[:, None]).sum(axis=1)
+        rows = np.arange(len(after))
+        (begin, low), (end, high) = ((self._steps[rows, at], self._units[rows, at]) for at in (after - 1, after))
+        return np.asarray(low + (high - low) / (end - begin) * (steps - begin))
+
+
+def _examples(itself: Sequence[int], alike: Sequence[int]) -> Iterator[tuple[Integers, Integers]]:
+    """Rows by their place, and the numbers of the curves that are an example to them: none is one to itself.
+
+    Those to which all of them are have one row of examples in common.
+    """
+    own = np.array(itself)[:, None] == np.array(alike)
+    left_out = own.any(axis=1)
+    if not left_out.all():
+        yield np.flatnonzero(~left_out), np.array([alike], dtype=np.int64)
+    if left_out.any():
+        others = np.broadcast_to(alike, own.shape)[~own & left_out[:, None]]
+        yield np.flatnonzero(left_out), others.reshape(left_out.sum(), -1)
 
 
 class _Peers:
-    """The ended curves that are an example to those that stand at some step: with the same bends ahead."""
+    """The ended curves that are an example to some rows that stand at some step: with the same bends ahead.
+
+    Marks and values have a row for each of those, or one for all of them.
+    """
 
     def __init__(self, marks: Array, then: Array, now: int, bend_ahead: bool) -> None:
-        self._marks, self._now, self._number = marks, now, len(then)
-        self._gains = then - marks[:, 0] if now >= 0 else then
-        least = UNKNOWN / (1 + len(then)) if bend_ahead or now < 0 else FINEST
+        self._marks, self._now, self._number = marks, now, then.shape[1]
+        self._gains = then - marks[..., 0] if now >= 0 else then
+        least = UNKNOWN / (1 + self._number) if bend_ahead or now < 0 else FINEST
         self._spreads = np.maximum(0.5 * nearness(self._gains, NEIGHBOURS), least)
 
-    def kernels(self, numbers: Sequence[int], rows: Sequence[Row]) -> _Answer:
-        """Of some rows with these numbers."""
-        own = np.array([_marks(row, self._now) for row in rows])
-        size = (len(rows), self._number)
+    def kernels(self, numbers: Sequence[int], own: Array) -> _Answer:
+        """Of the rows with these numbers, by their own marks."""
+        size = (len(numbers), self._number)
         return _Answer(
             np.repeat(numbers, self._number),
             (own[:, :1] + self._gains).ravel(),
             np.broadcast_to(self._spreads, size).ravel(),
             np.full(size, 1 / max(self._number, 1)).ravel(),
             self._alike(own).ravel(),
-            [(number, self._number) for number in numbers],
         )
 
     def _alike(self, own: Array) -> Array:
@@ -141,38 +179,36 @@ class _Answer(NamedTuple):
     spread: Array
     equal: Array
     alike: Array
-    peers: list[tuple[int, int]]
-    """Number of a row, and of its peers."""
 
 
-def _marks(row: Row, now: float) -> tuple[float, float]:
+def _marks(row: Row) -> tuple[float, float]:
     """What makes curves similar: where they are, and what they gained in the second half of the way there."""
-    value = float(row.units[-1]) if now == row.curve.last_step >= 0 else row.value(now)
-    return value, value - row.value(now / 2)
+    value = float(row.units[-1]) if row.curve.steps else 0.0
+    return value, value - row.value(row.curve.last_step / 2)
 
 
 def nearness(values: Array, neighbours: int) -> Array:
-    """How far from each value the one is that is this near among the others; the farthest where there are fewer."""
-    neighbours = max(min(neighbours, len(values) - 1), 0)
-    order = np.argsort(values, kind="stable")
-    edge = np.full(neighbours, np.inf)
-    padded = np.concatenate([-edge, values[order], edge])
-    middle = padded[neighbours : len(padded) - neighbours]
-    reach = np.full(len(values), np.inf)
+    """How far from each value the one is that is this near among the others; the farthest where there are fewer.
+
+    The others are those along the last axis.
+    """
+    number = values.shape[-1]
+    neighbours = max(min(neighbours, number - 1), 0)
+    order = np.argsort(values, axis=-1, kind="stable")
+    edge = np.full((*values.shape[:-1], neighbours), np.inf)
+    padded = np.concatenate([-edge, np.take_along_axis(values, order, axis=-1), edge], axis=-1)
+    middle = padded[..., neighbours : neighbours + number]
+    reach = np.full(values.shape, np.inf)
     for below in range(neighbours + 1):
-        low = padded[neighbours - below : neighbours - below + len(values)]
-        high = padded[2 * neighbours - below : 2 * neighbours - below + len(values)]
+        low = padded[..., neighbours - below :][..., :number]
+        high = padded[..., 2 * neighbours - below :][..., :number]
         reach = np.minimum(reach, np.maximum(middle - low, high - middle))
-    result = np.empty(len(values))
-    result[order] = reach
+    result = np.empty_like(reach)
+    np.put_along_axis(result, order, reach, axis=-1)
     return result
 
 
 def _kernels(answers: Sequence[_Answer], rows: int) -> Kernels:
-    row, mean, spread, equal, alike, peers = zip(*answers, strict=True)
-    counts = np.zeros(rows)
-    for number, count in chain.from_iterable(peers):
-        counts[number] = count
-    where, means, spreads = np.concatenate(row).astype(np.int64), np.concatenate(mean), np.concatenate(spread)
-    plain = Mixtures(where, np.concatenate(equal), means, spreads, rows)
-    return Kernels(counts, plain, replace(plain, weight=np.concatenate(alike)))
+    row, mean, spread, equal, alike = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+    plain = Mixtures(row, equal, mean, spread, rows)
+    return Kernels(np.bincount(row, minlength=rows), plain, replace(plain, weight=alike))

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
 
-from app.scheduling.curves.quadrature import NUM_NODES, Clock, Fit, design_of, fits, uniform
+from app.scheduling.curves.mixtures import NOTHING, Integers
+from app.scheduling.curves.quadrature import NUM_NODES, Clock, Fit, evidence, fits
 
 Array = npt.NDArray[np.float64]
 
@@ -49,10 +49,21 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Logarithms of the nodes' weights: learnt from all ended curves, and (a row each) from all but one."""
+    """Logarithms of the nodes' weights, learnt from ended curves. Those of a curve are the parts from begins[curve] on.
+
+    parts: how much each node counts for each part of a curve.
+    """
 
     weights: Array
-    without: Array
+    parts: Array
+    begins: Integers
+
+    def without(self, curves: Sequence[int]) -> Array:
+        """The weights (a row each) learnt from all but one of the curves."""
+        begins, ends = self.begins[:-1][curves], self.begins[1:][curves]
+        own = np.stack([self.parts[begin:end].sum(axis=0) for begin, end in zip(begins, ends, strict=True)])
+        rest = np.maximum(self.parts.sum(axis=0) - own, 0)
+        return _voted(rest, (len(self.parts) - (ends - begins))[:, None])
 
 
 def by_clock(views: Sequence[View]) -> dict[Clock, list[int]]:
@@ -74,20 +85,20 @@ def posteriors(views: Sequence[View], log_prior: Array) -> list[Fit]:
 
 
 def learn_prior(views: Sequence[View], owner: Sequence[int]) -> Prior:
-    """From the parts of ended curves, of which the owner is the number of the curve, from 0."""
-    evidence = np.empty((len(views), NUM_NODES))
+    """From the parts of ended curves, of which the owner is the number of the curve, ascending from 0."""
+    parts, votes = np.empty((len(views), NUM_NODES)), np.full(NUM_NODES, EQUAL_WEIGHTS / NUM_NODES)
     for clock, numbers in by_clock(views).items():
-        design = design_of(clock)
-        evidence[numbers] = design.evidence(design.sums(np.stack([views[number].values for number in numbers])))
-    log_weights, equal = uniform(), EQUAL_WEIGHTS / NUM_NODES
-    for _ in range(ROUNDS):
-        weighed = evidence + log_weights
-        parts = np.exp(weighed - logsumexp(weighed, axis=1, keepdims=True))
-        log_weights = np.log((parts.sum(axis=0) + equal) / (len(views) + EQUAL_WEIGHTS))
-    own, number = np.zeros((max(owner) + 1, NUM_NODES)), np.bincount(owner)[:, None]
-    np.add.at(own, owner, parts)
-    rest = np.maximum(parts.sum(axis=0) - own, 0)
-    return Prior(log_weights, np.log((rest + equal) / (len(views) - number + EQUAL_WEIGHTS)))
+        for block, logs in evidence(clock, np.stack([views[number].values for number in numbers])):
+            parts[np.array(numbers)[block]] = _relative(logs)
+    parts *= _likeliest(parts, votes, ROUNDS - 1)
+    parts /= parts.sum(axis=1, keepdims=True)
+    begins = np.flatnonzero(np.diff(owner, prepend=-1, append=len(views)))
+    return Prior(_voted(parts.sum(axis=0), len(views)), parts, begins)
+
+
+def _voted(parts: Array, number: int | Integers) -> Array:
+    """The logarithms of the weights of nodes that count for so much of a number of parts."""
+    return np.asarray(np.log((parts + EQUAL_WEIGHTS / NUM_NODES) / (number + EQUAL_WEIGHTS)))
 
 
 def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Array, float]:
@@ -101,7 +112,7 @@ def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Ar
     for width, column in zip(widths, alone.T, strict=True):
         together = np.column_stack([column, others])
         candidate = shares_of(together)
-        score = float(logsumexp(together + np.log(candidate), axis=1).sum())
+        score = float((together.max(axis=1) + np.log(_relative(together) @ candidate)).sum())
         if score > best:
             best, shares, chosen = score, candidate, width
     return shares, chosen
@@ -109,12 +120,22 @@ def learn_pool(alone: Array, others: Array, widths: Sequence[float]) -> tuple[Ar
 
 def shares_of(log_densities: Array) -> Array:
     """The shares (of each column) that make what came (a row each) most likely, with some votes given before."""
-    shares: Array = VOTES / VOTES.sum()
-    for _ in range(STACKING_ROUNDS):
-        weighed = log_densities + np.log(shares)
-        parts = np.exp(weighed - logsumexp(weighed, axis=1, keepdims=True))
-        shares = (parts.sum(axis=0) + VOTES) / (len(log_densities) + VOTES.sum())
-    return shares
+    return _likeliest(_relative(log_densities), VOTES, STACKING_ROUNDS)
+
+
+def _relative(log_densities: Array) -> Array:
+    """Densities, as parts of the greatest of their row."""
+    logs = log_densities - log_densities.max(axis=1, keepdims=True)
+    return np.asarray(np.exp(np.maximum(logs, NOTHING, out=logs), out=logs))
+
+
+def _likeliest(densities: Array, votes: Array, rounds: int) -> Array:
+    """Expectation and maximization: the weights of a mixture's components (a column each), beginning with the votes."""
+    weights = votes / votes.sum()
+    for _ in range(rounds):
+        parts = weights * ((1 / (densities @ weights)) @ densities)
+        weights = (parts + votes) / (len(densities) + votes.sum())
+    return np.asarray(weights)
 
 
 def learn_trust(parts: Array, predicted: Array, verdicts: Array, hits: Array) -> Array:

@@ -12,6 +12,8 @@ from scipy.special import ndtr, ndtri
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
+NOTHING = -600.0
+"""The logarithm of a part that counts for nothing. For less, a processor takes ten times as long to say 0."""
 _HALVINGS = 60
 _LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
 
@@ -47,7 +49,7 @@ class Mixtures:
             logs = np.log(self.weight / self.spread) - 0.5 * ((values[self.row] - self.mean) / self.spread) ** 2
             most = np.full(self.rows, -np.inf)
             np.maximum.at(most, self.row, logs)
-            sums = np.bincount(self.row, np.exp(logs - most[self.row]), self.rows)
+            sums = np.bincount(self.row, np.exp(np.maximum(logs - most[self.row], NOTHING)), self.rows)
             return np.asarray(most + np.log(sums) - _LOG_ROOT_TWO_PI)
 
     def spread_by(self, factor: float) -> Mixtures:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from app.scheduling.curves.curve import Curve, Piece, values_of
 from app.scheduling.curves.drift import Drift, Row
-from app.scheduling.curves.learning import View, learn_pool, learn_prior, learn_trust, posteriors
+from app.scheduling.curves.learning import Prior, View, learn_pool, learn_prior, learn_trust, posteriors
 from app.scheduling.curves.posterior import Posterior
 from app.scheduling.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt
 from app.scheduling.curves.quadrature import Fit
@@ -21,6 +22,8 @@ Flags = npt.NDArray[np.bool_]
 
 MOST_FITTED = 100
 """The most ended curves that are learnt from, taken evenly from all of them."""
+MOST_LOOKED_BACK = 20
+"""The most of those that are predicted from what they were at a cut, to see how far to trust which prediction."""
 CUTS = (0.1, 0.2, 0.4, 0.6, 0.8)
 """Where ended curves are cut, as parts of the horizon, to see what would have predicted the rest best."""
 RANGE = 2.0
@@ -29,6 +32,7 @@ TARGETS = (0.8, 0.9, 0.95)
 """Which of the values that ended curves came to are the targets to learn from: those that few of them reach."""
 MOST_REMEMBERED = 4096
 
+Item = TypeVar("Item")
 _Look = tuple[Batch, int]
 """Ended curves as they once were, and a later step."""
 
@@ -64,12 +68,13 @@ class CurveModel:
 
     def fit(self, ended: Iterable[Curve]) -> None:
         """Learn from the trials that have ended, at the horizon or before it, instead of those of an earlier call."""
-        curves = [curve for curve in ended if curve.steps]
-        curves = curves[:: 1 + len(curves) // (MOST_FITTED + 1)]
+        curves = _evenly([curve for curve in ended if curve.steps], MOST_FITTED)
         self._learnt, self._begun = Learnt(), {}
         if curves:
-            scale = study_scale(self.mode, self.bounds, values_of(curves))
-            drift = Drift([Row(curve, scale.to_units(np.array(curve.values)), i) for i, curve in enumerate(curves)])
+            values, ends = values_of(curves), np.cumsum([len(curve.steps) for curve in curves])
+            scale = study_scale(self.mode, self.bounds, values)
+            units = np.split(scale.to_units(np.array(values)), ends[:-1])
+            drift = Drift([Row(curve, own, i) for i, (curve, own) in enumerate(zip(curves, units, strict=True))])
             middle = float(np.median([row.units[0] for row in drift.rows]))
             self._learnt = Learnt(scale, drift, middle)
             self._learn()
@@ -99,39 +104,39 @@ class CurveModel:
         """A piece of a curve, the last one if none is named, as the quadrature takes it."""
         begin, first, end = piece or row.curve.pieces()[-1]
         length = max(self.horizon - begin, 1)
-        steps = np.maximum(row.curve.steps[first:end], begin)
         values = row.units[first:end] - self._learnt.middle
         factor = max(1.0, float(np.abs(values).max(initial=0.0)) / RANGE)
-        return View(tuple(((steps - begin) / length).tolist()), values / factor, begin, length, factor)
+        clock = tuple((max(step, begin) - begin) / length for step in row.curve.steps[first:end])
+        return View(clock, values / factor, begin, length, factor)
 
     def _learn(self) -> None:
         rows = self._learnt.drift.rows
         pieces = [(row, piece) for row in rows for piece in row.curve.pieces()]
         prior = learn_prior([self._view(*one) for one in pieces], [row.itself for row, _ in pieces])
-        looks = [look for cut in CUTS for look in self._look_back(cut * self.horizon, prior.without)]
+        looks = [look for number in range(len(CUTS)) for look in self._look_back(number, prior)]
         alone, others = (np.concatenate(logs) for logs in zip(*(self._judge(*look) for look in looks), strict=True))
         shares, width = learn_pool(alone, others, WIDTHS)
         self._learnt = replace(self._learnt, log_prior=prior.weights, shares=shares, width=width)
         trust = self._learn_trust([(batch.with_learnt(self._learnt), step) for batch, step in looks])
         self._learnt = replace(self._learnt, trust=trust)
 
-    def _look_back(self, now: float, log_priors: Array) -> list[_Look]:
-        """Ended curves as they were after a step, each with a prior that does not know how it went on.
+    def _look_back(self, cut: int, prior: Prior) -> list[_Look]:
+        """Ended curves as they were at a cut, each with a prior that does not know how it went on.
 
-        They are to be predicted half-way to the horizon, and there.
+        They are to be predicted half-way to the horizon, and there. If not all are looked at, others are at each cut.
         """
-        ended = self._learnt.drift.rows
+        now, ended = CUTS[cut] * self.horizon, _evenly(self._learnt.drift.rows, MOST_LOOKED_BACK, cut / len(CUTS))
         rows = [begun for row in ended if (begun := row.until(now)).curve.steps] or ended
         views = [self._view(row) for row in rows]
-        fits = posteriors(views, log_priors[[row.itself for row in rows]])
+        fits = posteriors(views, prior.without([row.itself for row in rows]))
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
         return [(batch, step) for step in (round((now + self.horizon) / 2), self.horizon)]
 
     def _came(self, batch: Batch, step: int) -> tuple[Array, Flags]:
         """What the curves came to, and which of them are to be judged: those that got there, without a bend."""
-        whole = [self._learnt.drift.rows[row.itself] for row in batch.rows]
-        there = np.array([row.curve.last_step >= step for row in whole]) & (batch.last_step < step)
-        return np.array([row.value(step) for row in whole]), there & ~batch.bend_before(step)
+        drift, itself = self._learnt.drift, [row.itself for row in batch.rows]
+        there = (drift.last_step[itself] >= step) & (batch.last_step < step)
+        return drift.values(step)[itself], there & ~batch.bend_before(step)
 
     def _judge(self, batch: Batch, step: int) -> tuple[Array, Array]:
         """The log density of what came, of the curves that have enough peers: by the curve alone, and by the others."""
@@ -153,3 +158,9 @@ class CurveModel:
                 predicted = 1 - mixtures.below(np.full(len(came), target))
                 columns.append(np.stack([part, predicted, batch.last >= target, came >= target])[:, usable])
         return learn_trust(*np.concatenate(columns, axis=1))
+
+
+def _evenly(several: Sequence[Item], most: int, after: float = 0.0) -> Sequence[Item]:
+    """All of them, or so many that lie evenly among them, where `after` of 0 to 1 begins later up to the next one."""
+    number = len(several)
+    return several if number <= most else [several[int((i + after) * number / most)] for i in range(most)]

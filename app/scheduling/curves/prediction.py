@@ -58,7 +58,9 @@ class Batch:
         self._begin, self._length = (np.array(part) for part in zip(*(view[2:4] for view in views), strict=True))
         self._factor = np.array([view.factor for view in views])
         self._mixtures: dict[int, Mixtures] = {}
+        self._alone: dict[int, Mixtures] = {}
         self._kernels: dict[int, Kernels] = {}
+        self._bent: dict[int, Flags] = {}
 
     def with_learnt(self, learnt: Learnt) -> Batch:
         """The same curves and posteriors, where more has been learnt of the rest."""
@@ -80,14 +82,19 @@ class Batch:
 
     def bend_before(self, step: int) -> Flags:
         """Whether a bend lies between now and then."""
-        return np.array([bool(row.curve.bends_within(row.curve.last_step, step)) for row in self.rows])
+        if step not in self._bent:
+            ahead = [row.curve.bends_within(row.curve.last_step, step) for row in self.rows]
+            self._bent[step] = np.array([bool(bends) for bends in ahead])
+        return self._bent[step]
 
     def alone(self, step: int) -> Mixtures:
         """What each curve says itself. What a bend on the way will do it does not know."""
-        own = self._fits.at(np.maximum(step - self._begin, 0) / self._length)
-        factor = self._factor[own.row]
-        unknown = np.where(self.bend_before(step), UNKNOWN, 0.0)[own.row]
-        return replace(own, mean=self._learnt.middle + factor * own.mean, spread=np.hypot(factor * own.spread, unknown))
+        if step not in self._alone:
+            own = self._fits.at(np.maximum(step - self._begin, 0) / self._length)
+            factor, unknown = self._factor[own.row], np.where(self.bend_before(step), UNKNOWN, 0.0)[own.row]
+            mean, spread = self._learnt.middle + factor * own.mean, np.hypot(factor * own.spread, unknown)
+            self._alone[step] = replace(own, mean=mean, spread=spread)
+        return self._alone[step]
 
     def others(self, step: int) -> Kernels:
         """What the ended curves foretell."""
@@ -103,10 +110,10 @@ class Batch:
 
     def _stacked(self, step: int) -> Mixtures:
         """All predictions of a step, each with its share."""
-        alone, surprise = self.alone(step).spread_by(self._learnt.width), self.surprise()
         kernels = self.others(step)
-        predictions = (alone, kernels.plain, kernels.similar, surprise)
-        return stack(list(zip(self._divide(kernels.peers, step), predictions, strict=True)))
+        alone, plain, similar, surprise = self._divide(kernels.peers, step)
+        others = (np.ones(len(self.rows)), kernels.pooled(plain, similar))
+        return stack([(alone, self.alone(step).spread_by(self._learnt.width)), others, (surprise, self.surprise())])
 
     def _trust(self, step: int, verdicts: Integers) -> Array:
         """The share of these verdicts: none where a bend may change all."""
@@ -114,7 +121,7 @@ class Batch:
         share = np.clip(begin + growth * self.last_step / self._horizon, 0, 1)
         return np.where(self._begun & ~self.bend_before(step), share, 0.0)
 
-    def _divide(self, peers: Array, step: int) -> Array:
+    def _divide(self, peers: Integers, step: int) -> Array:
         """The shares of the four predictions, a column for each curve.
 
         One that has not begun, or comes to a bend, says nothing itself: there its peers count by how many they are.

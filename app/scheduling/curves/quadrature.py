@@ -13,7 +13,7 @@ papers draw it with 70,000 to 250,000 steps of a Markov chain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,7 +38,7 @@ GRID = (len(MEMORIES), NUM_SHAPES, len(SIGMAS), len(GAINS))
 NUM_NODES = int(np.prod(GRID))
 NEGLIGIBLE = 10.0
 """A node that weighs less than exp(-10) of the heaviest is left out."""
-AT_ONCE = 64
+AT_ONCE = 32
 """So many curves are weighed at a time, for the sake of the processor's cache."""
 
 _LEAST = 1e-24
@@ -146,6 +146,17 @@ class Design:
 design_of = lru_cache(maxsize=64)(Design)
 
 
+def evidence(clock: Clock, values: Array) -> Iterator[tuple[slice, Array]]:
+    """The log evidence of each node (a column) for curves (a row each) with these times, some rows after others."""
+    design = design_of(clock)
+    for block in _blocks(len(values)):
+        yield block, design.evidence(design.sums(values[block]))
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(begin, begin + AT_ONCE) for begin in range(0, rows, AT_ONCE))
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """The posterior of one curve: the nodes that matter, their weights, and level and gain at each of them."""
@@ -163,18 +174,19 @@ class Fit:
 def fits(clock: Clock, values: Array, log_prior: Array) -> list[Fit]:
     """The posteriors of curves (a row each) with these times, given the logarithms of the nodes' prior weights."""
     design, results = design_of(clock), []
-    for begin in range(0, len(values), AT_ONCE):
-        block = values[begin : begin + AT_ONCE]
-        results += _fits(design, clock, block, log_prior if log_prior.ndim == 1 else log_prior[begin : begin + AT_ONCE])
+    for block in _blocks(len(values)):
+        results += _fits(design, clock, values[block], log_prior if log_prior.ndim == 1 else log_prior[block])
     return results
 
 
 def _fits(design: Design, clock: Clock, values: Array, log_prior: Array) -> list[Fit]:
     sums = design.sums(values)
-    logs = design.evidence(sums) + log_prior
+    logs = design.evidence(sums)
+    logs += log_prior
     logs -= logs.max(axis=1, keepdims=True)
-    row, node = np.nonzero(logs > -NEGLIGIBLE)
-    weight = np.exp(logs[row, node])
+    kept = np.flatnonzero(logs > -NEGLIGIBLE)
+    row, node = np.divmod(kept, NUM_NODES)
+    weight = np.exp(logs.ravel()[kept])
     begins = np.flatnonzero(np.diff(row, prepend=-1))
     weight /= np.add.reduceat(weight, begins)[row]
     level, gain = design.lines(sums, row, node)

@@ -30,7 +30,7 @@ class Forecasts:
         self._model = CurveModel(spec.mode, self.horizon, (bounds[0], bounds[1]))
         self._points: dict[int, dict[int, float]] = {}
         self._bends: dict[int, tuple[Bend, ...]] = {}
-        self._complete: list[int] = []
+        self._complete: list[Curve] = []
         self._learnt = 0  # from how many of them
         self._lesson: list[Curve] | None = None  # what is to be learnt before the next prediction
 
@@ -70,7 +70,7 @@ class Forecasts:
         return round(float(self.posterior([trial]).prob_reaches([self.horizon], target)[0, 0]), 4)
 
     def _learn_from(self, trial: int) -> None:
-        self._complete.append(trial)
+        self._complete.append(self.curve(trial))
         if len(self._complete) >= self._learnt + max(REFIT_LEAST, REFIT_SHARE * self._learnt):
             self._learnt = len(self._complete)
-            self._lesson = [self.curve(number) for number in self._complete]
+            self._lesson = self._complete[:]
