@@ -1,13 +1,14 @@
 """Where checkpoints lie: one immutable object each, in a folder or a bucket.
 
-An object has its name only once it is whole. Objects are never overwritten and never listed
-(docs/decisions/0006-checkpoints.md).
+An object has its name only once it is whole, and is never overwritten. None is looked for by listing, but those that
+no event names (docs/decisions/0025-orphans.md).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +29,14 @@ class StoreUnavailable(Away):
     """The store did not do what it was asked; the message says which object and why. Time may help."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object's size in bytes, and when it was written: Unix seconds, by the store's clock."""
+
+    size: int
+    at: float
+
+
 class ObjectStore(Protocol):
     """Holds bytes under a key. Whatever is wrong, each raises what its library raises; a missing object is
     FileNotFoundError."""
@@ -40,6 +49,11 @@ class ObjectStore(Protocol):
 
     def open(self, key: str) -> int | None:
         """A descriptor of the object, where it is a file of this machine; None elsewhere."""
+
+    def all_keys(self) -> Iterator[str]:
+        """All of them, and what was broken off while it was written, where that has a name."""
+
+    def written(self, key: str) -> Written: ...
 
 
 class LocalStore:
@@ -68,6 +82,15 @@ class LocalStore:
     def delete(self, key: str) -> None:
         self._check_mounted()
         (self._root / key).unlink(missing_ok=True)
+
+    def all_keys(self) -> Iterator[str]:
+        for path in self._root.rglob("*"):
+            if path.is_file():
+                yield path.relative_to(self._root).as_posix()
+
+    def written(self, key: str) -> Written:
+        status = (self._root / key).stat()
+        return Written(status.st_size, status.st_mtime)
 
     def _check_mounted(self) -> None:
         """What is not to be seen just now is neither missing nor deleted."""
@@ -105,6 +128,14 @@ class FsspecStore:
 
     def delete(self, key: str) -> None:
         self._fs.rm_file(f"{self._root}/{key}")
+
+    def all_keys(self) -> Iterator[str]:
+        for path in self._fs.find(self._root):
+            yield path.removeprefix(f"{self._root}/")
+
+    def written(self, key: str) -> Written:
+        path = f"{self._root}/{key}"
+        return Written(self._fs.size(path), self._fs.modified(path).timestamp())
 
 
 def open_store(root: str) -> ObjectStore:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,15 @@ from app.cli.output import Format, print_json
 from app.cli.text import memory, plural
 
 if TYPE_CHECKING:
-    from app.domain.search_plan import KeptAt
+    from app.domain.search_plan import Checkpoint, KeptAt
+    from app.events.plans import Plans
+    from app.events.records import SqlRecords
+    from app.object_store import ObjectStore
+    from app.workers.scheduler.orphans import Orphan
     from app.workers.scheduler.retention import Retention
 
-    Chosen = Mapping[str, Sequence[KeptAt]]
+HOUR = 3600.0
+"""Seconds by which the clocks of machines and stores may differ."""
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
@@ -53,7 +59,8 @@ def delete(
 def gc(
     yes: Yes = False, dry_run: DryRun = False, budget: Budget = None, dir: Store = None, output: Output = Format.table
 ) -> None:
-    """Delete the checkpoints that no study is left to ask for, and as many others as are more than a budget.
+    """Delete the checkpoints that no study is left to ask for, as many others as are more than a budget, and what
+    workers wrote that were killed before it was on record.
 
     What studies under way begin with, and the final states of the best trials, stay. Needs no server.
 
@@ -62,22 +69,64 @@ def gc(
     """
     from app.events.database import Database
     from app.events.records import SqlRecords
+    from app.object_store import open_store
 
     database, root = _places(dir)
-    records = SqlRecords(Database(database))
+    records, store = SqlRecords(Database(database)), open_store(root)
     try:
-        retention = _retention(records, root, _bytes(budget))
-        retention.survey()
-        chosen, kept = retention.choose(), retention.kept_bytes
+        retention, garbage = _survey(records, store, _bytes(budget))
         if output is Format.table:
-            _show(chosen, kept)
-        if chosen and not dry_run:
+            _show(garbage)
+        is_deleted = bool(garbage.checkpoints or garbage.orphans) and not dry_run
+        if is_deleted:
             _ask("Delete them?", yes)
-            _free(retention)
+            _free(retention, store, garbage.orphans)
         if output is Format.json:
-            print_json(_document(chosen, kept, is_deleted=bool(chosen) and not dry_run))
+            print_json(_document(garbage, is_deleted=is_deleted))
+        elif is_deleted:
+            print(f"deleted: {_counted([*garbage.checkpoints, *garbage.orphans], 'object')}")
     finally:
         records.close()
+
+
+@dataclass(frozen=True)
+class _Garbage:
+    """What may go. chosen: checkpoints, by plan. orphans: objects that no event names. kept_bytes: of all checkpoints
+    before anything is deleted."""
+
+    chosen: Mapping[str, Sequence[KeptAt]]
+    orphans: Sequence[Orphan]
+    kept_bytes: int
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        return [each.checkpoint for plan in self.chosen.values() for each in plan]
+
+
+def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tuple[Retention, _Garbage]:
+    import time
+
+    from app.events.plans import Plans
+    from app.workers.scheduler.retention import Retention
+
+    plans = Plans(records.log)
+    retention = Retention(records, plans, store, budget, time.time, begin=1.0, until=1.0)
+    retention.survey()
+    return retention, _Garbage(retention.choose(), _orphans(records, plans, store), retention.kept_bytes)
+
+
+def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orphan]:
+    """None where the store may not be listed, which is said."""
+    from app.object_store import StoreUnavailable
+    from app.settings import settings
+    from app.workers.scheduler.orphans import find_orphans
+
+    age = HOUR + settings().lease_seconds + settings().stop_seconds
+    try:
+        return list(find_orphans(records, plans, store, age))
+    except StoreUnavailable as problem:
+        print(f"stagetree: {problem}: what is in it and on no record stays", file=sys.stderr)
+        return []
 
 
 def _places(folder: Path | None) -> tuple[str, str]:
@@ -101,40 +150,43 @@ def _bytes(budget: str | None) -> int | None:
         fail(f"--budget: must be a size such as 20GiB, got {budget!r}", USAGE)
 
 
-def _retention(records: Any, root: str, budget: int | None) -> Retention:
-    import time
-
-    from app.events.plans import Plans
-    from app.object_store import open_store
-    from app.workers.scheduler.retention import Retention
-
-    return Retention(records, Plans(records.log), open_store(root), budget, time.time, begin=1.0, until=1.0)
-
-
-def _show(chosen: Chosen, kept: int) -> None:
-    for plan, going in chosen.items():
-        print(f"{plan}  {_counted(going)}")
-    everything = [each for going in chosen.values() for each in going]
-    print(f"{_counted(everything)} may go; all that are kept take {memory(kept)}")
+def _show(garbage: _Garbage) -> None:
+    for plan, going in garbage.chosen.items():
+        print(f"{plan}  {_counted([each.checkpoint for each in going])}")
+    print(f"{_counted(garbage.checkpoints)} may go; all that are kept take {memory(garbage.kept_bytes)}")
+    if garbage.orphans:
+        orphans = _counted(garbage.orphans, "object")
+        print(f"{orphans} may go that workers wrote and were killed before it was on record")
 
 
-def _counted(going: Sequence[KeptAt]) -> str:
-    return f"{plural(len(going), 'checkpoint')}, {memory(sum(each.checkpoint.size for each in going))}"
+def _counted(going: Sequence[Checkpoint | Orphan], noun: str = "checkpoint") -> str:
+    return f"{plural(len(going), noun)}, {memory(_size(going))}"
 
 
-def _document(chosen: Chosen, kept: int, *, is_deleted: bool) -> dict[str, Any]:
-    """kept_bytes: before anything was deleted."""
-    going = [each for plan in chosen.values() for each in plan]
-    size = sum(each.checkpoint.size for each in going)
-    return {"checkpoints": len(going), "bytes": size, "kept_bytes": kept, "deleted": is_deleted}
+def _size(going: Iterable[Checkpoint | Orphan]) -> int:
+    return sum(each.size for each in going)
 
 
-def _free(retention: Retention) -> None:
+def _document(garbage: _Garbage, *, is_deleted: bool) -> dict[str, Any]:
+    return {
+        "checkpoints": len(garbage.checkpoints),
+        "bytes": _size(garbage.checkpoints),
+        "orphans": len(garbage.orphans),
+        "orphan_bytes": _size(garbage.orphans),
+        "kept_bytes": garbage.kept_bytes,
+        "deleted": is_deleted,
+    }
+
+
+def _free(retention: Retention, store: ObjectStore, orphans: Sequence[Orphan]) -> None:
     """Until nothing more goes; what cannot be deleted now is said, and tried again the next time."""
+    from app.workers.scheduler.retention import delete_object
+
     while not retention.look().is_done:
         pass
-    if left := sum(map(len, retention.choose().values())):
-        fail(f"{left} checkpoints could not be deleted now: the store is away, or they came into use", FAILED)
+    left = sum(map(len, retention.choose().values())) + sum(not delete_object(store, each.key) for each in orphans)
+    if left:
+        fail(f"{left} objects could not be deleted now: the store is away, or they came into use", FAILED)
 
 
 def _ask(question: str, yes: bool) -> None:

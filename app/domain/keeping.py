@@ -57,6 +57,12 @@ def checkpoints(plan: SearchPlan) -> Iterator[KeptAt]:
         yield from (KeptAt(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
 
 
+def named(plan: SearchPlan) -> set[str]:
+    """The keys of all objects that are on record: those which are kept, and those which are to be deleted."""
+    nodes = (*plan.nodes.values(), *plan.aside.values())
+    return {each.key for node in nodes for each in node.checkpoints.values()} | plan.released.keys()
+
+
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:
     """The checkpoints on a trial's path up to the steps that it was asked for, by step."""
     found: dict[int, KeptAt] = {}

@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,34 @@ def test_a_worker_that_ends_by_itself_ends_the_run(running: Command, tmp_path: P
     assert f"{name} ended with exit code -9; its log is {tmp_path / 'kept' / 'logs' / name}.log" in err
     assert "Traceback" not in err
     assert running.family() == []
+
+
+def test_what_a_killed_worker_wrote_and_never_said_is_found_and_deleted(running: Command, tmp_path: Path) -> None:
+    """The database is locked from the write on, so that no fact follows it."""
+    store, folder = tmp_path / "kept", tmp_path / "kept" / "checkpoints"
+    with closing(sqlite3.connect(store / "stagetree.db", timeout=60)) as locked:
+        locked.execute("BEGIN IMMEDIATE")
+        there = {*folder.rglob("*.safetensors")}
+        wait_for("another checkpoint", lambda: {*folder.rglob("*.safetensors")} - there)
+        for process in running.family():
+            process.kill()
+        running.process.communicate()
+    again = subprocess.run(running.process.args, capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(again.stdout)["state"] == "completed", again.stderr
+    assert collected(store)["orphans"] == 0  # it is too young: somebody might be about to name it
+    for path in folder.rglob("*.safetensors"):
+        os.utime(path, (0, 0))
+    there = {*folder.rglob("*.safetensors")}
+    said = collected(store)
+    assert (said["orphans"] >= 1, said["checkpoints"], said["deleted"]) == (True, 0, True)
+    assert len(there - {*folder.rglob("*.safetensors")}) == said["orphans"]
+
+
+def collected(store: Path) -> Json:
+    """What `stagetree gc` says."""
+    command = [sys.executable, "-m", "app.cli", "gc", "--dir", str(store), "--yes", "-o", "json"]
+    document: Json = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    return document
 
 
 def end(running: Command, number: int, code: int, folder: Path) -> None:

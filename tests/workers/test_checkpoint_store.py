@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,18 @@ def test_an_object_that_broke_off_does_not_exist(store: ObjectStore) -> None:
         store.write("key", parts())
     with pytest.raises(FileNotFoundError):
         list(store.read("key"))
+
+
+def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> None:
+    assert list(store.all_keys()) == []
+    before = time.time()
+    keys = {CheckpointStore(store).write(f"{plan}/node/3", State.of(b"state")).key for plan in ("a", "b")}
+    assert {*store.all_keys()} == keys
+    for key in keys:
+        assert store.written(key).size == 5
+        assert store.written(key).at == pytest.approx(before, abs=60)
+    with pytest.raises(FileNotFoundError):
+        store.written("a/node/4")
 
 
 class Broken:

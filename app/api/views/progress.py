@@ -31,7 +31,7 @@ def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int], exp
             "expected": _expected_trials(study, expected),
         },
         "steps": steps,
-        "seconds_left": _seconds_left(study, steps, len(running)),
+        "seconds_left": _seconds_left(study, steps, len({run["slot"] for run in running})),
         "rungs": [_rung(rung) for rung in stands.ladder()],
         "last": _last_decision(study),
         "running": running,
@@ -71,7 +71,7 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
 
 
 def _seconds_left(study: Study, steps: Json, slots: int) -> float | None:
-    """At the pace so far; None as long as nothing can be said."""
+    """At the pace so far, on so many slots; None as long as nothing can be said."""
     if study.is_final or not study.executed or not slots:
         return None
     left = steps["expected"] - steps["done"]

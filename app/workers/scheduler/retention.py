@@ -237,23 +237,12 @@ class Retention:
         with self._plans.holding(stream, fresh=False) as plan:
             released = list(plan.released.values())[:most]
         named = self._named(stream) if released else frozenset()
-        gone = [kept for kept in released if kept.key not in named and self._delete_object(kept.key)]
+        gone = [kept for kept in released if kept.key not in named and delete_object(self._store, kept.key)]
         keys = tuple(kept.key for kept in gone)
         self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=keys)))
         with self._plans.holding(stream, fresh=False) as plan:
             self._uses[stream] = PlanUse.of(plan)
         return len(gone), sum(kept.checkpoint.size for kept in gone)
-
-    def _delete_object(self, key: str) -> bool:
-        """Whether it is gone; else it is tried again at another look."""
-        try:
-            self._store.delete(key)
-        except FileNotFoundError:
-            return True
-        except Exception as error:  # whatever the client of the store raises; nothing is written here
-            logger.warning("checkpoint %s is not deleted yet: %s: %s", key, type(error).__name__, error)
-            return False
-        return True
 
     def _named(self, stream: str) -> frozenset[str]:
         """The keys of the checkpoints with which chains under way begin, by their rows."""
@@ -264,6 +253,18 @@ class Retention:
     def _transact(self, stream: str, decided: Callable[[SearchPlan], Sequence[Event]]) -> None:
         write = Write(stream=stream, decide=decided, at=self._clock())
         transact(self._records.log, self._plans, write, pause=self._pause)
+
+
+def delete_object(store: ObjectStore, key: str) -> bool:
+    """Whether it is gone; else it is tried again at another look."""
+    try:
+        store.delete(key)
+    except FileNotFoundError:
+        return True
+    except Exception as error:  # whatever the client of the store raises; nothing is written here
+        logger.warning("checkpoint %s is not deleted yet: %s: %s", key, type(error).__name__, error)
+        return False
+    return True
 
 
 def garbage_of(plan: SearchPlan) -> Sequence[KeptAt]:

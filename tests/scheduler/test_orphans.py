@@ -1,0 +1,152 @@
+"""Of what lies in the store, only that goes which nobody can name any more, whoever does what meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scenes import LEASE, ONE, Scene
+
+from app.domain import events as e
+from app.domain import keeping
+from app.events.rows.errors import Fenced
+from app.object_store import ObjectStore, Written
+from app.workers.scheduler.orphans import find_orphans
+
+AGE = 100.0
+SLOTS = 2
+Move = tuple[str, int]
+"""What happens, and to which worker."""
+
+
+class Store:
+    """Objects by name. meanwhile: called once the store is listed, before anything else is looked at."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Written] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def all_keys(self) -> Iterator[str]:
+        keys = [*self.objects]
+        self.meanwhile()
+        return iter(keys)
+
+    def written(self, key: str) -> Written:
+        return self.objects[key]
+
+
+class World(Scene):
+    """A plan, and workers that write and say so, or do not, and come back late: each about the chain it had last."""
+
+    def __init__(self) -> None:
+        super().__init__(slots=0)
+        self.store = Store()
+        self.submit(ONE)
+        self.scheduler.tick()  # it adds the trial, and gives nobody a chain
+        for worker in range(SLOTS):
+            self.register(f"gpu{worker}")
+        (self.node,) = self.plan().nodes
+        self.given: dict[int, str] = {}
+        self.unsaid: dict[int, list[str]] = {worker: [] for worker in range(SLOTS)}
+
+    def do_all(self, moves: Sequence[Move]) -> None:
+        for what, worker in moves:
+            getattr(self, what)(worker)
+
+    def begin(self, worker: int) -> None:
+        chain = f"chain{len(self.store.objects)}-{self.at}-{worker}"
+        with self.records.write() as rows:
+            slot = rows.slots.get(f"gpu{worker}")
+            if slot is None or slot.chain is not None:
+                return
+            rows.chains.assign(chain, "plan", f"gpu{worker}", {}, LEASE)
+            rows.chains.claim(chain, "anna", LEASE)
+        self.given[worker], self.unsaid[worker] = chain, []
+
+    def write(self, worker: int) -> None:
+        """A worker whose chain was taken away does not know, and writes as well."""
+        if worker in self.given:
+            key = f"plan/node/{len(self.store.objects)}"
+            self.store.objects[key] = Written(1, self.at)
+            self.unsaid[worker].append(key)
+
+    def say(self, worker: int) -> None:
+        """Everything that was written, in order; void when the chain is over."""
+        if (chain := self.given.get(worker)) is None:
+            return
+        kept = [e.CheckpointKept(node=self.node, step=1, key=key, sha256="", size=1) for key in self.unsaid[worker]]
+        try:
+            self.record(chain, list(kept), lambda rows: rows.chains.guard(chain, 1))
+        except Fenced:
+            return
+        self.unsaid[worker].clear()
+
+    def end(self, worker: int) -> None:
+        """The scheduler takes the chain away."""
+        if worker in self.given:
+            try:
+                with self.records.write() as rows:
+                    rows.chains.end(self.given[worker])
+            except Fenced:
+                return
+
+    def wait(self, worker: int) -> None:
+        """Longer than the age, or not."""
+        self.at += AGE * (1.5 if worker else 0.3)
+
+    def sweep(self) -> list[str]:
+        found = find_orphans(self.records, self.plans, cast(ObjectStore, self.store), AGE)
+        return [orphan.key for orphan in found]
+
+
+MOVES = st.tuples(st.sampled_from(["begin", "write", "say", "end", "wait"]), st.integers(0, SLOTS - 1))
+
+
+SOME = st.lists(MOVES, max_size=6)
+
+
+WRITTEN: list[Move] = [("begin", 0), ("write", 0), ("wait", 1)]
+
+
+@example(before=WRITTEN, listed=[], looked_at=[("say", 0), ("end", 0)], after=[])
+@example(before=WRITTEN, listed=[], looked_at=[], after=[("say", 0)])
+@given(before=st.lists(MOVES, max_size=12), listed=SOME, looked_at=SOME, after=SOME)
+def test_what_is_named_then_or_later_stays(
+    before: list[Move], listed: list[Move], looked_at: list[Move], after: list[Move]
+) -> None:
+    """listed: what happens once the store is listed. looked_at: before the rows of chains are."""
+    world = World()
+    world.do_all(before)
+
+    def look() -> None:
+        world.records.before_read = lambda: None
+        world.do_all(looked_at)
+
+    def list_all() -> None:
+        world.do_all(listed)
+        world.records.before_read = look
+
+    world.store.meanwhile = list_all
+    gone = world.sweep()
+    world.do_all(after)
+    for worker in range(SLOTS):
+        world.say(worker)
+    assert not keeping.named(world.plan()) & set(gone)
+
+
+@given(st.lists(MOVES, max_size=12))
+def test_what_nobody_named_goes_in_the_end(moves: list[Move]) -> None:
+    world = World()
+    world.do_all(moves)
+    for worker in range(SLOTS):
+        world.end(worker)
+    world.at += AGE + 1
+    assert set(world.sweep()) == world.store.objects.keys() - keeping.named(world.plan())
+
+
+def test_what_belongs_to_no_plan_of_this_log_is_left_alone() -> None:
+    world = World()
+    world.store.objects |= {"another/node/1": Written(1, 0.0), "notes.txt": Written(1, 0.0)}
+    assert world.sweep() == []
