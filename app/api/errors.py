@@ -21,7 +21,7 @@ from app.events import log
 from app.events.database import DatabaseUnavailable
 from app.events.plans import PlanUnusable
 from app.object_store import StoreUnavailable
-from stagetree.spec import SpecError
+from stagetree.spec import SpecError, shown
 
 MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN = {"Retry-After": "1"}
@@ -88,12 +88,36 @@ def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
     if isinstance(cause, SpecError):
         return [{"field": problem.field, "problem": problem.problem} for problem in cause.problems]
     field = next(str(part) for part in reversed(error["loc"]) if isinstance(part, str))
-    return [{"field": field, "problem": error["msg"]}]  # one that may be repeated is named without its place
+    return [{"field": field, "problem": _sentence(error)}]  # one that may be repeated is named without its place
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """What would be right for a parameter."""
+    limits, got = error.get("ctx", {}), f", got {shown(error['input'])}"
+    match error["type"]:
+        case "missing":
+            return "is missing"
+        case "greater_than_equal":
+            return f"must be at least {limits['ge']}{got}"
+        case "less_than_equal":
+            return f"must be at most {limits['le']}{got}"
+        case "int_parsing" | "int_parsing_size":
+            return f"must be a whole number{got}"
+        case "bool_parsing":
+            return f"must be true or false{got}"
+        case "literal_error":
+            return f"must be {limits['expected']}{got}"
+        case "string_pattern_mismatch":
+            return f"must be written as {limits['pattern']}{got}"
+        case "string_too_long":
+            return f"must have {limits['max_length']} characters at most{got}"
+    return str(error["msg"])
 
 
 def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
-    where = "one field" if len(errors) == 1 else f"{len(errors)} fields"
-    return answer(request, 422, f"Something is wrong in {where}.", errors=errors)
+    first = f"{errors[0]['field']}: {errors[0]['problem']}".removeprefix(": ")
+    others = f"; and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return answer(request, 422, f"{first}{others}.", errors=errors)
 
 
 def _http(request: Request, error: HTTPException) -> Response:

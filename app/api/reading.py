@@ -19,6 +19,7 @@ from app.api.views import documents, ordering, pictures
 from app.api.views import slots as slot_views
 from app.api.views.packing import packing
 from app.domain import accounting
+from app.domain.decide.finding import trial_of
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
@@ -143,9 +144,7 @@ def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | N
 def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:
     """One trial with its curve. Raises `Unknown`."""
     with use.open_study(row, at) as (plan, found):
-        if not 0 <= number < len(found.trials):
-            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
-        return documents.trial(plan, found.trials[number])
+        return documents.trial(plan, trial_of(found, number))
 
 
 def events(
@@ -153,8 +152,10 @@ def events(
 ) -> Json:
     """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
 
-    Those behind position `at` are left out.
+    Those behind position `at` are left out. Raises `Invalid`.
     """
+    if at is not None:
+        use.version(row, at)
     feed = use.feed(row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
@@ -219,9 +220,7 @@ def _values_at(study: Study, number: int) -> list[float | None]:
 def schedules(use: Services, row: StudyRow, number: int, points: int) -> Json:
     """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
     with use.open_study(row) as (_, found):
-        if not 0 <= number < len(found.trials):
-            raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
-        trial = found.trials[number]
+        trial = trial_of(found, number)
         return pictures.schedules(trial.hp, accounting.horizon(found, trial), points)
 
 

@@ -19,9 +19,10 @@ Json = dict[str, Any]
 
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Json:
-    """Every decision derived again, as far as position `at`."""
+    """Every decision derived again, as far as position `at`. Raises `Invalid` where there is no such event yet."""
     from app.scheduling.replay import replay as replayed
 
+    use.version(row, at)
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
     log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))

@@ -130,15 +130,8 @@ class Services:
             with self.plans.holding(row.stream) as plan:
                 yield plan, plan.studies[StudyId(row.id)]
         else:
-            with self.moments.holding(row.stream, self._version(row, at)) as plan:
+            with self.moments.holding(row.stream, self.version(row, at)) as plan:
                 yield plan, plan.studies[StudyId(row.id)]
-
-    def _version(self, row: StudyRow, at: int) -> int:
-        with self.open_study(row) as (plan, study):
-            before = study.submitted_version - 1
-            if before + at > plan.version:
-                raise Invalid("at", f"must be the position of an event: the last one is {plan.version - before}")
-            return before + at
 
     @contextmanager
     def chronicle(self, row: StudyRow, version: int) -> Iterator[Chronicle]:
@@ -146,10 +139,13 @@ class Services:
         with self.chronicles.holding(row.stream, version) as found:
             yield found
 
-    def version(self, row: StudyRow) -> int:
-        """Of the study's plan, as of now."""
-        with self.open_study(row) as (plan, _):
-            return plan.version
+    def version(self, row: StudyRow, at: int | None = None) -> int:
+        """Of the study's plan, as of now or of the event at position `at`. Raises `Invalid` as `open_study` does."""
+        with self.open_study(row) as (plan, study):
+            before = study.submitted_version - 1
+            if at is not None and before + at > plan.version:
+                raise Invalid("at", f"must be the position of an event: the last one is {plan.version - before}")
+            return plan.version if at is None else before + at
 
     def feed(self, row: StudyRow, after: int) -> Feed:
         """The events of a study behind a position."""

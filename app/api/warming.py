@@ -4,16 +4,21 @@ seconds to fold.
 
 from __future__ import annotations
 
+import gc
 import logging
 from contextlib import suppress
 
 from app.api.services import Services
+from app.domain.evolve import collector_paused
 from app.events.plans import PlanUnusable
 
 logger = logging.getLogger(__name__)
 
 RECENT = 8
 """So many studies, the newest, are those that somebody may look at."""
+
+LONG = 10_000
+"""Events of a plan; what comes of fewer is gone through in no time."""
 
 
 def warm(use: Services) -> None:
@@ -27,6 +32,13 @@ def warm(use: Services) -> None:
         for stream in streams:
             with suppress(PlanUnusable):
                 if not use.stopping.is_set():
-                    use.plans.get(stream)
+                    _fold(use, stream)
     except Exception as problem:
         logger.warning("no plans are folded before somebody asks for them: %s", problem)
+
+
+def _fold(use: Services, stream: str) -> None:
+    """What was folded stays: the collector would go through a long log three times, while somebody waits."""
+    with collector_paused():
+        if use.plans.get(stream).version > LONG:
+            gc.freeze()

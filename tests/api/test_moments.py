@@ -151,3 +151,15 @@ def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
     with moments.holding(stream, last + 1) as plan:
         assert not plan.studies[StudyId(tuned)].is_final
         assert StudyId(second) not in plan.studies or not plan.studies[StudyId(second)].trials
+
+
+def test_a_moment_that_was_looked_at_is_not_worked_out_again(
+    http: TestClient, tuned: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever scrubs back and forth comes to each many times, and going back means folding the log anew."""
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    forwards = [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)]
+    monkeypatch.setattr(Moments, "holding", lambda *_: 1 / 0)
+    assert [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)] == forwards
+    with pytest.raises(ZeroDivisionError):
+        http.get(f"/studies/{tuned}/tree?at=5")

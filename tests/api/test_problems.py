@@ -113,7 +113,7 @@ def test_every_wrong_field_is_named(http: TestClient, path: str) -> None:
     check(
         answer,
         422,
-        "Something is wrong in 3 fields.",
+        "mode: must be max or min: whether more or less of the metric is better, got 'best'; and 2 more.",
         **{
             "mode": "must be max or min: whether more or less of the metric is better, got 'best'",
             "space.lr.loguniform": answer.json()["errors"][1]["problem"],
@@ -127,7 +127,7 @@ def test_every_wrong_field_is_named(http: TestClient, path: str) -> None:
 def test_a_trainer_that_is_not_registered(http: TestClient, path: str) -> None:
     answer = http.post(path, json=changed(trainer="digit"))
     problem = "must be one of digits, letters, got 'digit'; did you mean digits?"
-    check(answer, 422, "Something is wrong in one field.", trainer=problem)
+    check(answer, 422, f"trainer: {problem}.", trainer=problem)
 
 
 def test_no_trainer_is_registered(http: TestClient, use: Services, app: FastAPI) -> None:
@@ -229,12 +229,22 @@ def test_a_body_that_is_too_large(http: TestClient, study: str, path: str) -> No
         ("/studies/{study}/events?after=-1", "after"),
         ("/studies/{study}/events?after=9223372036854775808", "after"),
         ("/studies/{study}/events?cursor=x", "cursor"),
+        ("/studies/{study}/events?at=999", "at"),
+        ("/studies/{study}?at=1&at=2", "at"),
+        ("/studies/{study}/trials?sort=foo", "sort"),
     ],
 )
 def test_a_parameter_that_is_wrong(http: TestClient, study: str, path: str, field: str) -> None:
     answer = http.get(path.format(study=study))
     assert [error["field"] for error in answer.json()["errors"]] == [field]
-    check(answer, 422, "Something is wrong in one field.", **{field: answer.json()["errors"][0]["problem"]})
+    problem = answer.json()["errors"][0]["problem"]
+    assert problem.startswith(("must be ", "must have "))
+    check(answer, 422, f"{field}: {problem}.", **{field: problem})
+
+
+def test_a_moment_that_has_not_come_yet_is_not_replayed(http: TestClient, study: str) -> None:
+    problem = "must be the position of an event: the last one is 1"
+    check(http.post(f"/studies/{study}:replay?at=2"), 422, f"at: {problem}.", at=problem)
 
 
 @pytest.mark.parametrize(

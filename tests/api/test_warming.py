@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -35,3 +36,18 @@ def test_it_leaves_a_database_that_is_away_to_those_who_ask(
     monkeypatch.setattr(SqlRecords, "read", away)
     warm(use)
     assert use.plans.names() == []
+
+
+def test_what_comes_of_a_long_log_is_set_aside_for_the_collector(
+    make_app: MakeApp, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went through all of it three times right after a start, for half a second, while a page was waiting."""
+    app = make_app(sqlite_url)
+    with TestClient(app, base_url="http://test/api/v1") as http:
+        http.post("/studies", json=STUDY)
+    for length, is_set_aside in ((10_000, False), (0, True)):
+        gc.unfreeze()
+        monkeypatch.setattr("app.api.warming.LONG", length)
+        warm(make_app(sqlite_url).state.services)
+        assert (gc.get_freeze_count() > 1_000) is is_set_aside
+    gc.unfreeze()

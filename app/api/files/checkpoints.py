@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from app.away import store_is_away
 from app.domain import keeping, results
+from app.domain.decide.finding import trial_of
 from app.domain.errors import Unknown
 from app.domain.search_plan import Checkpoint, SearchPlan, Study
 from app.object_store import PART, ObjectStore, StoreUnavailable
@@ -42,9 +43,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         if found is None:
             raise Unknown(f"no trial of {study.id} has a result yet: name one")
         trial = found[0].number
-    if not 0 <= trial < len(study.trials):
-        raise Unknown(f"{study.id} has no trial {trial}: its trials are 0 to {len(study.trials) - 1}")
-    of = study.trials[trial]
+    of = trial_of(study, trial)
     there = keeping.states_of(plan, of)
     if step is None:
         result = results.result(plan, study, of)

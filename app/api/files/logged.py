@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.api.services import Services
-from app.domain.errors import Unknown
+from app.domain.decide.finding import trial_of
 from app.domain.ids import NodeId
 from app.events.tables import StudyRow
 
@@ -31,9 +31,7 @@ class _Attempt:
 def trial_metrics(use: Services, row: StudyRow, number: int) -> Json:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
     with use.open_study(row) as (plan, study):
-        if not 0 <= number < len(study.trials):
-            raise Unknown(f"study {row.id} has no trial {number}: it has {len(study.trials)}, counted from 0")
-        ends = list(plan.ends(study.trials[number]))
+        ends = list(plan.ends(trial_of(study, number)))
     return {"items": [] if use.logs is None else list(_rows(use.logs, row.stream, ends))}
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from typing import Annotated, Any, get_origin
 
 from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette.datastructures import QueryParams
 
 from app.api.errors import Invalid, Problem
 from app.api.services import services
 from app.api.sharing.turns import is_heavy
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
+from stagetree.spec import shown
 
 NO = ("false", "0", "no", "off", "f", "n")
 """What a query parameter says no with."""
@@ -47,11 +49,14 @@ class StrictRoute(APIRoute):
 
     def get_route_handler(self) -> Handler:
         handle, is_json = super().get_route_handler(), self.body_field is not None
-        known = {parameter.alias for parameter in _query_parameters(self.dependant)}
+        parameters = list(_query_parameters(self.dependant))
+        known = {parameter.alias for parameter in parameters}
+        repeated = {each.alias for each in parameters if get_origin(each.field_info.annotation) is Sequence}
         has_turns = is_heavy(self.endpoint)
 
         async def strict(request: Request) -> Response:
             refuse_unknown(request.query_params, known)
+            refuse_repeated(request.query_params, repeated)
             careful = StrictRequest(request)
             await careful.prepare(is_json=is_json)
             if has_turns and not _is_without_trials(request):
@@ -80,6 +85,13 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
         if name not in known:
             there = f"there are {', '.join(sorted(known))}" if known else "there are none"
             raise Invalid(name, f"is not a parameter here: {there}{did_you_mean(name, known)}")
+
+
+def refuse_repeated(given: QueryParams, repeated: Collection[str]) -> None:
+    """Raise `Invalid` for a parameter that is given twice, of which one would be overlooked."""
+    for name in given:
+        if name not in repeated and len(values := given.getlist(name)) > 1:
+            raise Invalid(name, f"must be given once, got {', '.join(map(shown, values))}")
 
 
 def _query_parameters(dependant: Dependant) -> Iterator[Any]:

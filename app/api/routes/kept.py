@@ -20,7 +20,7 @@ async def kept(
 ) -> Response:
     """The answer that `make` gives at the event `at`, or now, made once for each moment."""
     moment = f"at{at}" if at is not None else await use.together.do(("version", row.stream), lambda: use.version(row))
-    key = (*key, row.id, at is None)
+    key = (*key, row.id, at)
     answer = use.answers.find(key, moment)
     if answer is None:
         async with use.turns.turn(row.id):
