@@ -62,7 +62,7 @@ def measure(name: str, url: str, writers: int, seconds: float) -> None:
 
 
 def check(url: str, least: int) -> None:
-    """Reading the log raises where a position is missing."""
+    """No position is missing."""
     database = Database(url)
     log = SqlLog(database)
     assert len(log.tail()) == log.head() >= least

@@ -1,13 +1,16 @@
-"""The page of a large study, in Chromium: `python benchmarks/page.py [--trials 10000] [--pages 100] [--folder DIR]`.
+"""The page of a large study, in Chromium: `python benchmarks/page.py [--trials 10000] [--events 40000] [--pages 100]`.
 
-A simulated study of ASHA with 20 hyper-parameters in a SQLite log, and the real API over it. Printed for each view:
-seconds from the request to what it shows; then the frames of a scroll through the trials, ten new rows in each, the
-memory of the page, and the bytes of the columns. Then so many followers who ask for what a page shows whenever
-something happens, while events are added: the CPU time that the API takes. Budgets: 2 s, 16 ms, 300 MB, 1 MB, one core.
+Two simulated studies with 20 hyper-parameters, each in a SQLite log, and the real API over it: one of successive
+halving under way, after `--events`, and all of one of ASHA. Printed for each view: seconds from the request to what it
+shows, right after the server's start, when its log is still to be read, and once more; then the frames of a scroll
+through the trials, ten new rows in each, the memory of the page, and the bytes of the columns. Then so many followers
+who ask for what a page shows whenever something happens, while events are added: the CPU time that the API takes.
+Budgets: 2 s, 16 ms, 300 MB, 1 MB, one core.
 
 A frame is measured twice. Its interval, from one to the next, with the display's rate taken away, below whose 16.7 ms
-no frame could come; without a GPU that has the painting of pixels by the CPU in it. And what the page's main thread
-works for it, in CPU time, which other work on the machine does not change: script, style, layout and painting orders.
+no frame could come; without a GPU that has the painting of pixels by the CPU in it, so that of a table with the same
+rows and no script stands beside it. And what the page's main thread works for it, in CPU time, which other work on the
+machine does not change: script, style, layout and painting orders.
 """
 
 from __future__ import annotations
@@ -23,29 +26,22 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
 
 import httpx
 import psutil
-from playwright.sync_api import CDPSession, Page, sync_playwright
+from large_study import OPEN, STREAM, STUDY, open_study, under_way, whole
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from app.domain import commands as c
 from app.domain import events as e
-from app.domain.ids import StudyId
-from app.domain.search_plan import Node
+from app.embedded.address import free_port
 from app.events.database import Database
 from app.events.log import SqlLog
-from app.simulation.simulator import Simulator
-from stagetree.spec import StudySpec
 
-BATCH = 50
-STUDY, STREAM, OPEN, PORT = "scale", "simulated", "open", 8199
+PORT = free_port("127.0.0.1", 0)
 URL = f"http://127.0.0.1:{PORT}"
-SPACE = {f"p{number}": {"uniform": [0.0, 1.0]} for number in range(20)}
-TUNER = {"kind": "asha", "min_steps": 1, "max_steps": 81, "reduction_factor": 3}
 VIEWS = {
     "": "[aria-label='Best trial'] .value",
     "rung-tree": "canvas",
@@ -75,76 +71,49 @@ SCROLL = """async () => {
   }
   return frames.slice(5);
 }""".replace("FRAMES", str(FRAMES))
+STILL = """() => {
+  const table = document.querySelector('.rows'), still = table.cloneNode(true);
+  const rows = [...still.querySelectorAll('.body > .row')];
+  const fill = (_, number) => {
+    const row = rows[number % rows.length].cloneNode(true);
+    row.style.transform = `translateY(${30 * number}px)`;
+    return row;
+  };
+  still.querySelector('.body').replaceChildren(...Array.from({length: 10 * FRAMES + 60}, fill));
+  table.replaceWith(still);
+}""".replace("FRAMES", str(FRAMES))
+"""Puts a copy with all rows and without a script in the place of the table: its frames are the browser's painting."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--events", type=int, default=40_000)
     parser.add_argument("--pages", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--folder", type=Path, help="where the log is, or is made and left")
+    parser.add_argument("--folder", type=Path, help="where the logs are, or are made and left")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = (arguments.folder or Path(folder)) / "log.db"
-        url, is_there = f"sqlite:///{path}", path.is_file()
-        log = SqlLog(Database(url) if is_there else fill(url, arguments.trials))
-        print(f"{arguments.trials} trials, {log.version(STREAM)} events", flush=True)
-        with serving(url) as api:
-            looked_at()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        for database in (under_way(folder, arguments.trials, arguments.events), whole(folder, arguments.trials)):
+            log = SqlLog(Database(database))
+            print(f"{arguments.trials} trials, {log.version(STREAM)} events", flush=True)
+            looked_at(database)
+        with serving(database) as api:
             asyncio.run(followed(api, log, arguments.pages, arguments.seconds))
-
-
-def fill(url: str, trials: int) -> Database:
-    """A database with the whole log of a study."""
-    spec = {"name": "scale", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
-    study = StudySpec.from_dict(spec | {"tuner": TUNER | {"num_trials": trials}})
-    simulator = Simulator(slots=64, measure=loss)
-    opened = e.PlanOpened(trainer="none", trainer_version="", trainer_args={}, seed=0)
-    simulator.give(c.SubmitStudy(plan=opened, study=StudyId(STUDY), spec=study.to_json(), at=1e9))
-    simulator.run()
-    database = Database(url)
-    database.create()
-    copy(simulator, SqlLog(database), STREAM)
-    return database
-
-
-def copy(simulator: Simulator, log: SqlLog, stream: str) -> None:
-    """What was simulated, as a stream of the log."""
-    recorded = simulator.log()
-    for first in range(0, len(recorded), BATCH):
-        batch = recorded[first : first + BATCH]
-        log.append(stream, [each.event for each in batch], expected=first, at=batch[0].at)
-
-
-def open_study(log: SqlLog) -> None:
-    """A study of a hundred trials that is under way."""
-    spec = {"name": "open", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE}
-    study = StudySpec.from_dict(spec | {"tuner": TUNER | {"num_trials": 100}})
-    simulator = Simulator(slots=4, measure=loss)
-    opened = e.PlanOpened(trainer="none", trainer_version="open", trainer_args={}, seed=0)
-    simulator.give(c.SubmitStudy(plan=opened, study=StudyId(OPEN), spec=study.to_json(), at=1e9))
-    simulator.run_until(100.0)
-    copy(simulator, log, OPEN)
-
-
-def loss(node: Node, step: int) -> e.Metrics:
-    return {"loss": Random(f"{node.id}/{step}").random() + 1 / step}
 
 
 @contextmanager
 def serving(database: str) -> Iterator[psutil.Process]:
-    """The API in a process of its own."""
+    """The API in a process of its own, which has just come to answer."""
     command = [sys.executable, "-m", "uvicorn", "--factory", "app.main:create_app", "--port", str(PORT)]
     environment = os.environ | {"STAGETREE_DATABASE_URL": database, "STAGETREE_BROKER_URL": "memory://"}
     process = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
     try:
-        for _ in range(600):
-            if answers(f"{URL}/healthz"):
-                break
-            time.sleep(0.1)
-        begun = time.perf_counter()
-        answers(f"{URL}/api/v1/studies/{STUDY}?trials=false")  # waits until the plan is folded
-        print(f"first answer after the server's start: {time.perf_counter() - begun:.2f} s", flush=True)
+        while not answers(f"{URL}/healthz"):
+            if process.poll() is not None:
+                sys.exit("the server did not start")
+            time.sleep(0.01)
         yield psutil.Process(process.pid)
     finally:
         process.terminate()
@@ -159,45 +128,60 @@ def answers(url: str) -> bool:
         return False
 
 
-def looked_at() -> None:
-    """Every view, scrolling, and memory."""
+def looked_at(database: str) -> None:
+    """Every view, right after a server's start and once more; scrolling, and memory."""
     chromium = shutil.which("chromium") or sys.exit("this needs Chromium: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--enable-precise-memory-info", *NO_DISPLAY]
         )
-        for turn in ("first", "again"):
-            for view, shown in VIEWS.items():
-                page = browser.new_page(viewport={"width": 1440, "height": 900})
-                print(f"{turn:6} {view or 'overview':10} {seconds_until(page, view, shown):5.2f} s", flush=True)
-                if view == "trials" and turn == "again":
-                    scrolled(page)
-                page.close()
+        for view, shown in VIEWS.items():
+            with serving(database):
+                first = seconds_until(browser, view, shown)
+                again = seconds_until(browser, view, shown, *([scrolled] if view == "trials" else []))
+            print(f"{view or 'overview':10} {first:5.2f} s after a server start, {again:5.2f} s again", flush=True)
         browser.close()
 
 
-def seconds_until(page: Page, view: str, shown: str) -> float:
+def seconds_until(browser: Browser, view: str, shown: str, then: Callable[[Page], None] = lambda _: None) -> float:
+    """From the request of a view in a page of its own to what it shows; `then` is done with the page."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
     begun = time.perf_counter()
     page.goto(f"{URL}/#/studies/{STUDY}/{view}")
     page.locator(shown).first.wait_for()
-    return time.perf_counter() - begun
+    took = time.perf_counter() - begun
+    then(page)
+    page.close()
+    return took
 
 
 def scrolled(page: Page) -> None:
-    page.evaluate(SCROLL)  # once for the compiler of scripts
-    page.evaluate("document.querySelector('.rows').scrollTop = 0")
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    frames_of(page)  # once for the compiler of scripts
     before = work(session)
-    frames = sorted(page.evaluate(SCROLL))
+    frames = frames_of(page)
     spent = {name: 1000 * (after - before[name]) / FRAMES for name, after in work(session).items()}
     heap = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
+    memory = f"memory of its scripts {heap:.0f} MB, of its process {renderer():.0f} MB; columns {columns():.0f} kB"
+    page.evaluate(STILL)
+    frames_of(page)  # once for what is laid out when it is first seen
     print(
-        f"scroll: median frame {statistics.median(frames):.1f} ms, p95 {frames[len(frames) * 95 // 100]:.1f} ms; "
-        f"main thread, CPU: {', '.join(f'{name} {each:.1f} ms' for name, each in spent.items())}\n"
-        f"memory of its scripts {heap:.0f} MB, of its process {renderer():.0f} MB; columns {columns():.0f} kB",
+        f"scroll: {told(frames)}; the same rows without a script: {told(frames_of(page))}\n"
+        f"main thread, CPU: {', '.join(f'{name} {each:.1f} ms' for name, each in spent.items())}\n{memory}",
         flush=True,
     )
+
+
+def frames_of(page: Page) -> list[float]:
+    """How long each frame of a scroll from the top took, sorted, in ms."""
+    page.evaluate("document.querySelector('.rows').scrollTop = 0")
+    return sorted(page.evaluate(SCROLL))
+
+
+def told(frames: list[float]) -> str:
+    p95 = frames[len(frames) * 95 // 100]
+    return f"median frame {statistics.median(frames):.1f} ms, p95 {p95:.1f} ms, longest {frames[-1]:.1f} ms"
 
 
 def work(session: CDPSession) -> dict[str, float]:
@@ -208,8 +192,12 @@ def work(session: CDPSession) -> dict[str, float]:
 
 def renderer() -> float:
     """The largest of the browser's processes that draw pages, in MB that are its own."""
-    of = (each for each in psutil.Process().children(recursive=True) if "--type=renderer" in each.cmdline())
-    return max(each.memory_full_info().uss for each in of) / 2**20
+    largest = 0
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # those of pages that were closed are about to end
+            if "--type=renderer" in each.cmdline():
+                largest = max(largest, each.memory_full_info().uss)
+    return largest / 2**20
 
 
 def columns() -> float:

@@ -265,6 +265,7 @@ class Client(Blocking):
     checkpoint = blocking(AsyncClient.checkpoint)
     replay = blocking(AsyncClient.replay)
     log = blocking(AsyncClient.log)
+    report = blocking(AsyncClient.report)
     plan = blocking(AsyncClient.plan)
     stage_tree = blocking(AsyncClient.stage_tree)
     add_note = blocking(AsyncClient.add_note)

@@ -6,6 +6,7 @@ are then created and dropped.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import fsspec.asyn
 import pytest
 from hypothesis import settings
 from sqlalchemy import Engine, create_engine, make_url, text
@@ -28,6 +30,19 @@ settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def requests_that_end() -> Iterator[None]:
+    """What a module asked of a store that is away is not asked again while others run: the client draws its pauses."""
+    yield
+    if (loop := fsspec.asyn.loop[0]) is not None:
+        asyncio.run_coroutine_threadsafe(end_tasks(), loop).result()
+
+
+async def end_tasks() -> None:
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
 
 
 @pytest.fixture(scope="session")

@@ -98,10 +98,10 @@ class Story:
         return choice and self.assign_spans(choice[1], dict(frontier.progress))
 
     def assign_spans(self, spans: Sequence[Span], progress: Progresses = NO_PROGRESS) -> Chain:
-        """Give a slot these spans."""
+        """Give a slot of their own these spans."""
         number = next(self._numbers)
-        chain, stages = ChainId(f"chain-{number}"), stages_of(self.plan, spans)
-        assert self.give(c.AssignChain(chain=chain, slot="gpu0", stages=stages, at=float(number), progress=progress))
+        chain, slot, stages = ChainId(f"chain-{number}"), f"gpu{number}", stages_of(self.plan, spans)
+        assert self.give(c.AssignChain(chain=chain, slot=slot, stages=stages, at=float(number), progress=progress))
         return self.plan.chains[chain]
 
     def evaluate(self, node: NodeId, step: int, value: float | None = 0.5) -> None:

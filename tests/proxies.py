@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import make_url
 
@@ -142,16 +143,24 @@ class Proxy:
         return socket.create_connection(self.target)
 
     def _pump(self, link: Link) -> None:
-        other = {link.client: link.server, link.server: link.client}
-        try:
+        with selectors.DefaultSelector() as ready, contextlib.suppress(OSError):
+            ready.register(link.client, selectors.EVENT_READ, link.server)
+            ready.register(link.server, selectors.EVENT_READ, link.client)
             while not link.ends:
-                flows = self._flows and not link.is_forgotten
-                ready = select.select(other if flows else [], [], [], LOOK_SECONDS)[0]
-                for source in ready if self._flows and not link.is_forgotten else []:
-                    self._pass_on(link, source, other[source])
-        except OSError:
-            pass
+                for source, sink in self._readable(link, ready):
+                    self._pass_on(link, source, sink)
         link.close()
+
+    def _readable(self, link: Link, ready: selectors.BaseSelector) -> list[tuple[Any, Any]]:
+        """The ends that have something to say, each with the other one, while anything may pass."""
+        if not self._flows_through(link):
+            time.sleep(LOOK_SECONDS)
+            return []
+        keys = [key for key, _ in ready.select(LOOK_SECONDS)]
+        return [(key.fileobj, key.data) for key in keys] if self._flows_through(link) else []
+
+    def _flows_through(self, link: Link) -> bool:
+        return self._flows and not link.is_forgotten
 
     def _pass_on(self, link: Link, source: socket.socket, sink: socket.socket) -> None:
         data = source.recv(65536)

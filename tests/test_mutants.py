@@ -44,6 +44,12 @@ def test_each_guard_is_taken_out_alone(tmp_path: Path, source: str, expected: li
     assert [mutant.source for mutant in mutants(tmp_path, source)] == expected
 
 
+def test_guards_that_are_alike_have_names_of_their_own(tmp_path: Path) -> None:
+    """Else one that was noticed would speak for the other."""
+    names = [mutant.name for mutant in mutants(tmp_path, "if a:\n    raise b\nif a:\n    raise c\n")]
+    assert names == ["some.py module: never: if a", "some.py module: never: if a (2)"]
+
+
 def test_a_mutant_knows_the_lines_of_its_guard(tmp_path: Path) -> None:
     (mutant,) = mutants(tmp_path, "a = 1\nif (\n    a\n    == 2\n):\n    raise SystemExit\n")
     assert [*mutant.lines] == [3, 4]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from proxies import Proxy
+
+SELECTABLE = 1024
+"""Descriptors beyond so many cannot be waited for by `select`."""
 
 
 class Echo(socketserver.BaseRequestHandler):
@@ -40,6 +45,25 @@ def echo(link: socket.socket, text: bytes = b"hello", timeout: float = 5) -> byt
 
 
 def test_it_passes_on(proxy: Proxy) -> None:
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"hello"
+
+
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < 2 * SELECTABLE:
+        pytest.skip("this machine does not let a process have so many files open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * SELECTABLE), before[1]))
+    with ExitStack() as opened:
+        for _ in range(SELECTABLE):
+            opened.enter_context(open(os.devnull))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_it_passes_on_among_many_open_files(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         assert echo(link) == b"hello"
 

@@ -17,15 +17,14 @@ from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.views import documents, ordering, pictures
 from app.api.views import slots as slot_views
-from app.api.views.writable import writable
 from app.domain import accounting
 from app.domain.errors import Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import standing
-from app.events.export import lines
 from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
+from app.simulation.forecast import Forecast, forecast
 
 Json = dict[str, Any]
 LOG_CHARACTERS = 2**16
@@ -55,15 +54,16 @@ def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: 
 
 def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = None) -> tuple[Json, int]:
     """The study, and the version of its plan."""
+    expected = _expected(use, row, at)
     if at is not None:
-        return _study_then(use, row, at, with_trials=with_trials)
+        return _study_then(use, row, at, expected, with_trials=with_trials)
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, found):
         now, moment = use.clock(), (plan.version, *sorted(reached.items()))
 
         def make() -> Json:
-            return documents.study(plan, found.id, now=now, reached=reached, with_trials=with_trials)
+            return documents.study(plan, found.id, now=now, reached=reached, expected=expected, with_trials=with_trials)
 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
         if with_trials:
@@ -72,21 +72,30 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         return shown | passing, plan.version
 
 
+def _expected(use: Services, row: StudyRow, at: int | None) -> Forecast | None:
+    """How far the study will go: reckoned while nobody is kept from its plan. None where it is over."""
+    with use.plans.holding(row.stream, fresh=False) as plan:
+        found = plan.studies.get(StudyId(row.id))
+    return None if found is None or (found.is_final and at is None) else forecast(found.spec)
+
+
 def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -> None:
     """What came of sharing GPUs, and of packs, where there were any."""
     if "packing" in shown:
         with use.chronicle(row, plan.version) as told:
-            shown["packing"]["at_once"] = lanes_at_once(told.spans)
+            shown["packing"] = documents.packing(plan, lanes_at_once(told.spans))
     if found := gpu_sharing(use, row, plan):
         shown["gpu_sharing"] = found
 
 
-def _study_then(use: Services, row: StudyRow, at: int, *, with_trials: bool) -> tuple[Json, int]:
+def _study_then(
+    use: Services, row: StudyRow, at: int, expected: Forecast | None, *, with_trials: bool
+) -> tuple[Json, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
     with use.open_study(row, at) as (plan, found):
         with use.chronicle(row, plan.version) as told:
             now = told.times[plan.version - 1]
-        shown = documents.study(plan, found.id, now=now, with_trials=with_trials)
+        shown = documents.study(plan, found.id, now=now, expected=expected, with_trials=with_trials)
         return shown | {"slots": {"used": len(shown["progress"]["running"]), "due": None}}, plan.version
 
 
@@ -213,32 +222,6 @@ def schedules(use: Services, row: StudyRow, number: int, points: int) -> Json:
             raise Unknown(f"study {row.id} has no trial {number}: it has {len(found.trials)}, counted from 0")
         trial = found.trials[number]
         return pictures.schedules(trial.hp, accounting.horizon(found, trial), points)
-
-
-def replay(use: Services, row: StudyRow, at: int | None) -> Json:
-    """Every decision derived again, as far as position `at`."""
-    from app.scheduling.replay import replay as replayed
-
-    with use.open_study(row) as (_, study):
-        before = study.submitted_version - 1
-    log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
-    found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
-    return writable(found.to_json())
-
-
-def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Json:
-    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
-    from app.simulation.what_if import what_if
-
-    with use.open_study(row, at) as (plan, _):
-        version = plan.version
-    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
-    return writable(what_if(events, StudyId(row.id), changes))
-
-
-def log(use: Services, row: StudyRow) -> Iterator[str]:
-    """The whole log of the study's plan, one event a line."""
-    return lines(use.log.scan(row.stream))
 
 
 def trial_log(use: Services, row: StudyRow, number: int) -> Iterator[str]:

@@ -19,7 +19,7 @@ PARTS = {
     "stopped_early": "stopped early",
     "shared": "shared by trials of the study",
     "known": "known from other studies",
-    "repeated": "repeated after accidents",
+    "repeated": "repeated from an earlier state, or lost",
 }
 
 
@@ -31,7 +31,7 @@ def print_result(study: Json) -> None:
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
     if packing := study.get("packing"):
         for each in packing["devices"]:
-            print(f"packing {packing_text(each, packing.get('at_once'))}")
+            print(f"packing {packing_text(each, packing['at_once'])}")
     for each in study.get("gpu_sharing") or ():
         print(f"sharing {sharing_text(each)}")
     for each in study.get("not_exact", ()):
@@ -55,10 +55,17 @@ def packing_text(on: Json, at_once: float | None) -> str:
     if "refusal" in on:
         return f"trained one by one on {one_line(on['device'])}: {one_line(on['refusal'])}"
     lanes = on["lanes"] if at_once is None else at_once
-    times = round(on["times_faster"] * lanes / on["lanes"], 2)
-    slower = "" if times >= 1 else ", which is slower: fewer lanes are better, or no `packing`"
     full = f"{lanes} of {on['lanes']} lanes had a trial on {one_line(on['device'])}"
-    return f"{full}: {times} times as fast as alone{slower}"
+    return f"{full}: {on['times_faster']} times as fast as alone{_better(on.get('better'))}"
+
+
+def _better(other: Json | None) -> str:
+    """What packs of another width would have made of it."""
+    if other is None:
+        return ""
+    if not other["packing"]:
+        return ", which is slower: it would be faster without `packing`"
+    return f"; with `packing: {other['packing']}` it would be {other['times_faster']} times"
 
 
 def sharing_text(on: Json) -> str:

@@ -107,14 +107,14 @@ class Store:
         return reading.stage_tree(self._use, self._use.find(study))
 
     def replay(self, study: str, at: int | None = None) -> Json:
-        from app.api import reading
+        from app.api import replaying
 
-        return reading.replay(self._use, self._use.find(study), at)
+        return replaying.replay(self._use, self._use.find(study), at)
 
     def log(self, study: str) -> str:
-        from app.api import reading
+        from app.api import replaying
 
-        return "".join(reading.log(self._use, self._use.find(study)))
+        return "".join(replaying.log(self._use, self._use.find(study)))
 
     def report(self, study: str) -> str:
         from app.api.report import report

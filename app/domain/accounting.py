@@ -11,7 +11,8 @@ unfinished     steps of it that nobody trained, and that are not saved either: t
                is over, those of trials that failed, were cancelled, or could have gone on.
 shared         steps that a trial of the study took together with another one of it, counted for all but one.
 known          steps of the study that were trained, and charged to another study: before it, or beside it.
-repeated       steps that were run for the study and gave nothing new: again after an accident, or lost by one.
+repeated       steps that were run for the study and gave nothing new: again, from the state before a step where none
+               was kept and a later trial parts, or after an accident; or lost by one.
 run            steps that workers ran for the study, which is all that it paid for.
 
 Saved is stopped_early + shared + known. Everything is a function of the folded plan, so of the log.

@@ -70,9 +70,10 @@ class ExactnessLost:
 class PackingProfiled:
     """How packs of the plan's models do on a kind of device, seen where the first one was trained.
 
-    batch_seconds: of one batch, by how many lanes a pack has room for; "0" is one model alone. Optimizers are left out
-    of all. peak_bytes: the most that it takes on the device, the same way; nothing on a CPU. exact: whether a model of
-    a pack has the gradients, to the bit, that it has alone. refusal: why they cannot be packed; then nothing else is
+    batch_seconds: of one batch, by how many lanes a pack has, for the plan's width and the powers of two below it; "0"
+    is one model alone. Optimizers are left out of all. peak_bytes: the most that is in use on the device meanwhile, the
+    same way; nothing on a CPU. exact: whether a model of a pack of the plan's width has the gradients, to the bit, that
+    it has alone. refusal: why they cannot be packed; then nothing else is known. Of plans of before, fewer widths are
     known.
     """
 

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from app.domain.ids import NodeId, node_id
-from stagetree.sequences import Form, Piece, Scalar, parse
+from stagetree.sequences import Form, Held, Piece, Scalar, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,9 @@ def segment_at(hp: Mapping[str, Any], step: int) -> Segment:
 
 
 def _form_at(sequence: Any, step: int) -> Form:
+    match sequence:
+        case {"family": "constant", "value": value, **others} if not others:  # most are, and all differ
+            return Held(value)
     pieces = takewhile(lambda piece: piece.start <= step, _JOINED(json.dumps(sequence)))
     return deque(pieces, maxlen=1)[0].form
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from random import SystemRandom
 from typing import Protocol, TypeVar
 
 from app.away import LostRace
@@ -18,6 +18,8 @@ Result = TypeVar("Result")
 ATTEMPTS = 10
 PAUSE_SECONDS = 0.01
 """How long to stay out of the way of whoever was faster: at most so long, and twice as long each time."""
+
+_chance = SystemRandom()  # the global generator is for whoever trains in this process
 
 
 class Records(Protocol):
@@ -66,6 +68,6 @@ def change(records: Records, do: Callable[[RowsPort], Result]) -> Result:
             with records.write() as rows:
                 return do(rows)
         except LostRace:
-            time.sleep(random.uniform(0, PAUSE_SECONDS * 2**attempt))
+            time.sleep(_chance.uniform(0, PAUSE_SECONDS * 2**attempt))
     with records.write() as rows:
         return do(rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import random
+from random import SystemRandom
 from typing import Any
 
 from app.domain.events import Event
@@ -17,6 +17,8 @@ from app.events.log import Alongside, Append, EventLog, Idempotency, StoredEvent
 from app.events.plans import Plans
 
 Decide = Callable[[SearchPlan], Sequence[Event]]
+
+_chance = SystemRandom()  # the global generator is for whoever trains in this process
 
 ATTEMPTS = 10
 
@@ -52,7 +54,7 @@ class Write:
 
 def back_off(attempt: int) -> None:
     """Wait after attempt number `attempt`, counted from 1."""
-    time.sleep(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** (attempt - 1)) * (0.5 + random()))
+    time.sleep(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** (attempt - 1)) * (0.5 + _chance.random()))
 
 
 def transact(

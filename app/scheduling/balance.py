@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from math import inf
 
 from app.domain.ids import StudyId
@@ -19,6 +19,9 @@ from app.scheduling.frontier import Frontier
 
 MOST_BEHIND = 2.0
 """A study is never more turns behind or ahead than that: what nobody could give it is not owed for ever."""
+
+LIGHTEST, HEAVIEST = 1e-300, 1e300
+"""Weights beyond count as these, so that what is computed with them stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,13 @@ def shares(slots: int, claims: Mapping[StudyId, Claim]) -> dict[StudyId, float]:
 
 def _fill(slots: float, claims: Mapping[StudyId, Claim]) -> dict[StudyId, float]:
     """Pour the slots in until each study has what it can take, or all stand level: so many slots for each weight."""
+    weight = {study: min(max(claim.weight, LIGHTEST), HEAVIEST) for study, claim in claims.items()}
+    order = sorted(claims, key=lambda study: (claims[study].most / weight[study], study))
+    rest = accumulate(weight[study] for study in reversed(order))  # the weight of each and of those after it
     found: dict[StudyId, float] = {}
-    weight = sum(claim.weight for claim in claims.values())
-    for study, claim in sorted(claims.items(), key=lambda each: (each[1].most / each[1].weight, each[0])):
-        found[study] = min(claim.most, slots * claim.weight / weight)
-        slots, weight = slots - found[study], weight - claim.weight
+    for study, of in zip(order, reversed(list(rest)), strict=True):
+        found[study] = min(claims[study].most, slots * weight[study] / of)
+        slots -= found[study]
     return found
 
 
@@ -134,8 +139,12 @@ def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
 
 
 def training(frontier: Frontier) -> Iterable[Chain]:
-    """The chains that have a slot."""
-    return (chain for chain in frontier.plan.chains.values() if not chain.is_trained)
+    """The chains that have a slot; of those that it trains together, the one that leads."""
+    by_slot: dict[str, Chain] = {}
+    for chain in frontier.plan.chains.values():
+        if not chain.is_trained:
+            by_slot.setdefault(chain.slot, chain)
+    return by_slot.values()
 
 
 def payer(chain: Chain) -> StudyId:
@@ -145,3 +154,11 @@ def payer(chain: Chain) -> StudyId:
 
 def cap_of(study: Study) -> float:
     return inf if study.max_slots is None else study.max_slots
+
+
+def allowed(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
+    """How many of so many slots a study may have, and how many of the free ones now, at least one: it is its turn."""
+    assert name is not None  # what is trained is trained for somebody
+    study = frontier.plan.studies[name]
+    most = slots if study.max_slots is None else min(slots, study.max_slots)
+    return most, max(1, min(free, most - slots_used([frontier])[name]))

@@ -21,6 +21,9 @@ from app.scheduling.frontier import Frontier, Span
 BATCH_SIZES = ("bs", "batch_size")
 """Hyper-parameters by which trials read other batches; such trials are not packed together."""
 
+WORTHWHILE = 1.1
+"""So many times faster another width must be to be worth a word: times that were measured differ by themselves."""
+
 MOST_HEADS = 1_000
 """So many places where something may begin are looked at; the others come later."""
 
@@ -45,10 +48,23 @@ def trials_on_a_slot(plan: SearchPlan) -> int:
     return max((best_lanes(width, profile) for profile in plan.profiles.values()), default=width) or 1
 
 
-def times_faster(lanes: int, profile: PackingProfiled) -> float:
-    """How many times faster so many trials get on in a pack than one after the other, optimizers left out."""
-    full = str(max(map(int, profile.batch_seconds)))
-    return round(lanes * profile.batch_seconds["0"] / profile.batch_seconds[full], 2)
+def times_faster(trials: float, width: int, profile: PackingProfiled) -> float:
+    """How many times faster so many trials get on in packs of a width that was measured than one after the other.
+
+    Optimizers are left out. A width of 0 is one after the other.
+    """
+    lanes = min(trials, width) if width else 1
+    return lanes * profile.batch_seconds["0"] / profile.batch_seconds[str(width)]
+
+
+def better_width(trials: float, width: int, profile: PackingProfiled) -> int | None:
+    """The width with which so many trials at once get on fastest, if it pays to train them anew with another; or 0.
+
+    It is for studies to come: in a plan of a width, another one gives other bits.
+    """
+    best = max(map(int, profile.batch_seconds), key=lambda each: (times_faster(trials, each, profile), -each))
+    gain = times_faster(trials, best, profile) / times_faster(trials, width, profile)
+    return best if gain >= WORTHWHILE else None
 
 
 def rungs_first(frontier: Frontier, lead: Sequence[Span], passed_over: Container[Place], slots: int) -> Sequence[Span]:

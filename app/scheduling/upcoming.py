@@ -20,7 +20,7 @@ from app.domain.states import TrialEventKind, TrialState
 MOST_AHEAD = 8
 """Of so many branch points of a trial is known where they are."""
 
-MOST_LINES, MOST_CHANGES = 5_000, 50
+MOST_LINES, MOST_CHANGES = 5_000, 20
 """So many lines of the histories of a plan's studies are read in one look of the scheduler, and so many of those that
 say where a trial goes on; the others come with the next look.
 """

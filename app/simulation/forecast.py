@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from random import Random
+from threading import Lock
 from typing import Any, NamedTuple
 
 from app.domain import events as e
@@ -23,8 +24,10 @@ ADAPTIVE = ("sha", "asha", "hyperband", "async_hyperband", "median", "bandit", "
 MOST_TRIALS = 200
 """A larger study is forecast from so many of its trials, and its steps in proportion."""
 
-MOST_TURNS = 20_000
-"""Stages after which a simulation is given up: then there is no forecast."""
+MOST_TURNS = 2_000
+"""Stages after which a simulation is given up, a few seconds: then there is no forecast."""
+
+_one_at_a_time = Lock()
 
 
 class Forecast(NamedTuple):
@@ -35,10 +38,14 @@ class Forecast(NamedTuple):
 
 
 def forecast(spec: dict[str, Any]) -> Forecast | None:
-    """What to expect of a study; None where nothing can be said beyond what it asks for."""
+    """What to expect of a study; None where nothing can be said beyond what it asks for.
+
+    The first time it takes a second or more: ask for it while nobody waits for you. Whoever asks meanwhile waits.
+    """
     if spec.get("tuner", {}).get("kind") not in ADAPTIVE:
         return None
-    return _forecast(json.dumps(spec, sort_keys=True))
+    with _one_at_a_time:
+        return _forecast(json.dumps(spec, sort_keys=True))
 
 
 @lru_cache(maxsize=256)
@@ -58,7 +65,7 @@ def _forecast(text: str) -> Forecast | None:
 def _shrink(tuner: dict[str, Any]) -> float:
     """Leave at most so many trials, and say by what to multiply what they take."""
     trials = tuner.get("num_trials") or 0
-    if trials <= MOST_TRIALS or tuner["kind"] in ("sha", "pbt"):
+    if trials <= MOST_TRIALS:
         return 1.0
     tuner["num_trials"] = MOST_TRIALS
     return float(trials) / MOST_TRIALS

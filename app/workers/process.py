@@ -249,7 +249,7 @@ def device_here(slot: str) -> SlotDevice:
     here = settings()
     shares, fraction = here.slots_per_gpu, here.memory_fraction
     device = device_of(slot, visible_gpus(), allow_cpu=here.allow_cpu, shares=shares, memory_fraction=fraction)
-    return replace(device, has_mps=device.shares > 1 and mps_is_running())
+    return replace(device, has_mps=mps_is_running())
 
 
 def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:

@@ -42,7 +42,6 @@ class State:
     def __init__(self, fd: int, size: int, give_back: Callable[[bool], None] | None = None) -> None:
         self.fd, self.size = fd, size
         self._memory = _Memory(give_back)
-        self._area: mmap.mmap | None = None
 
     @classmethod
     def of(cls, image: bytes | memoryview) -> State:
@@ -75,14 +74,12 @@ class State:
         self._memory.lend()
 
     def view(self) -> memoryview:
-        """The image, where it is; usable until `close`."""
-        if self._area is None:
-            self._area = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
-        return memoryview(self._area)
+        """The image, where it is."""
+        return memoryview(mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
         """The memory is free when nobody has it open or uses a view of it any more. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
-            self.fd, self._area = -1, None
+            self.fd = -1
             self._memory.leave()

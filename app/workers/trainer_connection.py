@@ -72,13 +72,10 @@ class TrainerConnection:
         """Let the process end by itself, or kill it after `patience` seconds; and free what belongs to it here."""
         if self._stacks < 0:
             return
-        if patience and self._end is None:
-            try:
-                self._send("exit")
-            except (TrainerFailed, TrainerKilled):
-                patience = 0.0
-        if not self._await_end(patience) or isinstance(self._end, str):
-            self.kill()
+        with contextlib.suppress(TrainerFailed, TrainerKilled):
+            self._send("exit")
+            self._await_end(patience)
+        self.kill()
         for wire in (self._connection, self._lifeline):
             wire.close()
         os.close(self._stacks)
@@ -155,11 +152,12 @@ class TrainerConnection:
 
     def _ended(self) -> Exception:
         """What to raise when the process is gone, or has closed its connection, which is as good."""
-        if not self._await_end(END_SECONDS) and not self._is_killed:
-            self.kill()
-            return TrainerFailed("crash", "the trainer's process closed its connection, so it was ended", self.step)
+        has_ended = self._await_end(END_SECONDS)
         if self._is_killed:
             return TrainerKilled("the trainer's process was ended on purpose")
+        if not has_ended:
+            self.kill()
+            return TrainerFailed("crash", "the trainer's process closed its connection, so it was ended", self.step)
         if isinstance(self._end, str):
             return TrainerFailed("internal", self._end, self.step)
         return TrainerFailed("crash", f"{_told(self._stack())}the trainer's process {ending(self._end)}", self.step)

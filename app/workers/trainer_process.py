@@ -32,13 +32,15 @@ class TrainedTo:
 class TrainedTogether:
     """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
 
-    refusal: why they were trained one after the other; empty if they were not. profile: what packs cost, if that was
-    asked: the fields of `PackingProfiled`, none where the models cannot be packed.
+    refusal: why they were trained one after the other; empty if they were not. put_out: lanes of which that is so only
+    since a pass had failed. profile: what packs cost, if that was asked: the fields of `PackingProfiled`, none where
+    the models cannot be packed.
     """
 
     steps: int
     failed: Mapping[int, TrainerFailed]
     refusal: str
+    put_out: frozenset[int] = frozenset()
     profile: Mapping[str, Any] | None = None
 
 
@@ -52,7 +54,7 @@ class TrainerProcess(TrainerConnection):
     def __init__(self, connection: Wire, lifeline: Wire, pid: int) -> None:
         super().__init__(connection, lifeline, pid)
         self.info = Message()
-        self._given_back = deque[tuple[int, bool]]()  # numbers of buffers, and if lent; from any thread
+        self._closed = deque[tuple[int, bool]]()  # numbers of buffers, and if lent; from any thread
         self.not_exact: tuple[str, ...] = ()
 
     @classmethod
@@ -78,7 +80,8 @@ class TrainerProcess(TrainerConnection):
             deadline = deadline or Deadline(60.0)
             process.info, _ = process._ask("start", deadline, process._stacks, device=device, **settings)
         except BaseException:
-            process.close(patience=0.0)
+            process.kill()
+            process.close()
             raise
         return process
 
@@ -163,10 +166,8 @@ class TrainerProcess(TrainerConnection):
             try:
                 answer, _ = self._answer(number, "train", deadline, look)
                 self.not_exact = tuple(answer["not_exact"])
-            except (TrainerFailed, TrainerKilled):
-                raise
             except BaseException:
-                with contextlib.suppress(TrainerFailed, TrainerKilled):  # whoever calls next will hear of it
+                with contextlib.suppress(TrainerFailed, TrainerKilled):  # it has ended, or whoever calls next hears it
                     self._send("until", until=0)
                 raise
             if self.step >= end:  # else it had arrived before it heard that it should go on
@@ -181,12 +182,10 @@ class TrainerProcess(TrainerConnection):
 
     def save(self, *, deadline: Deadline, **lane: int) -> State:
         """The whole state of the model, or of that of a `lane`; the model may train on at once."""
-        closed = [self._given_back.popleft() for _ in range(len(self._given_back))]
-        given_back = [number for number, is_lent in closed if not is_lent]
-        dropped = [number for number, is_lent in closed if is_lent]
-        answer, fds = self._ask("save", deadline, given_back=given_back, dropped=dropped, **lane)
+        closed = [self._closed.popleft() for _ in range(len(self._closed))]
+        answer, fds = self._ask("save", deadline, closed=closed, **lane)
         number: int = answer["buffer"]
-        return State(fds[0], answer["size"], lambda is_lent: self._given_back.append((number, is_lent)))
+        return State(fds[0], answer["size"], lambda is_lent: self._closed.append((number, is_lent)))
 
     def join(self, lane: int, width: int, *, deadline: Deadline) -> None:
         """The model that was built last is a lane of a pack from here on, which has room for `width` of them."""
@@ -221,7 +220,7 @@ class TrainerProcess(TrainerConnection):
             int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
             for lane, each in answer["lanes"].items()
         }
-        return TrainedTogether(self.step, failed, answer["refusal"], answer["profile"])
+        return TrainedTogether(self.step, failed, answer["refusal"], frozenset(answer["put_out"]), answer["profile"])
 
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
         """Free the memory of these lanes' models."""

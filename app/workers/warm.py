@@ -8,13 +8,12 @@ import socket
 import subprocess
 
 from stagetree.runtime.warm import launch
-from stagetree.runtime.wire import Message, Wire, WireTimeout, pair
+from stagetree.runtime.wire import Message, Wire, pair
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 """Importing torch takes a few seconds, on a cold network disk a minute."""
-
 
 END_SECONDS = 1.0
 """It has nothing to do before it ends."""
@@ -41,7 +40,6 @@ class Warm:
             return self._fork()
         except (EOFError, OSError) as problem:
             logger.warning("the warm interpreter is started again: it has ended (%s)", problem)
-            self.close()
         try:
             return self._fork()
         except (EOFError, OSError) as problem:
@@ -64,13 +62,10 @@ class Warm:
                 requests = self._connect()
                 requests.send({}, its_connection.fileno(), its_lifeline.fileno(), timeout=START_SECONDS)
             return *ours, _pid(ours[1].receive(START_SECONDS))
-        except BaseException as problem:
+        except BaseException:
             for wire in ours:
                 wire.close()
-            if isinstance(problem, WireTimeout):
-                raise WarmFailed(str(problem)) from None
-            if isinstance(problem, WarmFailed):
-                self.close()  # whoever asks again asks another one, which may have more luck
+            self.close()  # whoever asks again asks another one, which may have more luck
             raise
 
     def _connect(self) -> Wire:
@@ -95,7 +90,7 @@ class Warm:
         if self._process is None:
             return str(problem)
         try:
-            return f"it ended with exit code {self._process.wait(1.0)}; its log says more"
+            return f"it ended with exit code {self._process.wait(END_SECONDS)}; its log says more"
         except subprocess.TimeoutExpired:
             return str(problem)
 

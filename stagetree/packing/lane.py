@@ -15,7 +15,6 @@ from stagetree.trainer import Trainer
 from stagetree.training import generators
 from stagetree.training.building import Recorded
 from stagetree.training.order import Span, parts
-from stagetree.training.tensors import map_tensors
 
 Generators = dict[str, Any]
 Traits = tuple[Any, ...]
@@ -29,12 +28,14 @@ class Lane:
 
     device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
     stack. is_apart: whether it shares no pass with others, since its loss knows something that theirs does not.
+    refusal: why it is in no pass any more, if one with nobody else in it has failed.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
         self.trainer: TorchTrainer = refuse(trainer)
         self.device, self.generators, self.number = device, generators, number
         self.is_apart = False
+        self.refusal: NotPackable | None = None
         self._read = frozenset[str]()
         self._traits: Traits | None = None
 
@@ -116,21 +117,21 @@ class Lane:
             not (self.is_apart or other.is_apart)
             and (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
             and self.traits == other.traits
-            and are_equal(self.generators, other.generators)
+            and generators.are_equal(self.generators, other.generators)
         )
 
     @property
     def traits(self) -> Traits:
         """What the loss and the batches may depend on besides tensors and place.
 
-        These are the hyper-parameters that are not the optimizer's or are read all the same, and the plain values that
-        trainer and modules have.
+        These are the hyper-parameters that are not the optimizer's or are read all the same, the kinds of the modules,
+        and the plain values that trainer and modules have.
         """
         if self._traits is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
             owned = (owned | {"bs", "batch_size", "optimizer", "momentum"}) - self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
-            modules = [_plain(vars(module)) for module in self.trainer.model.modules()]
+            modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
             self._traits = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
         return self._traits
 
@@ -154,12 +155,3 @@ def _plain(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, repr(value)) for name, value in values.items() if name not in PLACE and isinstance(value, kinds)
     )
-
-
-def are_equal(one: Generators, other: Generators) -> bool:
-    """Whether generators are at the same place."""
-    return one is other or _numbers(one) == _numbers(other)
-
-
-def _numbers(state: Generators) -> Any:
-    return map_tensors(state, lambda tensor: tensor.numpy().tobytes())  # type: ignore[arg-type,return-value]

@@ -54,29 +54,53 @@ class Loss(nn.Module):
             tensors = (*parameters.items(), *constants.items(), *buffers.items())
             with logging(self._trainer) as logged:
                 value = functional_call(self, {f"model.{name}": each for name, each in tensors}, (batch,))
-            self._counts = {name: count for name, (_, count) in logged.totals().items()}
-            sums = {name: torch.as_tensor(total) for name, (total, _) in logged.totals().items()}
+            sums, self._counts = _totals(logged)
             return value if share == 1.0 else value * share, sums
 
         packed = vmap(grad_and_value(loss, has_aux=True), randomness="same")
         gradients, (_, sums) = packed(rows.parameters, rows.constants, rows.buffers)
         return Learnt(gradients, rows.buffers, sums, self._counts)
 
-    def alone(self, batch: Any) -> Learnt:
-        """What the model by itself learns from one batch; a parameter without a gradient is left out.
+    def alone(self, batch: Any, share: float = 1.0) -> Learnt:
+        """What the model by itself learns from one batch, times `share`; a parameter without a gradient is left out.
 
-        Its buffers are as they were afterwards, and nothing is logged.
+        Nothing is changed: its buffers are as they were afterwards, and nothing is logged. Raises whatever the loss
+        does.
         """
-        named = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
-        buffers = dict(self.model.named_buffers())
+        named, buffers = self._learning(), dict(self.model.named_buffers())
         before = {name: each.clone() for name, each in buffers.items()}
-        with logging(self._trainer):
-            found = torch.autograd.grad(self(batch), list(named.values()), allow_unused=True)
-        after = {name: each.clone() for name, each in buffers.items()}
-        for name, each in buffers.items():
-            each.copy_(before[name])
+        try:
+            with logging(self._trainer) as logged:
+                value = self(batch)
+                value = value if share == 1.0 else value * share
+                found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+            after = {name: each.clone() for name, each in buffers.items()}
+        finally:
+            for name, each in buffers.items():
+                each.copy_(before[name])
         gradients = {name: each for name, each in zip(named, found, strict=True) if each is not None}
-        return Learnt(gradients, after, {}, {})
+        sums, counts = _totals(logged)
+        return Learnt(gradients, after, sums, counts)
+
+    def by_itself(self, batch: Any, share: float) -> Learnt:
+        """What `learnt` says of one lane, which the model has; computed as it is alone."""
+        one = self.alone(batch, share)
+        still = {name: torch.zeros_like(each) for name, each in self._learning().items()}
+        return Learnt(_as_row(still | dict(one.gradients)), _as_row(one.buffers), _as_row(one.sums), one.counts)
+
+    def _learning(self) -> dict[str, nn.Parameter]:
+        return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+
+
+def _as_row(tensors: Tensors) -> Tensors:
+    return {name: each.unsqueeze(0) for name, each in tensors.items()}
+
+
+def _totals(logged: Logged) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """The sums of what was logged, and how often it was."""
+    totals = logged.totals()
+    sums = {name: torch.as_tensor(total) for name, (total, _) in totals.items()}
+    return sums, {name: count for name, (_, count) in totals.items()}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.passes import Failures, Passes, Refusals
 from stagetree.packing.profile import Profile
+from stagetree.packing.refusals import meaning
 from stagetree.trainer import Trainer
 from stagetree.training import generators
 
@@ -26,15 +27,15 @@ class Pack:
     def join(self, trainer: Trainer, device: str, at: Generators) -> Lane | None:
         """A trainer that has been set up, and loaded, trains with the others from its next step on.
 
-        None if its model has another shape. at: where the global generators are to be then. Raises `NotPackable`; the
-        trainer is as it was.
+        None if its model has another shape. at: where the global generators are to be then. Raises `NotPackable`, also
+        where there is no memory for the pack; the trainer is as it was.
         """
         taken = {lane.number for lane in self.lanes}
         number = next((number for number in range(self.width) if number not in taken), None)
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
-        self._passes = self._passes or Passes(lane, self.width)
+        self._passes = self._passes or _room_for(lane, self.width)
         if not self._passes.hold(lane):
             return None
         self._passes.adopt(lane)
@@ -53,9 +54,9 @@ class Pack:
         return {lane: reason for bucket in alike(lanes) for lane, reason in self._passes.check(bucket).items()}
 
     def train(self, lanes: Sequence[Lane]) -> Failures:
-        """One step of each of these lanes; those whose own code failed, which are somewhere within that step.
+        """One step of each of these lanes; those that failed, which are somewhere within that step.
 
-        Raises whatever the loss raises, which concerns all of them.
+        A lane has a `refusal` from here on if it could learn only without the others: see `Attempts`.
         """
         failures: Failures = {}
         left = {lane: lane.batches() for lane in lanes}
@@ -75,17 +76,32 @@ class Pack:
     def _run(self, bucket: list[Lane], batches: int) -> Failures:
         """So many batches, for lanes that are alike, and stay so at least between them."""
         assert self._passes is not None
-        failures: Failures = {}
-        generators.restore(bucket[0].generators, bucket[0].device)
+        failures, device = Failures(), bucket[0].device
+        generators.restore(bucket[0].generators, device)
         for left in reversed(range(batches)):
-            self._passes.learn(bucket)
+            failures |= self._learn(bucket)
+            bucket = [lane for lane in bucket if lane not in failures]
             if not left:
-                _stand_at(generators.state(bucket[0].device), bucket)
+                _stand_at(generators.state(device), bucket)
             failures |= self._passes.update(bucket)
             bucket = [lane for lane in bucket if lane not in failures]
             if not bucket:
                 break
         return failures
+
+    def _learn(self, bucket: list[Lane]) -> Failures:
+        assert self._passes is not None
+        try:
+            return self._passes.learn(bucket)
+        except Exception as error:  # the batch cannot be read, and they have the same one
+            return dict.fromkeys(bucket, error)
+
+
+def _room_for(lane: Lane, width: int) -> Passes:
+    try:
+        return Passes(lane, width)
+    except Exception as error:
+        raise meaning(error) from error
 
 
 def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:

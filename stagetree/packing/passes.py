@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stagetree.packing.lane import Lane
+from stagetree.packing.attempts import Attempts
+from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.loss import Learnt, Loss
-from stagetree.packing.places import Places, places
-from stagetree.packing.profile import Profile, timed
+from stagetree.packing.places import places
+from stagetree.packing.profile import Cost, Profile, timed, widths_below
 from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
 from stagetree.packing.steps import Steps
@@ -37,6 +38,7 @@ class Passes:
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width)
         self._steps = Steps(self._stack)
+        self._attempts = Attempts(self._stack)
         self._checked: dict[Lane, Any] = {}
 
     def hold(self, lane: Lane) -> bool:
@@ -53,40 +55,31 @@ class Passes:
 
     # ------------------------------------------------------------------------------------------------ learning
 
-    def learn(self, bucket: Sequence[Lane]) -> None:
-        """Have the gradients of lanes that are alike on their next batch, and go by it. Raises what the loss does."""
-        lead = bucket[0]
+    def learn(self, bucket: Sequence[Lane]) -> Failures:
+        """Have the gradients of lanes that are alike on their next batch, and go by it; those that failed at it.
+
+        Raises what reading the batch does, which concerns all of them.
+        """
+        lead, failures = bucket[0], Failures()
         span = lead.next_batch()
         for number, (batch, share) in enumerate(lead.read(span)):
-            for lanes, learnt in self._learnt(bucket, batch, share):
-                self._stack.put(_numbers(lanes), learnt.gradients, learnt.buffers, add=number > 0)
-                _tell(lanes, learnt)
+            left = [lane for lane in bucket if lane not in failures]
+            for lanes, outcome in self._attempts.outcomes(left, batch, share) if left else ():
+                if isinstance(outcome, Exception):
+                    failures |= dict.fromkeys(lanes, outcome)
+                    continue
+                self._stack.put(_numbers(lanes), outcome.gradients, outcome.buffers, add=number > 0)
+                _tell(lanes, outcome)
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead)
-
-    def _learnt(
-        self, bucket: Sequence[Lane], batch: Any, share: float = 1.0
-    ) -> Iterator[tuple[Sequence[Lane], Learnt]]:
-        """In as many passes as it takes, each with the same random numbers."""
-        lead, room = bucket[0], places(self._stack, bucket[0], batch)
-        at = generators.state(lead.device) if len(bucket) > room.lanes else {}
-        for begin in range(0, len(bucket), room.lanes):
-            if begin:
-                generators.restore(at, lead.device)
-            lanes = bucket[begin : begin + room.lanes]
-            yield lanes, self._pass(lanes, room, batch, share)
-
-    def _pass(self, lanes: Sequence[Lane], room: Places, batch: Any, share: float = 1.0) -> Learnt:
-        """The first lane is computed again in the rows that nobody has."""
-        numbers = _numbers(lanes)
-        rows = self._stack.rows(numbers + numbers[:1] * (room.rows - len(numbers)))
-        return Loss(lanes[0].trainer).learnt(rows, batch, share)
+        return failures
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
         """Change the parameters by the gradients that are there; those whose own code failed meanwhile."""
         joint = [lane for lane in bucket if not lane.updates_itself and self._is_joint(lane)]
-        self._stack.clip_gradients(bucket[0].trainer.clip_grad_norm, _numbers(joint))
+        if joint:
+            self._stack.clip_gradients(joint[0].trainer.clip_grad_norm, _numbers(joint))
         errors = self._steps.step(_numbers(joint))
         failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
         for lane in bucket:
@@ -104,14 +97,21 @@ class Passes:
     # ------------------------------------------------------------------------------------------------ looking first
 
     def profile(self, lane: Lane) -> Profile:
-        """What the next batch of a lane costs its model alone, and as many models as there is room for."""
+        """What the next batch of a lane costs its model alone, and full packs of this width and of narrower ones."""
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = next(lane.read(lane.next_batch()))
             alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
-            full = timed(lambda: list(self._learnt([lane] * self._stack.width, batch)), lane.device)
-            is_exact = places(self._stack, lane, batch).exact and lane.trainer.clip_grad_norm is None
-        return Profile(alone, full, is_exact)
+            groups = self._attempts.groups([lane] * self._stack.width, batch)
+            full = timed(lambda: [self._attempts.packed(lanes, batch) for lanes in groups], lane.device)
+            room, narrower = places(self._stack, lane, batch), widths_below(self._stack.width)
+            packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
+            is_exact = room.exact and lane.trainer.clip_grad_norm is None
+        return Profile(alone, {**packed, self._stack.width: full}, is_exact)
+
+    def _cost(self, lane: Lane, batch: Any, rows: int) -> Cost:
+        """Of a pass with so many rows, as a narrower pack has."""
+        return timed(lambda: Loss(lane.trainer).learnt(self._stack.rows([lane.number] * rows), batch), lane.device)
 
     def check(self, bucket: Sequence[Lane]) -> Refusals:
         """Those of lanes that are alike which cannot learn in passes; looked for once.
@@ -124,7 +124,7 @@ class Passes:
         try:
             unlike = self._unlike(bucket)
         except NotPackable as reason:
-            return dict.fromkeys(bucket, reason)
+            return {bucket[0]: reason, **(self.check(bucket[1:]) if len(bucket) > 1 else {})}
         self._checked.update({lane: lane.traits for lane in bucket if lane not in unlike})
         refusals: Refusals = {}
         for lane in unlike:
@@ -137,28 +137,41 @@ class Passes:
     def _unlike(self, bucket: Sequence[Lane]) -> list[Lane]:
         """Those that have other gradients alone than the first lane has in a pass, with the same weights.
 
-        Raises `NotPackable`.
+        Raises `NotPackable`, about the first one.
         """
         lead = bucket[0]
-        generators.restore(lead.generators, lead.device)
-        with lead.watched():
-            batch, _ = next(lead.read(lead.next_batch()))
-            at = generators.state(lead.device)
-            packed = self._packed_first(lead, batch)
+        batch, packed, at = self._packed_first(lead)
         unlike: list[Lane] = []
         for lane in bucket:
             generators.restore(at, lead.device)
-            with self._stack.drawn(lane.number, seed=0):
-                alone = Loss(lane.trainer).alone(batch)
-            if not self._is_near(lane, packed, alone):
+            try:
+                is_near = self._is_near(lane, packed, self._alone_first(lane, batch))
+            except NotPackable:
+                if lane is lead:
+                    raise
+                is_near = False
+            if not is_near:
                 unlike.append(lane)
         return unlike
 
-    def _packed_first(self, lead: Lane, batch: Any) -> Learnt:
+    def _packed_first(self, lead: Lane) -> tuple[Any, Learnt, Generators]:
+        """The next batch of a lane, what a pass makes of it with drawn weights, and where the generators were then."""
+        generators.restore(lead.generators, lead.device)
         try:
-            room = places(self._stack, lead, batch)
-            with self._stack.drawn(lead.number, seed=0):
-                return self._pass([lead], room, batch)
+            with lead.watched():
+                batch, _ = next(lead.read(lead.next_batch()))
+                at = generators.state(lead.device)
+                with self._stack.drawn(lead.number, seed=0):
+                    return batch, self._attempts.packed([lead], batch), at
+        except NotPackable:
+            raise
+        except Exception as error:
+            raise meaning(error) from error
+
+    def _alone_first(self, lane: Lane, batch: Any) -> Learnt:
+        try:
+            with self._stack.drawn(lane.number, seed=0):
+                return Loss(lane.trainer).alone(batch)
         except Exception as error:
             raise meaning(error) from error
 

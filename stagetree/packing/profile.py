@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-ROUNDS = 3
-"""The first of which is not counted: it asks for memory, and a device chooses its kernels in it."""
+ROUNDS = 2
+"""Besides a first one, which is not counted: it asks for memory, and a device chooses its kernels in it."""
+
+LONG = 1.0
+"""A first round of so many seconds is enough: what begins with it takes little of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +25,27 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """alone, full: what one batch costs a model by itself, and a whole pack. is_exact: whether a model of the pack has
-    the gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference."""
+    """alone: what one batch costs a model by itself. packed: what it costs full packs, by how many lanes they have.
+    is_exact: whether a model of the widest has the gradients and buffers that it has alone, to the bit, on batches of
+    that shape; optimizers make no difference."""
 
     alone: Cost
-    full: Cost
+    packed: Mapping[int, Cost]
     is_exact: bool
+
+
+def widths_below(width: int) -> list[int]:
+    """The powers of two from 2 on."""
+    return [2**power for power in range(1, (width - 1).bit_length())]
 
 
 def timed(compute: Callable[[], object], device: str) -> Cost:
     """What a computation costs on a device."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
-    seconds = [_seconds(compute, device) for _ in range(ROUNDS)][1:]
-    return Cost(min(seconds), 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
+    first = _seconds(compute, device)
+    seconds = first if first > LONG else min(_seconds(compute, device) for _ in range(ROUNDS))
+    return Cost(seconds, 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
 
 
 def _seconds(compute: Callable[[], object], device: str) -> float:

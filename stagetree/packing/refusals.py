@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from stagetree.torch_trainer import TorchTrainer
@@ -22,8 +23,19 @@ SIGNS = (
 """What torch says of what it cannot do for several models at once, and what it means."""
 
 
+NO_MEMORY = "can't allocate memory"
+"""Of torch's RuntimeError where the machine's memory is out."""
+
+
 class NotPackable(Exception):
-    """The trainer is trained alone; the message is a clause that says why."""
+    """The trainer is trained alone; the message is a clause that says why.
+
+    is_own: whether that is so wherever it is trained, whoever else is there.
+    """
+
+    def __init__(self, reason: str, is_own: bool = True) -> None:
+        super().__init__(reason)
+        self.is_own = is_own
 
 
 def refuse(trainer: Trainer) -> TorchTrainer:
@@ -50,7 +62,14 @@ def refuse(trainer: Trainer) -> TorchTrainer:
 def meaning(error: Exception) -> NotPackable:
     """What an error out of a packed loss says of the trainer."""
     text = str(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY in text:
+        return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)
     for sign, sentence in SIGNS:
         if sign in text:
             return NotPackable(sentence)
     return NotPackable(f"its loss does not work for several models at once: {type(error).__name__}: {text[:200]}")
+
+
+def late(error: Exception) -> NotPackable:
+    """The same, of a trainer that was found to be packable."""
+    return NotPackable(str(meaning(error)), is_own=False)

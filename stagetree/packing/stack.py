@@ -145,7 +145,7 @@ class Stack:
 
     def clip_gradients(self, longest: float | None, lanes: Sequence[int]) -> None:
         """Shorten the gradients of these lanes as `clip_grad_norm_` would; None leaves them as they are."""
-        if longest is None or not lanes:
+        if longest is None:
             return
         norms = torch.stack([torch.linalg.vector_norm(segment.grads, dim=1) for segment in self.segments])
         scale = torch.ones_like(norms[0])

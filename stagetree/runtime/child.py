@@ -94,6 +94,8 @@ class Child:
         except Exception as error:
             kind = "device" if kind_of(error) == "device" else "internal"
             answer = {"failed": kind, "error": plain(traceback.format_exc()), "signature": signature_of(error)}
+        if answer.get("failed") == "out_of_memory":
+            self._collect()
         passed = [answer.pop("fd")] if "fd" in answer else []
         model = self._lanes.get(message["lane"]) if "lane" in message else self._model
         self._wire.send({"number": message["number"], "step": model.step if model else 0, **answer}, *passed)
@@ -162,9 +164,9 @@ class Child:
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:
-        """What was given back with the command is used again, and what others may use for ever is let go."""
-        self._buffers.give_back(message["given_back"])
-        self._buffers.drop(message["dropped"])
+        """What was closed before the command is used again, but for what was lent, which others may use for ever."""
+        for number, is_lent in message["closed"]:
+            (self._buffers.drop if is_lent else self._buffers.give_back)([number])
         buffer, size = self._model_of(message).save_in(self._buffers, self._machine)
         return {"fd": os.dup(buffer.fd), "size": size, "buffer": buffer.number}
 
@@ -196,6 +198,7 @@ class Child:
             "step": steps,
             "lanes": told,
             "refusal": self._lanes.refusal,
+            "put_out": self._lanes.put_out,
             "not_exact": inexact.seen(),
             "profile": profile,
         }
@@ -249,9 +252,12 @@ class Child:
                 traceback.print_exc()
             self._model = None
             self._buffers.forget()
-            gc.collect()
-            if self._device != "cpu":
-                torch.cuda.empty_cache()
+            self._collect()
+
+    def _collect(self) -> None:
+        gc.collect()
+        if self._device != "cpu":
+            torch.cuda.empty_cache()
 
 
 def _print_to(fd: int) -> None:

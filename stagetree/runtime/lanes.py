@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Iterable, Mapping
@@ -36,12 +37,21 @@ class Lanes:
         """Why some of them are trained by themselves, if they are."""
         return self._models.refusal
 
+    @property
+    def put_out(self) -> list[int]:
+        """As `PackedModels.put_out`."""
+        return self._models.put_out
+
     def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
         """A lane of a kind is to be built: one that has left, if it is to be loaded and there is one."""
-        if kind != self._kind:
+        if kind == self._kind and is_resumed and self._idle:
+            return self._idle.pop()
+        if self._idle:
             _close(self._idle)
-            self._kind, self._idle = kind, []
-        return self._idle.pop() if is_resumed and self._idle else None
+            self._idle.clear()
+            gc.collect()  # or a cycle of references would keep their memory from the one that is built
+        self._kind = kind
+        return None
 
     def put(self, lane: int, model: Model, width: int) -> None:
         if not self._models.numbers:
@@ -63,7 +73,7 @@ class Lanes:
         """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
         if (found := self._models.profile()) is None:
             return {}
-        costs = {"0": found.alone, str(self._models.width): found.full}
+        costs = {"0": found.alone, **{str(width): cost for width, cost in found.packed.items()}}
         return {
             "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
             "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},

@@ -26,6 +26,7 @@ class PackedModels:
         self._lanes: dict[int, Lane] = {}
         self._packs: dict[Lane, Pack] = {}
         self._refusals: dict[int, str] = {}
+        self._put_out = set[int]()
 
     def __getitem__(self, number: int) -> Model:
         """Raises KeyError."""
@@ -40,6 +41,11 @@ class PackedModels:
         """Why one of them is not packed; empty if all are."""
         return next(iter(self._refusals.values()), "")
 
+    @property
+    def put_out(self) -> list[int]:
+        """Those that are not packed, though they could be: their numbers are not those that they have in a pack."""
+        return sorted(self._put_out)
+
     def profile(self) -> Profile | None:
         """As `Pack.profile`, after a step; None where they cannot be packed, or all have left."""
         lane = next(iter(self._packs), None)
@@ -49,6 +55,7 @@ class PackedModels:
         """The model goes on by itself, or is no more."""
         self._part(number)
         self._refusals.pop(number, None)
+        self._put_out.discard(number)
         return self._models.pop(number)
 
     def _part(self, number: int) -> None:
@@ -72,6 +79,9 @@ class PackedModels:
         failed |= self._one_by_one({number: timelines[number] for number in refused})
         for number in failed:
             self.leave(number)
+        for number, reason in [(number, lane.refusal) for number, lane in self._lanes.items()]:
+            if reason is not None:  # from the next step on
+                self._refuse(number, reason)
         return failed
 
     def _set_up(self, timelines: Mapping[int, Timeline]) -> Failed:
@@ -109,7 +119,9 @@ class PackedModels:
 
     def _refuse(self, number: int, reason: NotPackable) -> None:
         self._part(number)
-        self._refusals[number] = str(reason)
+        self._refusals[number] = str(reason)  # an error holds on to the memory of what it came from
+        if not reason.is_own:
+            self._put_out.add(number)
 
     def _together(self, numbers: Sequence[int]) -> Failed:
         """A step of those that can be packed."""
@@ -120,7 +132,7 @@ class PackedModels:
                 for lane, reason in pack.refusals(list(lanes)).items():
                     self._refuse(lanes.pop(lane), reason)
                 errors = pack.train(list(lanes))
-            failed |= {lanes[lane]: TrainerFailed.of(error) for lane, error in errors.items()}
+            failed |= {lanes[lane]: _failure(error) for lane, error in errors.items()}
             for lane in lanes.keys() - errors.keys():
                 self._models[lanes[lane]].advanced(lane.generators)
         return failed
@@ -133,3 +145,11 @@ class PackedModels:
             except TrainerFailed as failure:
                 failed[number] = failure
         return failed
+
+
+def _failure(error: Exception) -> TrainerFailed:
+    """Raises it where the device is broken, for all that are on it."""
+    failure = TrainerFailed.of(error)
+    if failure.kind == "device":
+        raise failure
+    return failure

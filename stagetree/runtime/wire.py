@@ -20,7 +20,7 @@ CHUNK = 2**16
 MOST_FDS = 4
 
 
-class WireTimeout(Exception):
+class WireTimeout(TimeoutError):
     """The other side did not take a message in time."""
 
 

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.api.services import Services
+from app.api.views import documents
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId
@@ -79,7 +80,8 @@ def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, wo
     study = http.post("/studies", json=changed(packing=4)).json()["study"]
     workers.tune(study)
     root, branch = workers.plan(study).nodes
-    profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "4": 2.0}, peak_bytes={})
+    measured = {"0": 1.0, "2": 0.75, "4": 2.0}
+    profile = e.PackingProfiled(device="the CPU", batch_seconds=measured, peak_bytes={})
     told = [
         (0.0, profile),
         *ran(study, root, "cpu0", (0, 20), (0.0, 40.0)),
@@ -89,6 +91,10 @@ def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, wo
     packing = http.get(f"/studies/{study}").json()["packing"]
     assert packing["at_once"] == 1.5
     (device,) = packing["devices"]
-    said = "1.5 of 4 lanes had a trial on the CPU: 0.75 times as fast as alone, which is slower: fewer lanes are better"
-    assert packing_text(device, 1.5).startswith(said)
-    assert packing_text(device, None) == "4 of 4 lanes had a trial on the CPU: 2.0 times as fast as alone"
+    assert packing_text(device, 1.5) == (
+        "1.5 of 4 lanes had a trial on the CPU: 0.75 times as fast as alone; with `packing: 2` it would be 2.0 times"
+    )
+    alone = device | {"better": {"packing": 0, "times_faster": 1.0}}
+    assert packing_text(alone, 1.5).endswith(", which is slower: it would be faster without `packing`")
+    (full,) = documents.packing(workers.plan(study))["devices"]
+    assert packing_text(full, None).startswith("4 of 4 lanes had a trial on the CPU: 2.0 times as fast as alone; with")

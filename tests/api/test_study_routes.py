@@ -12,9 +12,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app.api import reading
 from app.api.services import ID, Services
 from app.domain import commands as c
 from app.domain.ids import plan_id
+from app.simulation.forecast import Forecast, forecast
 from tests.api.world import API, STUDY, MakeApp, Workers, changed
 
 
@@ -324,3 +326,26 @@ def test_studies_are_filtered(http: TestClient, tuned: str) -> None:
     assert {first["items"][0]["study"], rest["items"][0]["study"]} == {others[0], others[2]}
     assert rest["next_cursor"] is None
     assert http.get("/studies?state=done").status_code == 422
+
+
+def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
+    http: TestClient, use: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds for a large one, and nobody could submit to the plan or look at it."""
+    tuner = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    study = http.post("/studies", json=changed(tuner=tuner)).json()["study"]
+    stream, reckoned = use.find(study).stream, list[int]()
+
+    def forecast_beside(spec: dict[str, Any]) -> Forecast | None:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(use.plans.get, stream).result(timeout=60)
+        found = forecast(spec)
+        assert found is not None
+        reckoned.append(found.steps)
+        return found
+
+    monkeypatch.setattr(reading, "forecast", forecast_beside)
+    for moment in ("", "?at=1"):
+        shown = http.get(f"/studies/{study}{moment}").json()["progress"]
+        assert shown["steps"]["expected"] == reckoned[-1] > 0
+    assert len(reckoned) == 2

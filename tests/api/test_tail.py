@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.event import listen
 
 from app.api.services import Services
 from app.api.streaming import tail as module
 from app.api.streaming.tail import Tail, Watcher
 from app.domain.events import StudyPaused
-from app.events.database import DatabaseUnavailable
-from app.events.log import StoredEvent
+from app.events.database import Database, DatabaseUnavailable
+from app.events.log import SqlLog
 from app.events.memory import MemoryLog
+from app.events.tables import EVENTS
 
 FACT = StudyPaused(study="s")
 
@@ -26,7 +28,7 @@ class Counting(MemoryLog):
         super().__init__()
         self.looks, self.fails = 0, False
 
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
         self.looks += 1
         if self.fails:
             raise DatabaseUnavailable("The database cannot be used.")
@@ -45,7 +47,8 @@ async def until(look: Callable[[], bool]) -> None:
 
 
 async def woken(watcher: Watcher) -> str:
-    await watcher.wait(10)
+    async with asyncio.timeout(10):
+        await watcher.wait(1000)
     return watcher.stream
 
 
@@ -97,6 +100,23 @@ def test_it_waits_for_a_database_that_is_away() -> None:
             assert await woken(watcher) == "p"
 
     asyncio.run(main())
+
+
+def test_what_this_version_cannot_read_is_passed_over(sqlite_url: str) -> None:
+    """Another process is of a later version already, and writes events of its own."""
+    database = Database(sqlite_url)
+    log = SqlLog(database)
+
+    async def main() -> None:
+        async with Tail(log, lambda: False).watching("p") as watcher:  # looks once this has waited for something
+            log.append("q", [FACT], expected=None, at=1.0)
+            with database.write() as session:
+                session.execute(update(EVENTS).values(type="OfTomorrow"))
+            log.append("p", [FACT], expected=None, at=1.0)
+            assert await woken(watcher) == "p"
+
+    asyncio.run(main())
+    database.dispose()
 
 
 def test_everybody_is_woken_when_the_server_is_to_end() -> None:

@@ -16,6 +16,8 @@ from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
+from app.events.tables import ChainRow, StudyRow
+from app.simulation.forecast import forecast
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values
 
@@ -189,10 +191,10 @@ def test_a_whole_study_under_asha_never_goes_back() -> None:
     simulator = Simulator(slots=3, measure=lambda node, step: {"m": chance.random()})
     opened = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)
     simulator.give(c.SubmitStudy(plan=opened, study=S, spec=spec, at=0.0))
-    looks = []
+    looks, expected = [], forecast(spec)
     while simulator.advance():
-        looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
-    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}))
+        looks.append(progress(simulator.plan, simulator.plan.studies[S], {}, expected))
+    looks.append(progress(simulator.plan, simulator.plan.studies[S], {}, expected))
     done = [look["trials"]["done"] for look in looks]
     steps = [look["steps"]["done"] for look in looks]
     assert done == sorted(done) and done[-1] == 12
@@ -208,3 +210,26 @@ def test_steps_of_trials_that_failed_are_not_expected() -> None:
     assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 20}
     give(plan, c.CancelTrial(study=S, trial=1))
     assert progress(plan, study, {})["steps"] == {"done": 0, "expected": 10}
+
+
+@pytest.mark.parametrize("packing", [0, 2, 4])
+def test_the_time_left_is_that_of_the_slots_whatever_they_train_at_once(packing: int) -> None:
+    """Eight trials of ten steps on one slot, of which some are done; a pass takes as long as a trial alone."""
+    simulator = Simulator(slots=1, measure=lambda node, step: {"m": 0.0}, pass_times=1.0)
+    opened = e.PlanOpened(trainer="t", trainer_version="", trainer_args={}, seed=0, packing=packing)
+    trials = [{"hp": {"lr": rate / 10}, "steps": 10} for rate in range(8)]
+    named = {"name": "n", "trainer": "t", "metric": "m", "mode": "max"}
+    spec = {**named, "tuner": {"kind": "trials", "trials": trials}}
+    simulator.give(c.SubmitStudy(plan=opened, study=S, spec=spec, at=0.0))
+    simulator.run_until(10.0)
+    shown = progress(simulator.plan, simulator.plan.studies[S], {})
+    assert shown["seconds_left"] == simulator.run() - 10.0
+
+
+def test_a_slot_that_trains_several_trials_at_once_is_one() -> None:
+    def chain(name: str, slot: str, study: str) -> ChainRow:
+        return ChainRow(chain=name, slot=slot, state="running", assignment={"stages": [{"study": study}]}, index=0)
+
+    live = [chain("a", "gpu0", "s"), chain("b", "gpu0", "s"), chain("c", "gpu1", "s"), chain("d", "gpu2", "other")]
+    row = StudyRow(id="s", stream="plan", name="n", state="running", submitted_at=0.0)
+    assert documents.share(row, live) == {"used": 2, "due": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.scheduling.curves import Curve, CurveModel, Posterior
 from app.scheduling.curves.scale import curve_scale, study_scale
-from tests.curves.recordings import HORIZON, accuracies, curve
+from tests.curves.recordings import HORIZON, STEPS, accuracies, curve
 from tests.plans import tried
 
 LATER = [60, 80, 100]
@@ -132,6 +133,25 @@ def test_any_curve_has_an_answer(data: st.DataObject) -> None:
         other = fitted(ended).predict([alone])
         assert other.quantile(LATER, 0.5)[0] == pytest.approx(middle[i], rel=1e-6, abs=1e-6)
         assert other.prob_reaches(LATER, 0.4)[0] == pytest.approx(probability[i], abs=1e-6)
+
+
+LARGEST = sys.float_info.max
+EXTREME = [LARGEST, -LARGEST, 1e200, 5e-324, 0.0, 0.5]
+EXTREME_CURVES = st.lists(st.sampled_from(EXTREME), min_size=len(STEPS), max_size=len(STEPS))
+
+
+@tried(12)
+@given(
+    EXTREME_CURVES,
+    st.lists(EXTREME_CURVES, max_size=6),
+    st.sampled_from([(None, None), (0.0, None), (None, 1e308), (-1e308, 1e308), (1e200, 1e308), (0.0, 5e-324)]),
+)
+def test_a_metric_may_have_any_finite_value(values: list[float], ended: list[list[float]], bounds: Any) -> None:
+    posterior = ask(fitted(ended, bounds=bounds), [values])
+    for target in EXTREME:
+        probability = posterior.prob_reaches(LATER, target)
+        assert np.all((probability >= 0) & (probability <= 1))
+    assert np.isfinite(posterior.mean(LATER)).all()
 
 
 def test_a_constant_curve_is_expected_to_stay() -> None:

@@ -168,7 +168,7 @@ class Leases(RuleBasedStateMachine):
 
     @invariant()
     def the_log_holds_what_was_allowed(self) -> None:
-        assert [(type(r.event).__name__, r.event.chain) for r in self.log.tail()] == self.facts
+        assert [(type(r.event).__name__, r.event.chain) for r in self.log.read("plan")] == self.facts
 
 
 def test_leases_under_any_order_of_things(sqlite_template: Path) -> None:

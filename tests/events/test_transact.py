@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ from app.events.log import Append, EventLog, Idempotency, SqlLog, StoredEvent, V
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
 from app.events.rows import Fenced
-from app.events.transact import OPTIMISTIC, Decide, Write, record, transact
+from app.events.transact import OPTIMISTIC, Decide, Write, back_off, record, transact
 
 HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"
 """A short life of a plan, in the form it is stored in: two studies, a lost chain, a failure, a promotion."""
@@ -365,3 +366,10 @@ def lose_answers(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
             raise DatabaseUnavailable("The connection was lost.")
 
     monkeypatch.setattr(database, "write", Lossy)
+
+
+def test_losing_a_race_leaves_the_global_generator_alone() -> None:
+    """It may be that of a trainer in the same process, which must come to the same numbers whoever is faster."""
+    before = random.getstate()
+    back_off(1)
+    assert random.getstate() == before

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -147,3 +148,36 @@ class Unpackable(Tiny):
     def loss(self, batch: list[Tensor]) -> Tensor:
         loss = super().loss(batch)
         return loss * (1 + 0 * loss.item())
+
+
+class Greedy(Tiny):
+    """Where its learning rate is bad there is no memory for it.
+
+    room: how many of these models there is memory for in a process. tight: whether from the second step on there is
+    none for several at once.
+    """
+
+    name = "greedy"
+    alive: ClassVar[WeakSet[Greedy]] = WeakSet()
+
+    def __init__(self, *, room: int = 100, tight: bool = False, **args: Any) -> None:
+        super().__init__(**args)
+        self.tight = tight
+        self.alive.add(self)
+        if len(self.alive) > room:
+            raise torch.OutOfMemoryError("no room for another model")
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        if self.hp["lr"] > 5 or (self.tight and self.offset >= 8 and is_packed(loss)):
+            raise torch.OutOfMemoryError("no memory for a batch")
+        return loss
+
+
+def is_packed(loss: Tensor) -> bool:
+    """Whether it stands for those of several models: only such a one cannot be asked for its value."""
+    try:
+        loss.item()
+    except RuntimeError:
+        return True
+    return False

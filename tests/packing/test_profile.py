@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds import Usual
-from lanes import Unpackable, alone, distance, fresh, packed, weights
+from kinds import NETS, Usual
+from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
+from torch import nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
+from stagetree.packing.profile import timed
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 4
@@ -69,15 +71,40 @@ def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> No
     assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
 
 
+def wide(between: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 64), between(), nn.Linear(64, 64), between(), nn.Linear(64, 10))
+
+
+def test_the_claim_is_not_that_of_another_model_with_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed SiLU has other bits than one alone, and a ReLU beside the same weights has not."""
+    hp, how = {"lr": 0.3, "bs": 32}, {"batches_per_step": 1}
+    for kind in (nn.ReLU, nn.SiLU):
+        monkeypatch.setitem(NETS, "wide", lambda kind=kind: wide(kind))
+        assert_so(profiled(Usual, hp, net="wide", **how), Usual, hp, net="wide", **how)
+
+
 def test_no_equal_bits_are_claimed_where_gradients_are_clipped() -> None:
     clipped = profiled(Usual, {"lr": 0.3, "bs": 8}, net="tempered", batches_per_step=1, clip_grad_norm=0.1)
     assert clipped is not None and not clipped.is_exact
 
 
-def test_what_is_used_is_measured() -> None:
-    profile = profiled(Usual, {"lr": 0.3, "bs": 8}, net="relu")
-    assert profile is not None
-    assert profile.alone.seconds > 0 and profile.full.seconds > 0
+def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -> None:
+    pack = fresh(6, [0, 1, 2, 3], Usual, net="relu", batches_per_step=1)
+    assert not packed(pack, {number: {"lr": 0.3, "bs": 8} for number in range(4)}, 1)
+    before = weights(pack[3])
+    for number in range(3):
+        pack.leave(number)
+    profile = pack.profile()
+    assert profile is not None and set(profile.packed) == {2, 4, 6}
+    assert all(cost.seconds > 0 for cost in (profile.alone, *profile.packed.values()))
+    assert_same(weights(pack[3]), before)
+
+
+def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+    monkeypatch.setattr("stagetree.packing.profile.LONG", 0.0)
+    assert timed(lambda: calls.append(1), "cpu").seconds > 0
+    assert len(calls) == 1
 
 
 def test_what_cannot_be_packed_has_no_profile() -> None:

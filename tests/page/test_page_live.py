@@ -105,6 +105,10 @@ def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callab
         embedded.stop()
 
 
+def is_said_to_be_gone(page: Page, *, within: float = SOON) -> None:
+    expect(page.get_by_role("alert").filter(has_text="may have been deleted")).to_be_visible(timeout=within)
+
+
 def test_a_study_that_somebody_else_deletes_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-gone-elsewhere", ({}, 2)))["study"])
     page = open_page("about:blank")
@@ -113,7 +117,35 @@ def test_a_study_that_somebody_else_deletes_is_said_to_be_gone(open_page: Callab
     expect(page.locator(".badge")).to_contain_text("over")
     stack.client.delete(study)
     page.clock.fast_forward(60_000)
-    expect(page.get_by_role("alert")).to_contain_text("may have been deleted")
+    is_said_to_be_gone(page)
+
+
+def test_a_stream_that_ends_with_the_deletion_says_so_at_once(open_page: Callable[..., Page], stack: Service) -> None:
+    study = str(stack.run(trials("page-gone-at-once", ({}, 2)))["study"])
+    page = open_page("about:blank")
+
+    def end(route: Route) -> None:
+        stack.client.delete(study)
+        route.fulfill(content_type="text/event-stream", body='event: end\ndata: {"state": "deleted"}\n\n')
+
+    page.route("**/events?after=*", end)
+    page.goto(f"{stack.url}/#/studies/{study}")
+    is_said_to_be_gone(page, within=SOON // 2)
+    page.get_by_role("link", name="All studies").click()
+    expect(page.get_by_role("heading", name="Studies")).to_be_visible()
+
+
+def test_an_event_of_a_later_version_is_shown_by_its_name(open_page: Callable[..., Page], stack: Service) -> None:
+    """Such as another server writes in an upgrade that is under way; what comes behind it is shown as ever."""
+    study = str(stack.run(trials("page-tomorrow", ({}, 2)))["study"])
+    page = open_page("about:blank")
+    tomorrow = {"position": 90, "version": 90, "type": "OfTomorrow", "at": 2e9, "data": {"study": study}}
+    known = {"position": 91, "version": 91, "type": "StudyPaused", "at": 2e9, "data": {"study": study}}
+    body = "".join(f"id: {each['position']}\ndata: {json.dumps(each)}\n\n" for each in (tomorrow, known))
+    page.route("**/events?after=*", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(f"{stack.url}/#/studies/{study}")
+    expect(page.locator(".recent")).to_contain_text("OfTomorrow")
+    expect(page.locator(".recent")).to_contain_text("the study was paused")
 
 
 def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., Page], stack: Service) -> None:
@@ -146,7 +178,7 @@ def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stac
     expect(page.locator("header.study")).to_contain_text("completed")
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
-    expect(page.get_by_role("alert")).to_contain_text("may have been deleted")
+    is_said_to_be_gone(page)
 
 
 PANELS = {

@@ -211,6 +211,15 @@ def test_events_are_filtered_and_open_at_one(open_page: Callable[..., Page], sta
     expect(page.get_by_role("region", name="Why")).to_contain_text("goes on to step 4: rung 0: rank")
 
 
+def test_another_view_begins_at_its_top(open_page: Callable[..., Page], stack: Service, study: str) -> None:
+    page = open_page(f"{stack.url}/#/studies/{study}/events?event=1")
+    expect(page.locator(".events .wanted")).to_be_in_viewport()
+    page.wait_for_function("scrollY > 0")
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_role("region", name="Best trial")).to_be_visible()
+    assert page.evaluate("scrollY") == 0
+
+
 def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], stack: Service, study: str) -> None:
     page = open_page(f"{stack.url}/#/studies/{study}/rungs")
     panel = page.get_by_role("region", name="What if")

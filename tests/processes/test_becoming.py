@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import module_from_spec
 from pathlib import Path
-from types import ModuleType
+from threading import Event as Flag
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,30 @@ def test_a_process_has_one_scheduler_and_one_notifier(fresh: ModuleType, monkeyp
     fresh.notify()
     assert len(made) == 1
     assert fresh.ticking() is fresh.ticking()
+    assert fresh.retention() is fresh.retention()
+
+
+@pytest.mark.parametrize("objects", [0, 3])
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
+    fresh: ModuleType, monkeypatch: Monkeypatch, caplog: pytest.LogCaptureFixture, objects: int, is_waited_for: bool
+) -> None:
+    looked, told = Flag(), list[int]()
+
+    def look() -> Any:
+        looked.set()
+        return SimpleNamespace(objects=objects, bytes=2**20 * objects, is_done=True)
+
+    retention = SimpleNamespace(look=look, is_waited_for=is_waited_for)
+    monkeypatch.setattr("app.workers.scheduler.retention.Retention", lambda *_: retention)
+    monkeypatch.setattr(fresh, "notify", lambda: told.append(1))
+    with caplog.at_level("INFO"):
+        fresh.retention().start()
+        assert looked.wait(60.0)
+        fresh.close()
+        assert fresh.retention().join(60.0)
+    assert ("deleted 3 checkpoints, 3.0 MiB" in caplog.messages) == ("deleted" in caplog.text) == bool(objects)
+    assert bool(told) == is_waited_for
 
 
 def test_a_tick_that_came_to_its_end_is_shown(fresh: ModuleType, records: SqlRecords) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Callable
 from multiprocessing import current_process, get_context
 from typing import Any
 
@@ -30,7 +31,7 @@ class Numbers(Dataset[torch.Tensor]):
 class Moody(Trainer):
     """size: bytes of its state. workers: of a DataLoader that every step reads through; context: how they are begun.
 
-    journal: a file that gets the ids of these workers.
+    journal: a file that gets the ids of these workers, and of what it forks.
     """
 
     name = "moody"
@@ -112,6 +113,26 @@ class Moody(Trainer):
 
     def be_killed(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def leave_one_behind(self) -> None:
+        """It holds all that is open here, and is in no group of ours."""
+        self._fork(os.setsid)
+        self.be_killed()
+
+    def hang_with_another(self) -> None:
+        self._fork(lambda: None)
+        self.hang()
+
+    def _fork(self, begin: Callable[[], None]) -> None:
+        """Write down a process that begins like this and waits for ever, once it has begun."""
+        read, write = os.pipe()
+        if not (pid := os.fork()):
+            begin()
+            os.write(write, b".")
+            threading.Event().wait()
+        os.read(read, 1)
+        with open(self.journal, "a") as journal:
+            journal.write(f"{pid}\ndone\n")
 
     def close_all_files(self) -> None:
         os.closerange(3, 4096)

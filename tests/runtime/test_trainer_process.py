@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,19 @@ def test_a_state_is_larger_than_any_buffer(start: Start, deadline: Deadline) -> 
     assert other.evaluate(deadline=deadline)["weight"] == 3
     assert len(bytes(state.view())) == state.size
     state.close()
+
+
+def test_memory_of_a_state_is_used_again_but_not_what_a_model_was_loaded_from(start: Start, deadline: Deadline) -> None:
+    process, other = (moody(start()) for _ in range(2))
+    train(process, 1)
+    used = list[int]()
+    for lend in (False, True, False):
+        state = process.save(deadline=deadline)
+        used.append(os.fstat(state.fd).st_ino)
+        if lend:
+            other.load(state, {"mood": "fine"}, 1, deadline=deadline)
+        state.close()
+    assert used[0] == used[1] != used[2]
 
 
 def test_a_loaded_state_may_be_changed_and_loaded_again(start: Start, deadline: Deadline) -> None:

@@ -49,3 +49,16 @@ def test_the_chain_of_a_plan_without_packs_measures_none() -> None:
     scene.submit()
     (chain,) = given(scene)
     assert not chain.assignment["pack"] and not chain.assignment["profile"]
+
+
+def test_as_many_trials_are_asked_for_as_slots_can_train_at_once() -> None:
+    """One more would be decided before it can be begun, with fewer results than there are by then."""
+
+    def asked_for(opened: e.PlanOpened, packs: bool) -> int:
+        scene = Scene(packs=packs)
+        scene.submit({"kind": "asha", "num_trials": 20, "min_steps": 1, "max_steps": 4}, opened=opened)
+        scene.scheduler.tick()
+        return len(scene.events(e.TrialAdded))
+
+    alone = asked_for(OPENED, packs=True)
+    assert asked_for(PACKED, packs=False) == alone < asked_for(PACKED, packs=True) == 4 * alone

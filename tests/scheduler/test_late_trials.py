@@ -19,6 +19,18 @@ def test_what_a_worker_has_passed_is_trained_anew_at_once() -> None:
     assert scene.assigned() == [(0, 10), (0, 4)]
 
 
+def test_a_worker_is_told_only_what_is_new_for_it() -> None:
+    told = list[str]()
+    scene = Scene(notify=lambda chain, slot: told.append(chain))
+    chain = scene.running(trials(10))
+    scene.submit(trials(10), "the same")
+    scene.scheduler.tick()
+    assert told == []
+    scene.submit(trials(4), "shorter")
+    scene.scheduler.tick()
+    assert told == [chain]
+
+
 def test_what_a_worker_will_pass_or_is_about_to_report_is_not() -> None:
     scene = Scene(slots=2)
     chain = scene.running()

@@ -16,6 +16,7 @@ from app.domain.decide import decide
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome
+from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
 from app.events.strikes import strike
 from app.events.transact import Write, transact
@@ -211,6 +212,22 @@ def test_races_that_the_tuners_of_a_plan_lose_hold_up_that_plan_alone() -> None:
     scene.records.before_write = lambda append: None
     scene.run()
     assert scene.study("lame", "lame").state == "completed"
+
+
+def test_work_that_cannot_be_given_for_lost_races_is_left_to_the_next_tick() -> None:
+    scene = Scene()
+    scene.submit(ONE)
+
+    def lose(append: Append) -> None:
+        if append.alongside is not None:  # as when a slot is taken
+            raise LOST_RACE
+
+    scene.records.before_write = lose
+    assert scene.scheduler.tick()  # to its end
+    assert not scene.slots_of()
+    scene.records.before_write = lambda append: None
+    scene.run()
+    assert scene.study().state == "completed"
 
 
 def test_a_plan_that_breaks_while_its_tuners_are_asked_holds_up_itself_alone() -> None:

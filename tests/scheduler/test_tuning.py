@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from app.domain.ids import StudyId
 from app.events.transact import Write, transact
 from app.scheduling.tuners.driver import make_driver
 from app.workers.scheduler.tuning import Tuning
+from stagetree.limits import LIMITS
 
 STUDY = StudyId("study")
 FOUR = {"kind": "random", "num_trials": 4, "max_steps": 4}
@@ -149,6 +151,26 @@ def test_tuners_are_asked_again_for_more_room_and_not_for_less() -> None:
     version = scene.plan().version
     assert [tuning.was_asked("plan", version, room) for room in (1, 2, 3)] == [True, True, False]
     assert not tuning.was_asked("plan", version + 1, 2)
+
+
+def test_what_came_while_another_study_was_tuned_in_vain_is_still_to_be_seen() -> None:
+    """The tuner that was asked first has not seen it."""
+    scene = Scene(slots=0)
+    scene.submit(FOUR, "other")
+    scene.submit(FOUR)
+    tuning = Tuning(scene.ports())
+    paused = [e.StudyPaused(study=STUDY), e.StudyPaused(study=StudyId("other"))]
+    scene.records.before_write = once(lambda: scene.records.log.append("plan", paused, expected=None, at=0.0) and None)
+    tuning.tune("plan", 2)
+    assert not scene.study().trials
+    assert not tuning.was_asked("plan", scene.plan().version, 2)
+
+
+def test_a_tuner_that_asks_for_what_may_not_be_fails_its_study() -> None:
+    scene = Scene(limits=replace(LIMITS, trials=3))
+    scene.submit(FOUR)
+    assert scene.scheduler.tick()
+    assert scene.study().state == "failed" and "asks for what may not be" in (scene.study().error or "")
 
 
 def test_what_nobody_disturbs_is_decided_at_the_first_attempt() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
+from fractions import Fraction
 from math import inf
 from random import Random
 from typing import Any
@@ -21,7 +23,7 @@ from app.scheduling.frontier import Frontier
 from app.scheduling.policies import critical_path
 from app.scheduling.reach import Need
 from app.simulation.simulator import Simulator
-from tests.plans import METRIC, OPENED, Story, tried
+from tests.plans import METRIC, OPENED, Story, study_of, tried
 
 A, B, C = (StudyId(name) for name in "abc")
 
@@ -46,7 +48,7 @@ def test_water_filling(slots: int, wanted: dict[StudyId, Claim], expected: dict[
 CLAIMS = st.builds(
     Claim,
     demand=st.integers(0, 80),
-    weight=st.floats(0.1, 10),
+    weight=st.floats(0.1, 10) | st.sampled_from([5e-324, 1e-17, 1e16, 1e308]),
     cap=st.one_of(st.just(inf), st.integers(1, 40)),
     priority=st.sampled_from([1.0, 1.0, 2.0]),
 )
@@ -64,7 +66,8 @@ def test_no_study_could_have_more_without_one_that_has_less_for_its_weight(slots
             for other, theirs in wanted.items():
                 assert theirs.priority >= claim.priority or due[other] == pytest.approx(0, abs=1e-6)
                 if theirs.priority == claim.priority:
-                    assert due[other] / theirs.weight <= due[study] / claim.weight + 1e-6
+                    ratio = Fraction(claim.weight) / Fraction(theirs.weight)
+                    assert Fraction(max(0.0, due[other] - 1e-6)) * ratio <= due[study] + 1e-6
 
 
 # --------------------------------------------------------------------------------------------------------- the policy
@@ -169,6 +172,16 @@ def test_a_shared_stage_serves_whoever_it_was_chosen_for_and_both_may_ask_for_it
 @pytest.fixture
 def story() -> Story:
     return Story()
+
+
+def test_a_slot_that_trains_several_trials_at_once_is_one_of_those_a_study_may_have() -> None:
+    """Eight trials in two packs of four, though there are four slots."""
+    world = Simulator(slots=4, measure=lambda node, step: {METRIC: 0.5}, policy=fair_share, pass_times=1.0)
+    spec = study_of([({"lr": 0.1 * number}, 10) for number in range(1, 9)]).to_json() | {"max_slots": 2}
+    world.give(c.SubmitStudy(plan=replace(OPENED, packing=4), study=A, spec=spec, at=0.0))
+    assert world.run() == 10
+    given = [event.slot for event in world.events if isinstance(event, e.ChainAssigned)]
+    assert sorted(Counter(given).values()) == [4, 4]
 
 
 def test_a_small_study_is_not_kept_waiting_by_a_large_one() -> None:

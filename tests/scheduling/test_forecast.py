@@ -24,5 +24,16 @@ def test_it_is_near_what_an_asha_study_came_to(trials: int) -> None:
     assert found.steps == pytest.approx(cost_of(simulated.plan, study).run, rel=0.35)
 
 
+@pytest.mark.parametrize("kind", ["asha", "sha"])
+def test_a_large_study_is_forecast_from_some_of_its_trials(kind: str) -> None:
+    """Somebody waits for it: a page showed nothing for a minute, of a study of 10,000 trials under halving."""
+    tuner = {"kind": kind, "num_trials": 10_000, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    found = forecast(asha(space=SPACE, tuner=tuner))
+    assert found is not None
+    assert found.trials == 10_000
+    halved = 10_000 * 2 + 3_333 * 4 + 1_111 * 12
+    assert found.steps == pytest.approx(halved, rel=0.35)
+
+
 def test_nothing_is_forecast_where_all_is_asked_for_at_once() -> None:
     assert forecast(asha(tuner={"kind": "grid", "max_steps": 18})) is None

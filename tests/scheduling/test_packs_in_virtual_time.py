@@ -18,7 +18,7 @@ from app.domain.events import PackingProfiled
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Node, Study
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
-from app.scheduling.packs import best_lanes, times_faster
+from app.scheduling.packs import WORTHWHILE, best_lanes, better_width, times_faster
 from app.scheduling.replay import replay
 from app.scheduling.tuners import TunerDriver
 from app.simulation.simulator import Simulator
@@ -43,8 +43,34 @@ def test_what_cannot_be_packed_is_trained_alone() -> None:
 
 def test_lanes_that_nobody_has_cost_what_others_do() -> None:
     """A pass of two lanes would be fast, but it would not give the bits of the plan."""
-    assert times_faster(4, profile()) == 2.0
-    assert times_faster(2, profile()) == 1.0
+    assert times_faster(4, 4, profile()) == 2.0
+    assert times_faster(2, 4, profile()) == 1.0
+    assert better_width(4, 4, profile()) == 2
+
+
+SECONDS_OF_PASSES = st.fixed_dictionaries({width: st.floats(1e-6, 1e3) for width in ("0", "2", "4", "8")})
+
+
+@tried(200)
+@given(st.floats(1, 20), st.sampled_from([2, 4, 8]), SECONDS_OF_PASSES)
+def test_another_width_is_named_only_where_it_is_the_fastest_and_worth_it(
+    trials: float, width: int, seconds: dict[str, float]
+) -> None:
+    measured = replace(profile(), batch_seconds=seconds)
+    speeds = {each: times_faster(trials, each, measured) for each in (0, 2, 4, 8)}
+    better = better_width(trials, width, measured)
+    if better is None:
+        assert max(speeds.values()) < WORTHWHILE * speeds[width]
+    else:
+        assert speeds[better] == max(speeds.values()) >= WORTHWHILE * speeds[width]
+    assert speeds[0] == 1.0
+
+
+@tried(100)
+@given(st.sampled_from([2, 4, 8]), SECONDS_OF_PASSES)
+def test_one_trial_by_itself_needs_no_pack_that_takes_longer(width: int, seconds: dict[str, float]) -> None:
+    slow = {each: max(taken, 2 * seconds["0"]) if each != "0" else taken for each, taken in seconds.items()}
+    assert better_width(1, width, replace(profile(), batch_seconds=slow)) == 0
 
 
 # ------------------------------------------------------------------------------------------------------ in virtual time

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import isasyncgenfunction, iscoroutinefunction
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -16,7 +18,7 @@ import pytest
 
 from app.api import schemas
 from stagetree import _http, models
-from stagetree.client import Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+from stagetree.client import AsyncClient, Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
 
@@ -326,6 +328,13 @@ def test_trying_again_has_an_end(server: Server, client: Client) -> None:
     assert len(server.asked) == 8
 
 
+def test_pauses_leave_the_global_generator_alone() -> None:
+    """It may be that of a trainer, which must come to the same numbers whatever a server does."""
+    before = random.getstate()
+    assert _http.pause_after(3) > 0
+    assert random.getstate() == before
+
+
 def test_nobody_is_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -395,3 +404,10 @@ def test_titles_of_http_are_not_said() -> None:
     assert str(Invalid(422, "Unprocessable Content", "Something is wrong in one field.", errors)) == "name: is missing"
     assert str(NotFound(404, "Not Found", "there is no study x")) == "there is no study x"
     assert str(ProblemError(404, "Not Found")) == "Not Found"
+
+
+def test_whatever_can_be_awaited_can_be_called() -> None:
+    awaited = {
+        name for name, each in vars(AsyncClient).items() if iscoroutinefunction(each) or isasyncgenfunction(each)
+    }
+    assert {name for name in awaited if not name.startswith("_")} <= set(dir(Client))

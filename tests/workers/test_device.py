@@ -57,6 +57,7 @@ def test_a_share_that_nobody_said_there_is_does_not_take_all_the_memory() -> Non
 
 def test_a_slot_says_with_how_many_it_shares_its_gpu_and_how() -> None:
     devices = [SlotDevice("cuda:0", "3", *how) for how in ((1,), (2, 0.5, True), (2, 0.5, False))]
+    assert str(CPU) == "the CPU"
     said = ["GPU 3", "GPU 3, shared by 2 through MPS", "GPU 3, shared by 2 in turns, without MPS"]
     assert list(map(str, devices)) == said
 
@@ -83,6 +84,12 @@ def test_whether_kernels_of_several_processes_run_at_once_is_asked_of_the_daemon
 ) -> None:
     on_the_path(tmp_path, "nvidia-cuda-mps-control", script, monkeypatch)
     assert mps_is_running() is answers
+
+
+def test_a_daemon_that_does_not_answer_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.2)
+    on_the_path(tmp_path, "nvidia-cuda-mps-control", "exec sleep 60", monkeypatch)
+    assert not mps_is_running()
 
 
 def test_without_the_program_no_daemon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import cycle
 from typing import Any, NoReturn
 
 import pytest
 from faulty import Clock
+from hypothesis import given
+from hypothesis import strategies as st
 from stacks import wait_for
 
 from app.events.database import DatabaseUnavailable
@@ -119,6 +123,29 @@ def test_who_trains_nothing_asks_nothing_between_two_heartbeats(beating: Beating
     beating.beat()
     beating.records.read = lambda: pytest.fail("there is nothing to ask about")  # type: ignore[method-assign]
     beating.heartbeat.round()
+
+
+@given(st.lists(st.floats(0.0, 3.0), min_size=1))
+def test_it_looks_for_a_hundredth_of_its_time_and_goes_on_looking(answers: list[float]) -> None:
+    """Each look takes as long as the database does for its answer; signs of life are another matter."""
+    beating, looks = Beating(), list[float]()
+    beating.heartbeat.round()
+    beating.begin()
+    read, seconds = beating.records.read, cycle(answers)
+
+    def read_late() -> AbstractContextManager[Any]:
+        looks.append(next(seconds))
+        beating.clock.wait(looks[-1])
+        return read()
+
+    beating.records.read = read_late  # type: ignore[method-assign]
+    begun_at = beating.clock.now()
+    while len(looks) < 20:
+        beating.clock.wait(module.FLAG_SECONDS)
+        beating.heartbeat.round()
+        passed = beating.clock.now() - begun_at
+        assert sum(looks[:-1]) <= 0.01 * passed + 1e-6
+        assert passed <= 101 * sum(looks) + len(looks) + 1  # the round in which one is due may be a sign of life
 
 
 def test_that_nobody_can_hear_of_it_is_said_once(beating: Beating, caplog: pytest.LogCaptureFixture) -> None:

@@ -59,5 +59,5 @@ def test_what_no_slot_in_its_state_could_do_is_not_waited_for() -> None:
 
 
 def test_who_is_not_in_quarantine_is_not_tested() -> None:
-    """The parts have no process that could be."""
-    quarantine.serve(parts(MemoryRecords(), Health()), None)
+    """The parts have no process that could be; what it was in quarantine for before is over."""
+    quarantine.serve(parts(MemoryRecords(), Health(quarantines=1)), None)

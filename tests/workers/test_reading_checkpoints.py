@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn, cast
 
 import pytest
@@ -13,7 +13,7 @@ from app.scheduling.assignment import ResumePoint
 from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
 from app.workers.slot.notes import Notes
 from app.workers.slot.patience import Patience
-from app.workers.slot.resuming import NOTED_AFTER, CheckpointReader
+from app.workers.slot.resuming import NOTED_AFTER, CheckpointReader, ReadOnce
 from app.workers.state import State
 
 AWAY, BAD, FULL = StoreUnavailable("no route"), CheckpointUnreadable("it is not there"), OSError("no memory")
@@ -77,3 +77,20 @@ def test_what_nobody_wants_any_more_is_not_waited_for() -> None:
     with pytest.raises(Unwanted):
         reading.reader.read(ResumePoint(node="n", step=4, key="key", sha256=""), check)
     assert reading.said == []
+
+
+def test_what_several_begin_with_is_read_once_and_held_until_all_have_begun() -> None:
+    read = list[State]()
+
+    class Reader:
+        def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
+            read.append(State.of(resume.key.encode()))
+            return read[-1]
+
+    reader = ReadOnce(Reader())
+    states = [reader.read(ResumePoint("n", 4, key, ""), lambda: None) for key in ("one", "two", "one")]
+    assert [bytes(state.view()) for state in states] == [b"one", b"two", b"one"]
+    reader.close()
+    assert [state.fd for state in read] == [-1, -1]
+    for state in states:
+        state.close()

@@ -32,6 +32,7 @@ def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=20.0)
     made.sources["tiny"] = TrainerSource(str(LANES), "1")
     made.sources["moody"] = TrainerSource(str(LANES), "1")
+    made.sources["greedy"] = TrainerSource(str(LANES), "1")
     made.sources["unpackable"] = TrainerSource(str(LANES), "1")
     yield made
     made.close()
@@ -101,6 +102,13 @@ def test_a_result_is_the_same_to_the_bit_whoever_is_in_the_pack(cluster: Cluster
         assert values(cluster, single.id)[0] == expected[number]
 
 
+def test_a_pack_without_a_place_for_its_logs_is_trained(cluster: Cluster) -> None:
+    (cluster.folder / "logs").write_text("no folder")
+    done = cluster.run(cluster.submit(spec(*TWO)))
+    assert done.executed == done.unique
+    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+
+
 def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     sick = ({"lr": switch(0.1, 9.0, 2)}, 5)
     done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=0)))
@@ -110,6 +118,43 @@ def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:
     assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
     assert cluster.processes["gpu0"] == 1
     assert cluster.idle()
+
+
+def test_a_lane_that_failed_is_tried_again_in_a_fresh_process(cluster: Cluster) -> None:
+    sick = ({"lr": switch(0.1, 9.0, 2)}, 3)
+    cluster.run(cluster.submit(spec(*SIBLINGS[:2], sick, trainer="moody", max_restarts=1)))
+    assert len(cluster.events(e.StageFailed)) == 2
+    assert cluster.processes["gpu0"] == 2
+
+
+def test_a_lane_without_memory_ends_alone(cluster: Cluster) -> None:
+    greedy = ({"lr": switch(0.1, 9.0, 2)}, 5)
+    done = cluster.run(cluster.submit(spec(*SIBLINGS[:2], greedy, trainer="greedy", max_restarts=0)))
+    assert [trial.state for trial in done.trials] == ["completed", "completed", "failed"]
+    (failure,) = cluster.events(e.StageFailed)
+    assert failure.kind == "out_of_memory" and "no memory for a batch" in failure.error
+    assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+    assert not cluster.events(e.ExactnessLost)
+
+
+def test_where_memory_runs_out_for_all_lanes_they_go_on_alone_and_it_is_said(cluster: Cluster) -> None:
+    trials = [({"lr": rate}, 3) for rate in RATES]
+    expected = values(cluster, cluster.run(cluster.submit(spec(*trials))).id)
+    tight = spec(*trials, trainer="greedy", trainer_args={"tight": True}, max_restarts=0)
+    done = cluster.run(cluster.submit(tight))
+    assert values(cluster, done.id) == pytest.approx(expected, rel=1e-9)
+    lost = cluster.events(e.ExactnessLost)
+    assert [event.reason for event in lost] == ["trained without their pack, which had failed"] * 3
+    assert not cluster.events(e.StageFailed)
+
+
+def test_a_model_for_which_there_is_no_room_beside_others_is_trained_later(cluster: Cluster) -> None:
+    trials = [({"lr": rate}, 3) for rate in RATES]
+    crowded = spec(*trials, trainer="greedy", trainer_args={"room": 2}, max_restarts=0)
+    done = cluster.run(has_room(cluster, cluster.submit(crowded)))
+    assert [trial.state for trial in done.trials] == ["completed"] * 3
+    assert "interrupted" in [event.outcome for event in cluster.events(e.ChainEnded)]
+    assert done.executed == done.unique
 
 
 def test_what_cannot_be_packed_is_trained_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +207,7 @@ def test_a_chain_of_a_pack_that_is_over_by_then_is_left_out(cluster: Cluster) ->
 def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
     study = cluster.run(cluster.submit(spec(*SIBLINGS))).id
     (profile,) = cluster.events(e.PackingProfiled)
-    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "4"}
+    assert profile.device == "the CPU" and profile.batch_seconds.keys() == {"0", "2", "4"}
     assert documents.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
     cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
     assert len(cluster.events(e.PackingProfiled)) == 1
@@ -174,7 +219,7 @@ def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None
     assert "asks a tensor for its value" in profile.refusal
     assert chains_at_once(cluster) == 1
     (device,) = documents.study(cluster.plan, study, now=0.0)["packing"]["devices"]
-    assert device == {"device": "the CPU", "lanes": 1, "refusal": profile.refusal}
+    assert device == {"device": "the CPU", "refusal": profile.refusal}
 
 
 @pytest.mark.parametrize(("packing", "memory"), [(4, 0), (0, 2**20)])

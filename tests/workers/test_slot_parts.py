@@ -115,7 +115,7 @@ def test_what_was_taken_together_is_done_once() -> None:
     thread.close()
 
 
-def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done() -> None:
+def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done(caplog: pytest.LogCaptureFixture) -> None:
     done = list[int]()
 
     def do(number: int) -> None:
@@ -130,6 +130,7 @@ def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done() -> None:
         thread.put(number)
     assert thread.drain(60.0)
     assert done == [0, 3]
+    assert caplog.messages == ["test: failed"]
     thread.close()
 
 

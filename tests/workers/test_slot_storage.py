@@ -58,6 +58,24 @@ def test_a_store_that_takes_nothing_for_a_time_costs_no_step(
     assert not cluster.events(e.CheckpointDropped)
 
 
+def test_a_chain_that_nobody_wants_any_more_waits_for_no_checkpoint(cluster: Cluster) -> None:
+    study, cancelled = cluster.submit(BRANCHES), list[str]()
+
+    def away(key: str) -> None:
+        if not cancelled:
+            cancelled.append(key)
+            cluster.cancel(study)
+            cluster.ticker.tick()
+            cluster.beat()
+        refused(key)
+
+    cluster.store.before_read = away
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
+    assert cluster.run(study).state == StudyState.CANCELLED
+    cluster.settle()
+    assert cancelled and "stopped" in [event.outcome for event in cluster.events(e.ChainEnded)]
+
+
 @pytest.mark.parametrize("seconds", [0.3, 20.0])
 @pytest.mark.parametrize("illness", [refused, missing])
 def test_a_store_that_gives_nothing_for_a_time_costs_no_step(
@@ -258,3 +276,17 @@ def test_a_trained_chain_waits_for_the_store_and_for_no_message(cluster: Cluster
     cluster.settle()
     assert len(cluster.events(e.CheckpointKept)) == 1
     assert cluster.run(study).executed == 2
+
+
+def test_a_slot_that_ends_leaves_no_state_open(cluster: Cluster) -> None:
+    before = open_states()
+    cluster.run(cluster.submit(BRANCHES))
+    assert open_states() > before
+    cluster.close()
+    assert open_states() == before
+
+
+def open_states() -> int:
+    """How many states in memory this process has open."""
+    opened = Path("/proc/self/fd").iterdir()
+    return sum(each.is_symlink() and "memfd:stagetree" in str(each.readlink()) for each in opened)

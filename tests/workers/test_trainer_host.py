@@ -94,3 +94,24 @@ def test_a_trainer_that_is_not_here_is_said() -> None:
 def test_a_state_of_nobody_is_no_model() -> None:
     with pytest.raises(ModelMisplaced, match="no process"):
         host().save()
+
+
+def test_where_nothing_is_in_memory_there_is_nothing_to_end() -> None:
+    host().kill()
+    host().end_process()
+
+
+def test_a_process_that_has_grown_is_replaced_between_two_chains_and_not_within_one() -> None:
+    started = list[InProcess]()
+
+    def start() -> InProcess:
+        started.append(InProcess(lambda *_: None))
+        return started[-1]
+
+    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0, growth_bytes=100)
+    for resident, processes in ((0, 1), (1000, 1), (0, 2)):
+        for index in (0, 1):
+            train(trainer, index)
+            started[-1].resident = resident
+            trainer.mark_at(("p", "n", 2 + 2 * index))
+            assert len(started) == processes

@@ -3,10 +3,10 @@
     python -m tools.mutants [FILE ...] [--jobs 2]
 
 First the tests run once on the tree as it is, to learn which of them execute which line. Then each mutant is put into
-a copy of the tree and meets the quickest tests that execute its guard, until one fails. Those that survive these meet
-others that execute it, and those that run their file in processes of their own. One that none notices is printed, and
-makes the exit code 1. What was found is in `.mutants/`, as it comes: a run that was broken off goes on from there, and
-meets again who survived, and whose file or test has changed.
+a copy of the tree and meets the test that noticed it before, and the quickest that execute its guard, until one fails.
+Those that survive these meet others that execute it, and those that run their file in processes of their own. One that
+none notices is printed, and makes the exit code 1. What was found is in `.mutants/`, as it comes: a run that was broken
+off goes on from there, and meets again who survived, and whose file or test has changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Queue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tools.mutants.changes import Mutant, mutants_of
 from tools.mutants.copies import ROOT, Copy, Outcome
@@ -52,7 +52,8 @@ def main() -> int:
     left = sorted((mutant for mutant in mutants if mutant.name not in known), key=_is_minor)
     with _copies(options.jobs) as on_each:
         tests = _measure(on_each)
-        survivors = _survivors(left, lambda mutant: [tests.quick(mutant)], tests, on_each)
+        before = _noticed_by(tests)
+        survivors = _survivors(left, lambda mutant: [before.get(mutant.name, []), tests.quick(mutant)], tests, on_each)
         survivors = _survivors(survivors, lambda mutant: [tests.others(mutant), slow(mutant.file)], tests, on_each)
     print(f"{len(mutants)} mutants, {len(survivors)} survived")
     return 1 if survivors else 0
@@ -71,8 +72,18 @@ def _all_files() -> list[str]:
 
 def _noticed() -> set[str]:
     """The names of those that were noticed before, in a file and by a test that are still the same."""
-    lines = map(json.loads, RESULTS.read_text().splitlines()) if RESULTS.exists() else []
-    return {line["name"] for line in lines if not line["survived"] and is_as_it_was(ROOT, line["made_of"])}
+    return {line["name"] for line in _results() if not line["survived"] and is_as_it_was(ROOT, line["made_of"])}
+
+
+def _noticed_by(tests: ExecutedLines) -> dict[str, list[str]]:
+    """By the name of each that was noticed before: the test that did, in whatever file it is by now."""
+    now = {test.partition("::")[2]: test for test in tests.seconds}
+    noticed = ((line["name"], now.get(line["by"].partition("::")[2])) for line in _results())
+    return {name: [test] for name, test in noticed if test}
+
+
+def _results() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 OnEach = Callable[[Callable[[Copy, T], R], Iterable[T]], Iterator[tuple[T, R]]]

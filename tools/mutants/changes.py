@@ -8,6 +8,7 @@ condition of a SQL `where`; a lock; a loop that waits. Each is made to let every
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,15 @@ def mutants_of(root: Path, file: str) -> Iterator[Mutant]:
     """Every mutant of a file, in the order of its lines."""
     tree = ast.parse((root / file).read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    found = []
+    found, met = [], Counter[tuple[str, str]]()
     for node in ast.walk(tree):
         for guard, what, undo in _changes(node):
             lines = range(guard.lineno, (guard.end_lineno or guard.lineno) + 1)
             around = [each.name for each in functions if each.lineno <= guard.lineno <= (each.end_lineno or 0)]
-            name = around[-1] if around else "module"
-            found.append(Mutant(file, name, lines, what.replace("\n", " "), ast.unparse(tree)))
+            name, what = around[-1] if around else "module", what.replace("\n", " ")
+            met[name, what] += 1
+            number = f" ({met[name, what]})" if met[name, what] > 1 else ""
+            found.append(Mutant(file, name, lines, what + number, ast.unparse(tree)))
             undo()
     yield from sorted(found, key=lambda mutant: mutant.lines.start)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from app.api import reading, schemas
+from app.api import replaying, schemas
 from app.api.openapi import refusals
 from app.api.report import report
 from app.api.requests.bodies import ChangesBody, changes_of
@@ -34,7 +34,7 @@ LINE = (
 )
 def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
-    return reading.replay(use, row, at)
+    return replaying.replay(use, row, at)
 
 
 @router.post(
@@ -46,7 +46,7 @@ def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
 @heavy
 def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None) -> Json:
     """Over the results that exist: nothing is trained, and nothing is changed."""
-    return reading.imagined(use, row, changes_of(given), at)
+    return replaying.imagined(use, row, changes_of(given), at)
 
 
 @router.get(
@@ -70,4 +70,4 @@ def get_report(row: StudyRowDep, use: Use) -> HTMLResponse:
 )
 def get_log(row: StudyRowDep, use: Use) -> StreamingResponse:
     """One event a line, those of other studies on the plan included: `stagetree replay --log` takes it as a file."""
-    return StreamingResponse(reading.log(use, row), media_type="text/plain")
+    return StreamingResponse(replaying.log(use, row), media_type="text/plain")

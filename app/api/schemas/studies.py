@@ -31,7 +31,7 @@ class Cost(BaseModel):
     unfinished: int = Field(description="what nobody trained, and is not saved either")
     shared: int = Field(description="what trials of the study took together")
     known: int = Field(description="what was trained for another study")
-    repeated: int = Field(description="what was run again, or in vain, because of accidents")
+    repeated: int = Field(description="what was run again, from an earlier state, or lost by an accident")
     run: int = Field(description="what workers ran for the study")
     saved: int = Field(description="stopped_early + shared + known")
     saved_share: float | None = Field(description="the saved part of alone - unfinished")

@@ -72,8 +72,8 @@ class Tail:
             batch = await run_in_threadpool(lambda: self._log.tail(after=position, limit=BATCH))
         except (Away, LostRace):
             return position
-        moved = {recorded.stream for recorded in batch}
+        moved = {stream for _, stream in batch}
         for watcher in self._watchers:
             if watcher.stream in moved:
                 watcher.wake()
-        return batch[-1].position if batch else position
+        return batch[-1][0] if batch else position

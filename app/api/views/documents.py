@@ -16,7 +16,7 @@ from app.api.views.forms import form_text
 from app.api.views.progress import progress
 from app.api.views.writable import writable
 from app.domain import accounting, exactness, results
-from app.domain.events import Metrics, Stage
+from app.domain.events import Metrics, PackingProfiled, Stage
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Note, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
@@ -26,7 +26,8 @@ from app.events.codec import encode
 from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
-from app.scheduling.packs import best_lanes, times_faster
+from app.scheduling.packs import better_width, times_faster
+from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
 Busy = Mapping[NodeId, Sequence[Stage]]
@@ -43,9 +44,13 @@ def study(
     *,
     now: float,
     reached: Mapping[ChainId, int] | None = None,
+    expected: Forecast | None = None,
     with_trials: bool = True,
 ) -> Json:
-    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken."""
+    """A study with its results so far. `now` is when it is looked at, for the time a running one has taken.
+
+    expected: how far it will go, where that is known.
+    """
     found, busy = plan.studies[name], _busy(plan)
     view = {
         "study": found.id,
@@ -64,7 +69,7 @@ def study(
         "wall_seconds": round(found.wall_seconds(now), 3),
         "submitted_at": found.submitted_at,
         "finished_at": found.finished_at,
-        "progress": progress(plan, found, reached or {}),
+        "progress": progress(plan, found, reached or {}, expected),
         "notes": [_note(found, each) for each in found.notes],
     }
     if plan.opened is not None and plan.opened.packing:
@@ -72,15 +77,26 @@ def study(
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
 
 
-def packing(plan: SearchPlan) -> Json:
-    """How many trials its packs have room for and, by kind of device, how that does there."""
+def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
+    """How many trials its packs have room for and, by kind of device, how that does there.
+
+    at_once: how many they had on the average; None for as many as there is room for.
+    """
     assert plan.opened is not None
-    devices = [
-        {"device": each.device, "lanes": (lanes := best_lanes(plan.opened.packing, each))}
-        | ({"refusal": each.refusal} if each.refusal else {"times_faster": times_faster(lanes, each)})
-        for each in plan.profiles.values()
-    ]
-    return {"width": plan.opened.packing, "devices": devices}
+    width = plan.opened.packing
+    devices = [_packing_on(each, width, width if at_once is None else at_once) for each in plan.profiles.values()]
+    return {"width": width, "at_once": at_once, "devices": devices}
+
+
+def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
+    """`better`: another width with which so many trials at once would have got on faster there; 0 is no packing."""
+    if profile.refusal:
+        return {"device": profile.device, "refusal": profile.refusal}
+    better = better_width(trials, width, profile)
+    found = {"device": profile.device, "lanes": width, "times_faster": round(times_faster(trials, width, profile), 2)}
+    if better is not None:
+        found["better"] = {"packing": better, "times_faster": round(times_faster(trials, better, profile), 2)}
+    return found
 
 
 def _note(study: Study, note: Note) -> Json:
@@ -122,9 +138,9 @@ def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> Json:
 
 def share(row: StudyRow, live: Sequence[ChainRecord]) -> Json:
     """The slots that train for a study, and its share of them while it competes with others."""
-    training = [chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)]
+    training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
-    return {"used": sum(_payer(chain) == row.id for chain in training), "due": due}
+    return {"used": sum(_payer(chain) == row.id for chain in training.values()), "due": due}
 
 
 def _payer(chain: ChainRecord) -> str:

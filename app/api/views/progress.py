@@ -11,7 +11,7 @@ from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
 from app.domain.standing import Rung, rests, standing
 from app.domain.states import TrialEventKind, TrialState
-from app.simulation.forecast import forecast
+from app.simulation.forecast import Forecast
 
 Json = dict[str, Any]
 NAMED = 8
@@ -20,18 +20,18 @@ NAMED = 8
 DECISIONS = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
 
 
-def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Json:
+def progress(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int], expected: Forecast | None = None) -> Json:
     """Trials and steps done of those expected, the rungs, what slots do for the study, and its last decision."""
     running = list(_running(plan, study, reached))
-    steps, stands = _steps(plan, study, running), standing(study)
+    steps, stands = _steps(plan, study, running, expected), standing(study)
     return {
         "trials": {
             "done": sum(_is_tried(plan, trial) for trial in study.trials),
             "resting": sum(rests(study, trial, stands) for trial in study.trials),
-            "expected": _expected_trials(study),
+            "expected": _expected_trials(study, expected),
         },
         "steps": steps,
-        "seconds_left": _seconds_left(study, steps, len(running)),
+        "seconds_left": _seconds_left(study, steps, len({run["slot"] for run in running})),
         "rungs": [_rung(rung) for rung in stands.ladder()],
         "last": _last_decision(study),
         "running": running,
@@ -43,22 +43,20 @@ def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
     return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
 
 
-def _expected_trials(study: Study) -> int | None:
+def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
     """How many trials the study will have had; None where that is for others to say."""
     tuner = study.spec.get("tuner", {})
     if study.is_final or tuner.get("kind") in ("grid", "trials"):
         return len(study.trials) or None
-    expected = forecast(study.spec)
     found = expected.trials if expected else tuner.get("num_trials")
     return found and max(found, len(study.trials))
 
 
-def _steps(plan: SearchPlan, study: Study, running: list[Json]) -> Json:
+def _steps(plan: SearchPlan, study: Study, running: list[Json], expected: Forecast | None) -> Json:
     """The different steps that are trained, those under way included, and how many there will be."""
     trained, left = accounting.cost(plan, study).known + study.fresh, _outstanding(plan, study)
     under_way = sum(run["step"] - run["start"] for run in running if run["study"] == study.id)
-    expected = None if study.is_final else forecast(study.spec)
-    to_come = max(0, expected.steps - study.unique) if expected else 0
+    to_come = max(0, expected.steps - study.unique) if expected and not study.is_final else 0
     return {"done": trained + min(under_way, left), "expected": trained + left + to_come}
 
 
@@ -73,7 +71,7 @@ def _outstanding(plan: SearchPlan, study: Study) -> int:
 
 
 def _seconds_left(study: Study, steps: Json, slots: int) -> float | None:
-    """At the pace so far; None as long as nothing can be said."""
+    """At the pace so far, on so many slots; None as long as nothing can be said."""
     if study.is_final or not study.executed or not slots:
         return None
     left = steps["expected"] - steps["done"]
@@ -103,20 +101,29 @@ def _decision(event: TrialEvent) -> Json:
 
 
 def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[Json]:
-    for chain in plan.chains.values():
-        if not chain.is_trained and chain.stages[chain.index].node in study.max_step_by_node:
-            yield _under_way(plan, study, chain, reached.get(chain.id, 0))
+    chains = [chain for chain in plan.chains.values() if not chain.is_trained]
+    nodes = {chain.stages[chain.index].node for chain in chains} & study.max_step_by_node.keys()
+    passing = _passing(study, nodes)
+    for chain in chains:
+        if (node := chain.stages[chain.index].node) in nodes:
+            yield _under_way(plan, chain, passing[node], reached.get(chain.id, 0))
 
 
-def _under_way(plan: SearchPlan, study: Study, chain: Chain, reached: int) -> Json:
-    """What a slot is doing, and for which trials of this study. `study` is the one that is charged for it."""
+def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
+    """The study's trials that are not over, by those of the nodes that they pass."""
+    found: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
+    for trial in study.trials:
+        if trial.state == TrialState.ACTIVE:
+            for node in nodes.intersection(trial.path):
+                found[node].append(trial)
+    return found
+
+
+def _under_way(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> Json:
+    """What a slot is doing, and for which of the trials that pass there. `study` is the one that is charged for it."""
     stage = chain.stages[chain.index]
     step = min(max(reached, stage.start), stage.end)
-    served = [
-        trial.number
-        for trial in study.trials
-        if trial.state == TrialState.ACTIVE and stage.node in trial.path and trial.steps > stage.start
-    ]
+    served = [trial.number for trial in passing if trial.steps > stage.start]
     forms = plan.nodes[stage.node].segment.forms
     return {
         "slot": chain.slot,

@@ -110,8 +110,8 @@ class EventLog(ABC):
         """The events of one stream after a version, in order. Raises `Gap` and `app.events.codec.UnknownEvent`."""
 
     @abstractmethod
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        """The events of all streams after a position, in order. Raises as `read` does."""
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
+        """Position and stream of each event after a position, in order: also of those that cannot be read here."""
 
     @abstractmethod
     def struck(self, stream: str) -> frozenset[StudyId]:

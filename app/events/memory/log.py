@@ -68,9 +68,9 @@ class MemoryLog(EventLog):
         with self._tables.lock:
             return self._streams.get(stream, [])[after : None if limit is None else after + limit]
 
-    def tail(self, *, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
+    def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
         with self._tables.lock:
-            return self._all[after : None if limit is None else after + limit]
+            return [(r.position, r.stream) for r in self._all[after : None if limit is None else after + limit]]
 
     def struck(self, stream: str) -> frozenset[StudyId]:
         return strikes(each.event for each in self.read(stream))

@@ -1,9 +1,9 @@
 /** What happens in a study, as it happens. All pages of a browser share one stream, and one of them holds it. */
 import { signal } from "@preact/signals";
-import { about, address, ask, happened, refreshAll } from "./data.ts";
+import { about, address, ask, happened, refreshAll, type Trouble } from "./data.ts";
 import type { LoggedEvent, Study } from "./types.ts";
 
-type Freshness = "connecting" | "live" | "lost" | "over";
+type Freshness = "connecting" | "live" | "lost" | "over" | "deleted";
 
 export const freshness = signal<Freshness>("connecting");
 export const lastHeard = signal<number>(Date.now());
@@ -44,7 +44,8 @@ let gathering: ReturnType<typeof setTimeout> | undefined;
 
 function hear(said: Said): void {
   // whoever shows something asks, and says what is wrong: that nobody answers, or that the study is gone
-  if (said.freshness === "lost" && freshness.value !== "lost") refreshAll();
+  const isBad = said.freshness === "lost" || said.freshness === "deleted";
+  if (isBad && freshness.value !== said.freshness) refreshAll();
   freshness.value = said.freshness;
   lastHeard.value = Date.now();
   if (!said.events.length) return;
@@ -58,7 +59,7 @@ function hear(said: Said): void {
   );
 }
 
-/** Hold the stream until the page goes: a stream that broke comes back by itself, one that was refused after a while. */
+/** Hold the stream until the page or the study goes: one that broke comes back by itself, one that was refused after a while. */
 async function hold(study: string, after: number, channel: BroadcastChannel, stopping: AbortSignal): Promise<void> {
   const say = (said: Said) => {
     if (stopping.aborted) return;
@@ -68,6 +69,7 @@ async function hold(study: string, after: number, channel: BroadcastChannel, sto
   for (let failures = 0; !stopping.aborted; failures += 1) {
     const began = Date.now();
     after = await read(study, after, say, stopping);
+    if (freshness.value === "deleted") return;
     const isOver = freshness.value === "over";
     if (isOver || Date.now() - began > MOST_SECONDS * 1000) failures = 0;
     await pause((isOver ? OVER_SECONDS : Math.min(MOST_SECONDS, 2 ** failures)) * 1000, stopping);
@@ -89,9 +91,10 @@ function read(study: string, after: number, say: (said: Said) => void, stopping:
       after = Number(message.lastEventId) || after;
       say({ freshness: "live", events: [JSON.parse(message.data) as LoggedEvent] });
     };
-    source.addEventListener("end", () => {
+    source.addEventListener("end", (message: MessageEvent<string>) => {
       isOver = true;
-      say({ freshness: "over", events: [] });
+      const { state } = JSON.parse(message.data) as { state: string };
+      say({ freshness: state === "deleted" ? "deleted" : "over", events: [] });
       end();
     });
     source.onerror = () => {
@@ -108,12 +111,12 @@ function read(study: string, after: number, say: (said: Said) => void, stopping:
   });
 }
 
-/** What a refused stream means: that nothing more will come, or that something is wrong. */
+/** What a refused stream means: that nothing more will come, that the study is gone, or that something is wrong. */
 async function refused(study: string): Promise<Freshness> {
   try {
     return (await ask<Study>(about(study, "", null, { trials: "false" }))).finished_at ? "over" : "lost";
-  } catch {
-    return "lost";
+  } catch (error) {
+    return (error as Trouble).status === 404 ? "deleted" : "lost";
   }
 }
 

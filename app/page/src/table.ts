@@ -7,6 +7,13 @@ const DIGITS = "6";
 
 export type Value = unknown;
 
+const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", trained: "steps", standing: "why" };
+
+/** What a column is called. */
+export function titleOf(column: string): string {
+  return TITLES[column] ?? column.replace(/^hp\./, "");
+}
+
 export class Table {
   readonly count: number;
   readonly columns: Record<string, Value[]>;

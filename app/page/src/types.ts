@@ -25,3 +25,8 @@ export type Preview = Schemas["Preview"];
 export type Problem = Schemas["Problem"];
 export type Imagined = Schemas["Imagined"];
 export type Importance = Schemas["Importance"];
+
+/** How many trials a study has so far, in whatever state. */
+export function trialCount({ counts }: Study): number {
+  return Object.values(counts).reduce((sum, each) => sum + each, 0);
+}

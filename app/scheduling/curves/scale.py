@@ -21,6 +21,8 @@ Bounds = tuple[float | None, float | None]
 
 CRASH = -3.0
 """Below this, in units, only the order of magnitude counts."""
+FARTHEST = 1e100
+"""A value of a greater size counts as this one, so that what is computed with it stays finite."""
 _SAME = 1e-30
 MORE = 3.0
 """How many times the range of a curve so far a unit is, where nothing else is known."""
@@ -79,12 +81,18 @@ def study_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
 def curve_scale(mode: Mode, bounds: Bounds, values: Sequence[float]) -> Scale:
     """The scale of a curve while none has ended: the one between the bounds, else a few times its own range so far."""
     sign = 1.0 if mode == "max" else -1.0
-    least = -np.inf if bounds[0] is None else bounds[0]
-    greatest = np.inf if bounds[1] is None else bounds[1]
-    if np.isfinite(greatest - least):
+    least, greatest = _limits(bounds)
+    if None not in bounds and least < greatest:
         return Scale(sign, (least, greatest), min(sign * least, sign * greatest), greatest - least)
     z = sign * np.clip(np.array([*values] or [0.0]), least, greatest)
     unit = MORE * float(z.max() - z.min())
     if unit <= _SAME:
         unit = abs(float(z[0])) if abs(z[0]) > _SAME else 1.0  # nothing says what is much, but the value itself
     return Scale(sign, (least, greatest), float((z.max() + z.min() - unit) / 2), unit)
+
+
+def _limits(bounds: Bounds) -> list[float]:
+    """The least and the greatest value that are told apart from those beyond."""
+    least = -FARTHEST if bounds[0] is None else bounds[0]
+    greatest = FARTHEST if bounds[1] is None else bounds[1]
+    return [max(-FARTHEST, min(bound, FARTHEST)) for bound in (least, greatest)]

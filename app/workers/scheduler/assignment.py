@@ -17,7 +17,7 @@ from app.events.plans import PlanUnusable
 from app.events.rows.errors import SlotTaken
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment, assign, resume_point
-from app.scheduling.balance import EVEN, Balance
+from app.scheduling.balance import EVEN, Balance, allowed
 from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
@@ -83,8 +83,9 @@ class Assignment:
         if not (self._ports.packs and opened.packing):
             return Placed(frontier, [spans], slot, is_pack=False)
         well, free = (sum(has_trainer(each, opened) for each in some) for some in (slots.well, slots.free))
-        lead = to_the_branch(frontier, rungs_first(frontier, spans, passed_over, well))
-        others = companions(frontier, lead, passed_over, free, slot.device)
+        most, more = allowed(frontier, spans[0].study, well, free)
+        lead = to_the_branch(frontier, rungs_first(frontier, spans, passed_over, most))
+        others = companions(frontier, lead, passed_over, more, slot.device)
         return Placed(frontier, [lead, *others], slot, is_pack=True)
 
     def _with_trainer(self, slots: Candidates) -> list[Frontier]:

@@ -108,6 +108,10 @@ class ChainRun:
         """It goes on record with what is found next."""
         self._facts.append(fact)
 
+    def note_not_exact(self, reason: str) -> None:
+        """Of the steps that were trained last."""
+        self._facts += self.execution.not_exact([reason])
+
     def give_back(self) -> None:
         """The message that begins the next stage will not come any more."""
         self._end([self.execution.stopped(self._parts.clock())])

@@ -84,6 +84,10 @@ class CheckpointStore:
         except Exception as error:
             raise StoreUnavailable(f"checkpoint {key} cannot be deleted: {_say(error)}") from error
 
+    def close(self) -> None:
+        """Let go of what is kept in memory."""
+        self._recent.clear()
+
     def _fetched(self, key: str) -> tuple[State, str]:
         """The object and its hash. One on this machine is read once, and stays where it is; others are copied here."""
         digest = hashlib.sha256()
@@ -145,6 +149,11 @@ class _RecentStates:
     def forget(self, key: str) -> None:
         with self._lock:
             self._drop(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            for key in list(self._states):
+                self._drop(key)
 
     def _drop(self, key: str) -> None:
         self._branch_points.discard(key)

@@ -64,7 +64,7 @@ def device_of(
     if matched is None or not matched["gpu"]:
         return CPU
     number, share = int(matched["number"]), matched["share"]
-    if share and ascii_lowercase.index(share) >= shares:
+    if ascii_lowercase.index(share) >= shares:  # the whole of it comes first, as the first share does
         raise NoDevice(
             f"slot {slot} is share {share} of its GPU, and STAGETREE_SLOTS_PER_GPU={shares} says that there is none: "
             f"set it to the number of slots on each GPU, or call the slot gpu{number}"

@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.trainer_host import Place, TrainerHost
 from app.workers.slot.trial_log import StageFiles
+from app.workers.slot.unwanted import PackBroken
 from app.workers.state import State
 from app.workers.trainer_process import TrainedTogether, TrainerProcess
+from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
 ITS_OWN = ("exception", "out_of_memory")
 """What the user's code raises where only one lane is concerned: the process goes on with the others."""
+
+NO_ROOM = ("out_of_memory",)
+"""What a model that is not the first may fail of for no fault of its own."""
 
 
 class LaneHost:
@@ -38,7 +43,7 @@ class LaneHost:
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None:
-        """Have the model of the lane where stage `index` begins."""
+        """Have the model of the lane where stage `index` begins. Raises `PackBroken` if there is no room for it."""
         if index == 0:
             self._join(work, read)
         self.changes = self.changes if index == 0 else ()
@@ -74,13 +79,18 @@ class LaneHost:
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
         state = None if work.resume is None else read(work.resume)
+        spares = NO_ROOM if self.number else ()
         try:
-            self._host.build_lane(work)
+            self._host.build_lane(work, spares)
             if state is not None:
-                self._host.load(work, state)
+                self._host.load(work, state, spares)
                 self.changes = self._host.changes
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
+        except TrainerFailed as failed:
+            if failed.kind in spares:
+                raise PackBroken(f"there is no room for it beside {self.number} others") from failed
+            raise
         finally:
             if state is not None:
                 state.close()
@@ -106,4 +116,6 @@ def train_together(
     def train(process: TrainerProcess) -> TrainedTogether:
         return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
 
-    return host.call(train)
+    trained = host.call(train)
+    host.has_failed |= bool(trained.failed)
+    return trained

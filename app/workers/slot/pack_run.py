@@ -24,6 +24,9 @@ from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
 
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
+
 
 class PackRun:
     """runs: by the number of the lane, with a `LaneHost` each. time: of which each is charged its share. reader: of
@@ -56,6 +59,8 @@ class PackRun:
                 self._begin(number)
         while self._wanted:
             self._train()
+        if self._host.has_failed:  # what has, is tried again in a fresh process
+            self._host.end_process()
 
     def _begin(self, number: int) -> None:
         self._stages[number] = self._runs[number].stage()
@@ -94,6 +99,8 @@ class PackRun:
         if trained.profile is not None:
             self._tell_profile(next(iter(begins)), trained.profile)
         for number, begin in begins.items():
+            if number in trained.put_out:
+                self._runs[number].note_not_exact(WITHOUT_PACK)
             self._tell(number, begin + trained.steps, trained.failed.get(number))
 
     def _tell_profile(self, number: int, profile: Mapping[str, Any]) -> None:

@@ -8,14 +8,11 @@ from dataclasses import replace
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.claim import Claimed
 from app.workers.slot.lane_host import LaneHost
-from app.workers.slot.pack_run import PackRun
+from app.workers.slot.pack_run import WITHOUT_PACK, PackRun
 from app.workers.slot.parts import Parts
 from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import TrainerHost
-
-WITHOUT_PACK = "trained without their pack, which had failed"
-"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
 
 
 class Packs:

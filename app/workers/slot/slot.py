@@ -96,6 +96,7 @@ class Slot:
         self._live: tuple[ChainRun, ...] = ()
         self._is_closing = False
         self._host = TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes)
+        self._store = CheckpointStore(around.store, limits.memory_bytes)
         self._parts = self._make_parts()
         self._packs = Packs(self._host, self._device)
         self._watch = StopWatch(self._host.kill, self._patience.close, limits.grace)
@@ -140,7 +141,7 @@ class Slot:
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
         self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
         self._patience.close()
-        for part in (self._parts.saver, self._parts.outbox):
+        for part in (self._parts.saver, self._parts.outbox, self._store):
             part.close()
         self._host.end_process()
 
@@ -148,15 +149,14 @@ class Slot:
 
     def _make_parts(self) -> Parts:
         around, limits = self._around, self._limits
-        store = CheckpointStore(around.store, limits.memory_bytes)
         return Parts(
             me=self._me,
             records=around.records,
             patience=self._patience,
             notes=self._notes,
             outbox=FactOutbox(around.records, self._patience, clock=around.wall_clock, notify=around.notify),
-            saver=Saver(store, self._patience, self._notes, around.clock),
-            reader=CheckpointReader(store, self._patience, self._notes, around.clock, limits.strike),
+            saver=Saver(self._store, self._patience, self._notes, around.clock),
+            reader=CheckpointReader(self._store, self._patience, self._notes, around.clock, limits.strike),
             host=self._host,
             logs=TrialLogs(around.logs, self._me.slot),
             health=Health(),

@@ -65,7 +65,8 @@ class TrainerHost:
     may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
 
     `busy_since` is when the call under way began, by the clock; None while there is none. `changes` says how the state
-    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`.
+    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is whether
+    the user's code has failed in the process that is there, which others still use.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class TrainerHost:
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: float | None = None
+        self.has_failed = False
         self.changes: tuple[str, ...] = ()
 
     @property
@@ -118,8 +120,8 @@ class TrainerHost:
         else:
             self._renew(work, built, fits, read, log)
 
-    def build_lane(self, work: ChainAssignment) -> None:
-        """Have a new model in the process, before its first step, to join a pack there.
+    def build_lane(self, work: ChainAssignment, spares: Container[str]) -> None:
+        """Have a new model in the process, before its first step, to join a pack there. spares: as of `call`.
 
         Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
         """
@@ -128,13 +130,13 @@ class TrainerHost:
         self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
-        self._build(work, built, names=sorted(work.hp), is_resumed=work.resume is not None)
+        self._build(work, built, spares, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
 
-    def load(self, work: ChainAssignment, state: State) -> None:
-        """Have the model where the chain begins, whose state that is. Raises `TrainerFailed`."""
+    def load(self, work: ChainAssignment, state: State, spares: Container[str] = ()) -> None:
+        """Have the model where the chain begins, whose state that is. spares: as of `call`. Raises `TrainerFailed`."""
         step, deadline = work.stages[0].start, self.deadline("load")
-        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline))
+        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), spares)
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
@@ -152,8 +154,7 @@ class TrainerHost:
     def mark_at(self, place: Place) -> None:
         """The model has been trained to that place, and stays there."""
         self._place = place
-        if self._process is not None:
-            self._memory.note(self._built, self._process.resident_bytes())
+        self._memory.note(self._built, self.call(lambda process: process.resident_bytes()))
 
     def check(self) -> None:
         """Whether a fresh process starts and its device works. Raises `NoTrainerProcess`."""
@@ -179,6 +180,7 @@ class TrainerHost:
     def end_process(self) -> None:
         """Its memory, of the GPU as well, is free after that."""
         process, self._process = self._process, None
+        self.has_failed = False
         self._built = self._place = self._source = None
         self._deadlines.clear()
         self._memory.begin()
@@ -216,12 +218,12 @@ class TrainerHost:
             if state is not None:
                 state.close()
 
-    def _build(self, work: ChainAssignment, built: _Built, **lane: Any) -> None:
+    def _build(self, work: ChainAssignment, built: _Built, spares: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism, **lane}
-        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how))
+        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), spares)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
@@ -260,6 +262,7 @@ class TrainerHost:
         try:
             return do(process)
         except BaseException as error:
+            self.has_failed = True
             if not (isinstance(error, TrainerFailed) and error.kind in spares):
                 self.end_process()
             raise

@@ -12,4 +12,5 @@ class Stopped(Exception):
 
 
 class PackBroken(Exception):
-    """What trained the chain together with others failed, and none of them can be told to be the reason."""
+    """What trained the chain together with others failed, and none of them can be told to be the reason; or there is no
+    memory for it beside them."""

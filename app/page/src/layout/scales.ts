@@ -39,6 +39,9 @@ export function ticks([low, high]: [number, number], wanted: number): number[] {
   return multiples([low, high], [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough) ?? power);
 }
 
+/** Whole numbers that an axis of training steps goes by. */
+export const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((factor) => factor * 10 ** power)).flat();
+
 /** Steps of time that people count by, in seconds. */
 export const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 

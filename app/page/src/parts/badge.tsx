@@ -5,7 +5,7 @@ import { ago } from "../format.ts";
 import { freshness, lastHeard } from "../live.ts";
 import { moment } from "../route.ts";
 
-const WORDS = { connecting: "○ connecting", live: "● live", lost: "△ connection lost", over: "■ over" };
+const WORDS = { connecting: "○ connecting", live: "● live", lost: "△ connection lost", over: "■ over", deleted: "■ deleted" };
 
 export function Badge() {
   const [now, setNow] = useState(Date.now());

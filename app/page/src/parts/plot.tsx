@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { duration, number } from "../format.ts";
-import { TIME_STEPS } from "../layout/scales.ts";
+import { WHOLE_STEPS, TIME_STEPS } from "../layout/scales.ts";
 import { palette } from "../theme.ts";
 
 export interface Line {
@@ -67,7 +67,7 @@ function options(props: Props, width: number): uPlot.Options {
       y: { distr: props.isLogY ? 3 : 1, ...(props.range ? { range: props.range } : {}) },
     },
     axes: [
-      { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, ...(props.isTime ? { incrs: TIME_STEPS } : {}), values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
+      { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, incrs: props.isTime ? TIME_STEPS : WHOLE_STEPS, values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
       { ...axis, size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
     ],
     series: [{}, ...seriesOf(props.lines)],
@@ -89,7 +89,7 @@ function seriesOf(lines: Line[]): uPlot.Series[] {
   }));
 }
 
-/** Upright lines, such as rungs. */
+/** Upright lines, such as rungs; those whose names would overlap have none. */
 function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
   const { ctx: context, bbox } = plot;
   context.save();
@@ -97,7 +97,9 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
   context.fillStyle = palette.value.soft;
   context.font = `${11 * devicePixelRatio}px system-ui`;
   context.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+  context.textAlign = "left";
   const gap = 3 * devicePixelRatio;
+  let free = bbox.left;
   for (const mark of marks) {
     const x = plot.valToPos(mark.x, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -105,9 +107,11 @@ function rule(plot: uPlot, marks: { x: number; text: string }[]): void {
     context.moveTo(x, bbox.top);
     context.lineTo(x, bbox.top + bbox.height);
     context.stroke();
-    const isAtEdge = x + gap + context.measureText(mark.text).width > bbox.left + bbox.width;
-    context.textAlign = isAtEdge ? "right" : "left";
-    context.fillText(mark.text, isAtEdge ? x - gap : x + gap, bbox.top + 10 * devicePixelRatio);
+    const width = context.measureText(mark.text).width;
+    const left = x + gap + width > bbox.left + bbox.width ? x - gap - width : x + gap;
+    if (left < free) continue;
+    context.fillText(mark.text, left, bbox.top + 10 * devicePixelRatio);
+    free = left + width + gap;
   }
   context.restore();
 }

@@ -7,6 +7,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 const ROW_PIXELS = 30;
 const BEYOND = 6;
 const GAP_REM = 0.9;
+const SCROLLBAR_PIXELS = 16;
 
 interface Props {
   count: number;
@@ -47,7 +48,11 @@ export function Rows({ count, label, widths, head, row }: Props) {
       aria-label={label}
       aria-rowcount={count + 1}
       tabIndex={0}
-      style={{ "--columns": columns.join(" "), "--width": `${widths.reduce((sum, width) => sum + width + GAP_REM, 0)}rem` }}
+      style={{
+        "--columns": columns.join(" "),
+        "--width": `${widths.reduce((sum, width) => sum + width + GAP_REM, 0)}rem`,
+        "--needed": `${(count + 1) * ROW_PIXELS + SCROLLBAR_PIXELS}px`,
+      }}
       onScroll={show}
       onScrollEnd={() => setSettled((times) => times + 1)}
     >

@@ -237,15 +237,16 @@ function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks):
   }
 }
 
-/** The best trial by name, on paper of its own, so that it can be read above whatever ends there. */
+/** The best trial by name, on paper of its own, so that it can be read above whatever ends there, below the names of rungs. */
 function drawBest(context: CanvasRenderingContext2D, x: number, y: number, end: End, ink: Palette): void {
   const text = `trial ${end.trial}: ${number(end.value)}`;
   context.font = "600 12px system-ui, sans-serif";
   context.textAlign = "right";
   context.lineWidth = 4;
   context.strokeStyle = ink.paper;
-  context.strokeText(text, x - 12, y - 12);
-  context.fillText(text, x - 12, y - 12);
+  const line = Math.max(TOP + 6, y - 12);
+  context.strokeText(text, x - 12, line);
+  context.fillText(text, x - 12, line);
   context.textAlign = "center";
   context.font = "bold 18px system-ui, sans-serif";
   context.strokeText("★", x, y + 1);

@@ -1,5 +1,5 @@
 /** What a study would have cost, what it did not have to pay, and what it paid: in steps. */
-import { count, percent } from "../format.ts";
+import { count, percent, plural } from "../format.ts";
 import type { Study } from "../types.ts";
 
 export interface Bar {
@@ -7,7 +7,7 @@ export interface Bar {
   title: string;
   steps: number;
   from: number;
-  kind: "total" | "saved" | "plain" | "bad" | "run";
+  kind: "total" | "saved" | "plain" | "again" | "run";
 }
 
 /** The bars, from what training alone would take down to what was run; those of no steps are left out. */
@@ -17,7 +17,7 @@ export function bars(cost: Study["cost"]): Bar[] {
     ["unfinished", "what nobody has trained (yet), and is not saved either", -cost.unfinished, "plain"],
     ["shared", "what trials took together", -cost.shared, "saved"],
     ["known", "what was trained for another study", -cost.known, "saved"],
-    ["repeated", "run again, or in vain, because of accidents", cost.repeated, "bad"],
+    ["repeated", "trained anew from an earlier state, or lost", cost.repeated, "again"],
   ];
   let level = cost.alone;
   const found: Bar[] = [{ name: "alone", title: "every trial trained alone to the end", steps: cost.alone, from: 0, kind: "total" }];
@@ -50,9 +50,15 @@ export function Waterfall({ study }: { study: Study }) {
           ))}
         </tbody>
       </table>
-      {study.cost.saved_share !== null && (
+      {study.cost.saved > 0 && (
         <p class="quiet">
           <strong class="saved">{percent(study.cost.saved_share)} saved</strong>: {count(study.cost.saved)} steps that training each trial alone would have taken
+        </p>
+      )}
+      {study.cost.repeated > 0 && (
+        <p class="quiet">
+          {plural(study.cost.repeated, "step")} repeated: a trial that came later parts where no state was kept, and was trained from the state before it; or
+          what a slot trained was lost.
         </p>
       )}
     </>

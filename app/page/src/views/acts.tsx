@@ -4,7 +4,7 @@ import { address, tell } from "../data.ts";
 import { plural } from "../format.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { formatRoute } from "../route.ts";
-import type { Study, TrialDetail } from "../types.ts";
+import { trialCount, type Study, type TrialDetail } from "../types.ts";
 import { AddNote } from "./notes.tsx";
 
 type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "note" | "delete";
@@ -103,7 +103,7 @@ interface AskedProps {
 }
 
 function Reopen({ study, path, close }: AskedProps) {
-  const now = Object.values(study.counts).reduce((sum, each) => sum + each, 0);
+  const now = trialCount(study);
   return (
     <Dialog
       title="Go on with more trials"

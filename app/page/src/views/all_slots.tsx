@@ -56,7 +56,9 @@ function Row({ slot }: { slot: Slot }) {
     <tr>
       <th scope="row">{slot.name}</th>
       <td>
-        <span aria-hidden="true">{MARKS[slot.state]}</span> {slot.state}
+        <span class="state">
+          <span aria-hidden="true">{MARKS[slot.state]}</span> {slot.state}
+        </span>
         {slot.note && <p class="quiet">{slot.note}</p>}
         {slot.quarantined_until && <p class="quiet">until {time(slot.quarantined_until)}</p>}
       </td>
@@ -73,7 +75,7 @@ function Row({ slot }: { slot: Slot }) {
         )}
       </td>
       <td>{slot.study ? <a href={formatRoute(["studies", slot.study])}>{slot.study}</a> : "–"}</td>
-      <td>{Object.keys(slot.trainers).join(", ") || "–"}</td>
+      <td class="words">{Object.keys(slot.trainers).join(", ") || "–"}</td>
       <td>{ago(Math.max(0, Date.now() - slot.seen_at * 1000))} ago</td>
     </tr>
   );

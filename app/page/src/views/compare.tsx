@@ -6,7 +6,7 @@ import { pathOf } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { chosen, studyLink } from "../route.ts";
-import { useTable } from "../table.ts";
+import { titleOf, useTable } from "../table.ts";
 import { palette, series } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { line } from "./curves.tsx";
@@ -56,7 +56,7 @@ export function Compare({ study, at }: ViewProps) {
                   <tbody>
                     {[...FACTS, ...varied].map((name) => (
                       <tr key={name}>
-                        <th scope="row">{name.replace(/^hp\./, "")}</th>
+                        <th scope="row">{titleOf(name)}</th>
                         {there.map((trial) => (
                           <td key={trial}>
                             {cell(data.get(trial, name))}

@@ -6,6 +6,7 @@ import { pathOf } from "../layout/rungtree.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
+import { roomFor } from "../parts/room.ts";
 import { chosen, route, setQuery, toggleChosen } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import { palette, series } from "../theme.ts";
@@ -41,7 +42,7 @@ export function Curves(props: ViewProps) {
             <>
               <Plot
                 label={`${study.metric} by step of ${drawn.length} trials`}
-                height={Math.max(320, Math.min(600, innerHeight - 340))}
+                height={roomFor(320, 340)}
                 lines={drawn}
                 marks={marks}
                 xLabel="step"

@@ -1,6 +1,6 @@
 /** What happened, event by event: a window on the log, with the payload of each. */
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { about, useAnswer } from "../data.ts";
+import { about, isReport, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
 import { time } from "../format.ts";
 import { sentence } from "../layout/sentences.ts";
@@ -103,7 +103,7 @@ function Item({ study, event, isWanted }: { study: string; event: LoggedEvent; i
           <span>{sentence(event)}</span>
         </summary>
         <p class="buttons">
-          <a href={studyLink(study, [], { at: String(event.position) })}>look at this moment</a>
+          {!isReport && <a href={studyLink(study, [], { at: String(event.position) })}>look at this moment</a>}
           {trial !== undefined && <a href={studyLink(study, ["trials", String(trial)])}>trial {trial}</a>}
           <a href={studyLink(study, ["events"], { event: String(event.position) })}>link to this event</a>
           <span class="quiet">

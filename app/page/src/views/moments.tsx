@@ -5,7 +5,7 @@ import { cell, count, duration, number, percent, plural } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
-import type { History, Study } from "../types.ts";
+import { trialCount, type History, type Study } from "../types.ts";
 import type { ViewProps } from "./study.tsx";
 
 const LOOKED_AT = ["state", "rung", "rank", "value", "steps", "trained"];
@@ -66,8 +66,8 @@ function facts(study: Study): [string, string][] {
   return [
     ["state", study.state],
     ["best", study.best ? `${number(study.best.value)} (trial ${study.best.trial})` : "–"],
-    ["trials", count(Object.values(study.counts).reduce((sum, each) => sum + each, 0))],
-    ...Object.entries(study.counts).map(([state, each]): [string, string] => [`· ${state}`, count(each)]),
+    ["trials", count(trialCount(study))],
+    ...Object.entries(study.counts).map(([state, each]): [string, string] => [`·\u00a0${state}`, count(each)]),
     ["steps run", count(study.cost.run)],
     ["saved", percent(study.cost.saved_share)],
     ["slot time", duration(study.gpu_seconds)],

@@ -10,7 +10,7 @@ import { Sketch } from "../parts/sketch.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
-import type { History, LoggedEvent, Schedules, Study, Trial } from "../types.ts";
+import { trialCount, type History, type LoggedEvent, type Schedules, type Study, type Trial } from "../types.ts";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
 import type { ViewProps } from "./study.tsx";
@@ -46,7 +46,7 @@ function Winner({ study, at }: ViewProps) {
         <strong>{number(best.value, 6)}</strong> <span>{study.metric}</span>
       </p>
       <p class="quiet">
-        after {plural(best.steps, "step")}
+        the best {study.value === "last" ? "last measurement" : "measurement"} of {plural(trialCount(study), "trial")}, after {plural(best.steps, "step")}
         {best.last && best.best && best.best.step !== best.last.step && (
           <>
             ; best {number(best.best.value, 6)} at step {best.best.step}, last {number(best.last.value, 6)} at step {best.last.step}

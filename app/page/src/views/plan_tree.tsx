@@ -7,6 +7,7 @@ import { pathOf } from "../layout/rungtree.ts";
 import { linear, ticks } from "../layout/scales.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { roomFor } from "../parts/room.ts";
 import { chosen, route, setQuery } from "../route.ts";
 import type { Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
@@ -25,7 +26,7 @@ function Drawn({ tree }: { tree: Tree }) {
   const named = route.value.query["node"];
   const root = named ? tree.nodes.id.indexOf(named) : -1;
   const layout = useMemo(() => icicle(tree, root), [tree, root]);
-  const height = Math.max(280, Math.min(720, 30 + layout.height * 22));
+  const height = Math.max(280, Math.min(roomFor(720, 330), 30 + layout.height * 22));
   const lit = useMemo(() => new Set(chosen.value.flatMap((trial) => pathOf(tree, trial))), [tree, chosen.value]);
   const [place, setPlace] = useState<{ x: number; y: number; width: number; bar: Bar } | null>(null);
   const [size, setSize] = useState<Size>({ width: 1, height });

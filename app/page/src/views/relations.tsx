@@ -6,6 +6,7 @@ import { axisOf, brushed, formatBrushes, parseBrushes, type Axis } from "../layo
 import { robust } from "../layout/scales.ts";
 import { Canvas, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { roomFor } from "../parts/room.ts";
 import { route, setQuery } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import { isDark, scale as colourScale, type Palette } from "../theme.ts";
@@ -14,7 +15,7 @@ import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
 import type { ViewProps } from "./study.tsx";
 
-const [TOP, BOTTOM, SIDE, HEIGHT] = [44, 44, 46, 414];
+const [TOP, BOTTOM, SIDE] = [44, 44, 46];
 /** Where trials cross an axis on which they have no value. */
 const NOTHING = -0.09;
 const MOST_LINES = 3000;
@@ -126,7 +127,8 @@ interface ParallelProps {
 function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
   const brushes = useMemo(() => parseBrushes(route.value.query["brush"] ?? ""), [route.value.query["brush"]]);
   const rows = useMemo(() => brushed(axes, brushes, all), [axes, brushes, all]);
-  const [size, setSize] = useState<Size>({ width: 600, height: HEIGHT });
+  const height = roomFor(414, 36, 0.5);
+  const [size, setSize] = useState<Size>({ width: 600, height });
   const drag = useRef<{ axis: Axis; from: number } | null>(null);
   const metric = axes.at(-1)!;
   const x = useCallback((index: number, width: number) => SIDE + (index * (width - 2 * SIDE)) / Math.max(1, axes.length - 1), [axes.length]);
@@ -145,9 +147,9 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
         context.beginPath();
         axes.forEach((axis, index) => {
           const place = axis.places[row]!;
-          const height = Number.isNaN(place) ? NOTHING : place;
-          if (index) context.lineTo(x(index, drawn.width), y(height));
-          else context.moveTo(x(index, drawn.width), y(height));
+          const level = y(Number.isNaN(place) ? NOTHING : place);
+          if (index) context.lineTo(x(index, drawn.width), level);
+          else context.moveTo(x(index, drawn.width), level);
         });
         context.stroke();
       }
@@ -159,7 +161,7 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
     },
     [axes, rows, brushes, shares, all, mode, isDark.value],
   );
-  const placeAt = (py: number) => Math.min(1, Math.max(0, (HEIGHT - BOTTOM - py) / (HEIGHT - TOP - BOTTOM)));
+  const placeAt = (py: number) => Math.min(1, Math.max(0, (height - BOTTOM - py) / (height - TOP - BOTTOM)));
   const axisAt = (px: number) => axes.find((_, index) => Math.abs(x(index, size.width) - px) < 18);
   return (
     <>
@@ -182,7 +184,7 @@ function Parallel({ axes, count: all, mode, shares }: ParallelProps) {
             setQuery({ brush: formatBrushes(next) });
           }}
         >
-          <Canvas height={HEIGHT} draw={draw} class="brush" label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${metric.title}, ${all} trials`} />
+          <Canvas height={height} draw={draw} class="brush" label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${metric.title}, ${all} trials`} />
         </div>
       </div>
       <p class="buttons">

@@ -4,6 +4,7 @@ import { about, useAnswer } from "../data.ts";
 import { number, plural } from "../format.ts";
 import type { End } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { roomFor } from "../parts/room.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
@@ -17,7 +18,7 @@ export function RungTreeView(props: ViewProps) {
   return (
     <>
       <Panel title="Rung tree" aside={<Controls {...props} />}>
-        <Drawn {...props} height={Math.max(320, Math.min(640, innerHeight - 330))} />
+        <Drawn {...props} height={roomFor(320, 330)} />
         <p class="quiet key">
           ★ best · ● trained · ✕ stopped · ▲ failed · ◐ trains · ○ waits. A line is as thick as it has trials. Click the end of a line, or choose it with the
           arrow keys and Enter, to keep it marked.
@@ -32,7 +33,7 @@ export function RungTreeView(props: ViewProps) {
 export function RungTreeCard(props: ViewProps) {
   return (
     <Panel title="Rung tree" class="wide" aside={<a href={studyLink(props.study.study, ["rung-tree"])}>larger</a>}>
-      <Drawn {...props} height={300} />
+      <Drawn {...props} height={roomFor(300, 150, 0.5)} />
     </Panel>
   );
 }

@@ -7,6 +7,7 @@ import { timeTicks } from "../layout/scales.ts";
 import { axis, busyShare, chromeTrace, lanes, place, type Collapse } from "../layout/timeline.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { roomFor } from "../parts/room.ts";
 import { route, setQuery, studyLink } from "../route.ts";
 import { isDark, scale as colourScale, type Palette } from "../theme.ts";
 import type { Study, Timeline, Tree } from "../types.ts";
@@ -16,7 +17,7 @@ const [NAME, TOP] = [92, 22];
 
 /** How high a lane is: fewer have more room. */
 function laneOf(slots: number): number {
-  return Math.max(30, Math.min(72, Math.round(420 / Math.max(1, slots))));
+  return Math.max(30, Math.min(72, Math.round(roomFor(420, 480) / Math.max(1, slots))));
 }
 
 type Range = [number, number];

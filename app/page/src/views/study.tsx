@@ -1,6 +1,6 @@
 /** A study: its name, state and what can be done about it, the views of it, and the moment that is looked at. */
 import type { ComponentChildren } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { about, isReport, useAnswer } from "../data.ts";
 import { count, duration, plural } from "../format.ts";
 import { follow } from "../live.ts";
@@ -52,6 +52,7 @@ export function StudyPage({ study, view }: { study: string; view: string[] }) {
     if (isThere && at === null && !isReport) return follow(study, history.data!.position);
     return undefined;
   }, [study, isThere, at === null]);
+  useLayoutEffect(() => scrollTo(0, 0), [view.join("/")]);
   if (answer.error?.status === 404) return <Gone study={study} said={answer.error.message} />;
   const shown = answer.data;
   return (

@@ -7,13 +7,12 @@ import { csv, filtered, sorted } from "../layout/filter.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Rows } from "../parts/rows.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
-import { useTable, type Table } from "../table.ts";
+import { titleOf, useTable, type Table } from "../table.ts";
 import { Chosen } from "./chosen.tsx";
 import type { ViewProps } from "./study.tsx";
 
 const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
-const [NUMBER_REM, WORD_REM] = [5.5, 8];
-const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", trained: "steps", standing: "why" };
+const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
 const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, rung: 4, rank: 4, trained: 4 };
 
 export function Trials(props: ViewProps) {
@@ -60,7 +59,7 @@ function List({ study, table }: ViewProps & { table: Table }) {
       <Rows
         count={rows.length}
         label="Trials"
-        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? (table.isNumeric(name) ? NUMBER_REM : WORD_REM))]}
+        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? widthOf(table, name))]}
         head={
           <>
             <span role="columnheader">
@@ -75,6 +74,11 @@ function List({ study, table }: ViewProps & { table: Table }) {
       />
     </Panel>
   );
+}
+
+/** In rem: room for what is in the column, and for its name with an arrow. */
+function widthOf(table: Table, name: string): number {
+  return Math.max(table.isNumeric(name) ? NUMBER_REM : WORD_REM, (titleOf(name).length + 2) * LETTER_REM);
 }
 
 function useColumns(table: Table): string[] {
@@ -98,7 +102,7 @@ function Heading({ name, sort, order, isNumeric }: HeadingProps) {
   return (
     <span role="columnheader" aria-sort={direction} class={isNumeric ? "n" : ""}>
       <button class="plain" onClick={() => order(name)} title={name}>
-        {TITLES[name] ?? name.replace(/^hp\./, "")} {arrow}
+        {titleOf(name)} {arrow}
       </button>
     </span>
   );

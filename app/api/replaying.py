@@ -1,0 +1,44 @@
+"""What is made of a study's whole log: its decisions derived again, other ones imagined, and the log itself.
+
+The command line calls the same functions on a store without a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from app.api.services import Services
+from app.api.views.writable import writable
+from app.domain.ids import StudyId
+from app.events.export import lines
+from app.events.tables import StudyRow
+
+Json = dict[str, Any]
+
+
+def replay(use: Services, row: StudyRow, at: int | None) -> Json:
+    """Every decision derived again, as far as position `at`."""
+    from app.scheduling.replay import replay as replayed
+
+    with use.open_study(row) as (_, study):
+        before = study.submitted_version - 1
+    log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
+    found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
+    return writable(found.to_json())
+
+
+def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Json:
+    """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
+    from app.simulation.what_if import what_if
+
+    with use.open_study(row, at) as (plan, _):
+        version = plan.version
+    events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
+    return writable(what_if(events, StudyId(row.id), changes))
+
+
+def log(use: Services, row: StudyRow) -> Iterator[str]:
+    """The whole log of the study's plan, one event a line."""
+    return lines(use.log.scan(row.stream))

@@ -1,0 +1,230 @@
+"""The warm interpreter: it serves all slots of a machine, is started again, and is never waited for for ever."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from moods import SECONDS, Start, are_gone, interpreter_of, moody, train, workers
+
+from app.workers import warm as warm_module
+from app.workers.deadline import Deadline
+from app.workers.warm import Warm, WarmFailed
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.warm import launch
+from stagetree.runtime.wire import pair
+
+
+@pytest.fixture
+def own() -> Warm:
+    return Warm()
+
+
+def test_the_warm_interpreter_has_one_thread_and_nothing_of_the_service(warm: Warm, start: Start) -> None:
+    interpreter = interpreter_of(start())
+    assert interpreter.num_threads() == 1
+    assert not any("libcuda.so" in region.path for region in interpreter.memory_maps())
+
+
+def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
+    start: Start, own: Warm, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    process = moody(start(own), journal=str(journal))
+    interpreter = interpreter_of(process)
+
+    def kill(step: int) -> None:
+        if journal.exists() and workers(journal):
+            interpreter.kill()
+
+    with pytest.raises(TrainerFailed, match="the interpreter that it was forked from has ended") as failed:
+        train(process, 1, "hang_with_another", on_progress=kill)
+    assert failed.value.kind == "internal"
+    process.close()
+    assert are_gone(process.pid, *workers(journal))
+    assert train(moody(start(own)), 1).step == 1
+    own.close()
+
+
+def test_who_is_to_end_does_so_although_the_interpreter_does_nothing(
+    start: Start, own: Warm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.workers.trainer_connection.KILL_SECONDS", 0.1)
+    process = start(own)
+    interpreter = interpreter_of(process)
+    interpreter.suspend()
+    try:
+        process.kill()
+        assert are_gone(process.pid)
+    finally:
+        interpreter.resume()
+    own.close()
+
+
+def test_one_interpreter_serves_all_slots_of_a_machine(start: Start, tmp_path: Path) -> None:
+    interpreter, owner = launch(str(tmp_path / "warm"))
+    slots = [Warm(str(tmp_path / "warm")) for _ in range(2)]
+    processes = [moody(start(slot)) for slot in slots]
+    assert {interpreter_of(process).pid for process in processes} == {interpreter.pid}
+    interpreter.kill()
+    interpreter.wait(SECONDS)
+    assert train(moody(start(slots[0])), 1).step == 1  # a slot that has none left helps itself
+    for slot in slots:
+        slot.close()
+    owner.close()
+
+
+def test_an_interpreter_ends_with_its_owner_but_not_before_the_trainers(start: Start, tmp_path: Path) -> None:
+    interpreter, owner = launch(str(tmp_path / "warm"))
+    process = moody(start(Warm(str(tmp_path / "warm"))))
+    owner.close()
+    assert train(process, 1).step == 1
+    process.close()
+    assert interpreter.wait(SECONDS) == 0
+
+
+def files_of(*pids: int) -> list[int]:
+    return [psutil.Process(pid).num_fds() for pid in pids]
+
+
+def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None:
+    process = moody(start())
+    everyone = [os.getpid(), process.pid, interpreter_of(process).pid]
+
+    def use() -> None:
+        train(process, process.step + 1)
+        with moody(start(), workers=1) as other:
+            state = process.save(deadline=deadline)
+            other.load(state, {"mood": "fine"}, process.step, deadline=deadline)
+            assert len(state.view()) == state.size
+            state.close()
+
+    use()
+    before = files_of(*everyone)
+    for _ in range(3):
+        use()
+    gc.collect()
+    ends = time.monotonic() + SECONDS  # the interpreter closes a lifeline a moment after its last word on it
+    while any(now > then for now, then in zip(files_of(*everyone), before, strict=True)):
+        assert time.monotonic() < ends, (before, files_of(*everyone))
+        time.sleep(0.01)
+
+
+def test_an_interpreter_that_cannot_be_started_says_why_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, start: Start, own: Warm
+) -> None:
+    with monkeypatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).parent / "no_torch"))
+        with pytest.raises(WarmFailed, match="cannot be started: ImportError: torch is broken here"):
+            own.fork()
+    start(own).close()
+    own.close()
+
+
+def test_an_interpreter_that_ends_each_time_is_started_twice_and_its_end_is_said(
+    monkeypatch: pytest.MonkeyPatch, own: Warm
+) -> None:
+    started = list[int]()
+
+    def launch_dead() -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = pair()
+        theirs.close()
+        started.append(1)
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]), ours
+
+    monkeypatch.setattr(warm_module, "launch", launch_dead)
+    with pytest.raises(WarmFailed, match="cannot be started: it ended with exit code 3"):
+        own.fork()
+    assert len(started) == 2
+
+
+def test_an_interpreter_that_says_no_more_and_runs_on_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, own: Warm
+) -> None:
+    monkeypatch.setattr(warm_module, "END_SECONDS", 0.01)
+    started = list[subprocess.Popen[bytes]]()
+
+    def launch_silent() -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = pair()
+        theirs.close()
+        started.append(subprocess.Popen(["sleep", "60"]))
+        return started[-1], ours
+
+    monkeypatch.setattr(warm_module, "launch", launch_silent)
+    with pytest.raises(WarmFailed, match=r"cannot be started: .*Broken pipe"):
+        own.fork()
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: Start) -> None:
+    interpreter = interpreter_of(start())
+    for _ in range(100):
+        process = start()
+        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
+    assert interpreter_of(start()) == interpreter
+
+
+FULL = """
+import os, sys
+from stagetree.runtime import warm
+
+def fork():
+    raise OSError(11, "Resource temporarily unavailable")
+
+os.fork = fork
+sys.exit(warm.main())
+"""
+
+
+def test_a_machine_that_is_full_is_said_and_the_interpreter_goes_on(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
+    def launch_full() -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = pair()
+        with theirs:
+            command = [sys.executable, "-P", "-c", FULL, str(theirs.fileno())]
+            return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL), ours
+
+    monkeypatch.setattr(warm_module, "launch", launch_full)
+    for _ in range(2):
+        with pytest.raises(WarmFailed, match="no process can be forked: Resource temporarily unavailable"):
+            own.fork()
+    own.close()
+
+
+def test_an_interpreter_that_is_not_ready_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(warm_module, "START_SECONDS", 0.2)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
+        deaf.bind(str(tmp_path / "deaf"))
+        deaf.listen()
+        before = psutil.Process().num_fds()
+        with pytest.raises(WarmFailed, match="was not ready after"):
+            Warm(str(tmp_path / "deaf")).fork()
+        assert psutil.Process().num_fds() == before
+
+
+def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "rude"))
+        listener.listen()
+
+        def hang_up() -> None:
+            for _ in range(2):
+                listener.accept()[0].close()
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(hang_up)
+            with pytest.raises(WarmFailed, match=r"cannot be started: (.*Broken pipe|the other process closed)"):
+                Warm(str(tmp_path / "rude")).fork()
