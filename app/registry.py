@@ -7,6 +7,7 @@ and never goes on from an old checkpoint.
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 
+from stagetree.sequences import did_you_mean
+from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.trainer_source import ENTRIES, Arguments, arguments, classes
 from stagetree.versions import SourceError, candidates, module_files, version_of
 
@@ -120,6 +123,25 @@ def describe(files: Iterable[str]) -> dict[str, str]:
     return {name: source.version for name, source in catalogue.describe().items()}
 
 
+def check_arguments(spec: StudySpec, source: TrainerSource) -> None:
+    """Raises `SpecError` for arguments of a study that its trainer does not take, and for those that it misses."""
+    if problems := list(_wrong_arguments(spec, source.takes)):
+        raise SpecError(problems)
+
+
+def _wrong_arguments(spec: StudySpec, takes: Arguments) -> Iterator[Problem]:
+    """What the trainer's constructor would not take, and what it would miss."""
+    for where, given in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
+        for name in given:
+            if not (takes.is_open or name in takes.names):
+                known = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
+                problem = f"is no argument of trainer {spec.trainer!r}: {known}{did_you_mean(name, takes.names)}"
+                yield Problem(f"{where}.{name}", problem)
+    for name in takes.required:
+        if name not in spec.trainer_args and name not in spec.runtime_args:
+            yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
+
+
 def _read(path: str, names: frozenset[str]) -> _File:
     """What a file holds now. Its times are taken first: what is changed while it is read is seen the next time."""
     watched: Iterable[Path] = [Path(path)]
@@ -137,7 +159,9 @@ def _read(path: str, names: frozenset[str]) -> _File:
 def _versions(path: str, files: Mapping[str, bytes]) -> dict[str, str]:
     named = dict(classes(path, files))
     if not named:
-        raise TrainerFileError(f'{path} holds no trainer: a subclass of Trainer with name = "..." in its body')
+        there = [node.name for node in ast.parse(Path(path).read_bytes()).body if isinstance(node, ast.ClassDef)]
+        wanted = 'a subclass of Trainer with name = "..." in its body'
+        raise TrainerFileError(f"{path} holds no trainer: {wanted}; its classes are {', '.join(there) or 'none'}")
     whole = version_of(files)
     return {name: declared or whole for name, declared in named.items()}
 

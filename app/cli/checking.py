@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
-from app.cli.options import Output, StudyFile, Trainers
+from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, print_json
 from app.embedded.commands import PYTHON, home_first
 from stagetree.runtime.failures import ending
@@ -40,6 +40,7 @@ def check(
     trainers: Trainers = None,
     steps: Steps = 4,
     device: Device = None,
+    changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
     """Is the trainer exact? Train it whole, with a break, with evaluations and in a used object, and compare.
@@ -47,16 +48,13 @@ def check(
     \b
     Example:  stagetree check study.yaml --steps 6
     """
-    from app.cli import stacks
+    from app.cli import specs, stacks
     from app.embedded.machine import default_device
-    from app.registry import Catalogue
     from app.settings import settings
-    from stagetree.spec import StudySpec
 
-    spec = StudySpec.from_file(study, settings().limits)
+    spec = specs.load(study, changes or (), settings().limits)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
-    stacks.check_trainer(spec.trainer, files)
-    job = job_of(spec, Catalogue(files).describe()[spec.trainer].path, device or default_device())
+    job = job_of(spec, stacks.check_trainer(spec, files).path, device or default_device())
     if job is None:
         fail("the study names no hyper-parameters to check with: give it a space", USAGE)
     report = _report({**job, "steps": steps, "broken": steps // 2}, spec.metric)

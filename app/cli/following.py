@@ -70,7 +70,8 @@ def print_study(service: AnyService, study: Json, output: Format) -> int:
     else:
         print_result(study)
         failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
-        print_failures(study, None if failed is None else service.client.trial(study["study"], failed))
+        first = None if failed is None else service.client.trial(study["study"], failed)
+        print_failures(study, first, _where(service))
     return code_of(study)
 
 
@@ -86,9 +87,17 @@ def say_what_is_kept(service: Service[Documents]) -> None:
     folder = service.folder
     if folder is None or not store.is_store(folder):
         return
-    where = "" if folder == store.DEFAULT.resolve() else f" --dir {_typed(folder)}"
     size = memory(store.size(folder))
-    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{where}", file=sys.stderr)
+    print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
+
+
+def _where(service: AnyService) -> str:
+    """What tells another command where the study is: nothing for the store that is here."""
+    from app.cli import store
+
+    if service.folder is None:
+        return f" {without_secrets(service.place)}" if service.place else ""
+    return "" if service.folder == store.DEFAULT.resolve() else f" --dir {_typed(service.folder)}"
 
 
 def _typed(folder: Path) -> Path:

@@ -132,8 +132,9 @@ def _saved(study: Json) -> str:
     return f": {cost['saved_share']:.0%} saved{time}"
 
 
-def print_failures(study: Json, first: Json | None) -> None:
-    """How many trials failed, and the first of them with the end of its traceback."""
+def print_failures(study: Json, first: Json | None, where: str) -> None:
+    """How many trials failed, and the first of them with the end of its traceback. where: what tells further commands
+    where the study is."""
     failed = study["counts"]["failed"]
     if not failed or first is None:
         return
@@ -141,6 +142,6 @@ def print_failures(study: Json, first: Json | None) -> None:
     lines = harmless(first["failure"]["error"]).strip().splitlines()
     for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
         print(f"        {line}")
-    print(f"        all of it: stagetree trial {study['study']} {first['trial']}")
+    print(f"        all of it: stagetree trial {study['study']} {first['trial']}{where}")
     if failed > 1:
-        print(f"        all of them: stagetree trials {study['study']} --state failed")
+        print(f"        all of them: stagetree trials {study['study']} --state failed{where}")

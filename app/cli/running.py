@@ -89,7 +89,7 @@ def run(
         with stacks.server(url) as service:
             finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
-    stacks.check_trainer(spec.trainer, files)
+    stacks.check_trainer(spec, files)
     slots_per_gpu = slots_per_gpu or settings().slots_per_gpu
     slots = slots or default_slots(slots_per_gpu)
     if not quiet:

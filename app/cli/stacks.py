@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from app.cli.documents import Documents
 from app.cli.errors import USAGE, fail
@@ -20,12 +20,16 @@ from app.cli.finding import server_url
 from app.cli.store import DEFAULT, Store
 from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, embedded
-from app.registry import describe
+from app.registry import Catalogue, TrainerSource, check_arguments, describe
 from stagetree.client import Client, ProblemError
 from stagetree.sequences import did_you_mean
 
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HERE = Path()
+ENTRY = "trainer.py"
 
 Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 
@@ -118,19 +122,34 @@ def trainer_files(given: Sequence[str], folder: Path = HERE) -> list[str]:
 
     A file that nobody named is left out if it repeats a trainer's name. Raises `TrainerFileError`.
     """
-    files, names = list(given), set(describe(given))
-    for path in [folder / "trainer.py", *sorted(EXAMPLES.glob("*/trainer.py"))]:
+    files = [_trainer_file(Path(each), folder) for each in given]
+    names = set(describe(files))
+    for path in [folder / ENTRY, *sorted(EXAMPLES.glob(f"*/{ENTRY}"))]:
         if path.exists() and not names & (found := describe([str(path)])).keys():
             files.append(str(path))
             names |= found.keys()
     return files
 
 
-def check_trainer(name: str, files: Sequence[str]) -> None:
-    """End with a sentence if no file has the trainer."""
-    known = sorted(describe(files))
+def _trainer_file(given: Path, folder: Path) -> str:
+    """What `--trainers` names: a file, or the folder that `trainer.py` is in."""
+    if not given.exists():
+        near = folder / given.name
+        there = f"; did you mean {near}?" if near.exists() else f": {given.absolute()}"
+        fail(f"--trainers {given}: there is no such file{there}", USAGE)
+    return str(given / ENTRY if (given / ENTRY).is_file() else given)
+
+
+def check_trainer(spec: StudySpec, files: Sequence[str]) -> TrainerSource:
+    """The trainer of a study, which takes its arguments. Ends with a sentence if no file has it; raises `SpecError`."""
+    described = Catalogue(files).describe()
+    source = described.get(spec.trainer) or _fail_without(spec.trainer, sorted(described))
+    check_arguments(spec, source)
+    return source
+
+
+def _fail_without(name: str, known: list[str]) -> NoReturn:
+    register = f"register yours with --trainers FILE.py, or keep it in {ENTRY} beside the study file"
     if not known:
-        fail(f"trainer: there are none here, so not {name!r}: register yours with --trainers FILE.py", USAGE)
-    if name not in known:
-        wanted = f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
-        fail(f"trainer: {wanted}; register yours with --trainers FILE.py", USAGE)
+        fail(f"trainer: there are none here, so not {name!r}: {register}", USAGE)
+    fail(f"trainer: must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}; {register}", USAGE)

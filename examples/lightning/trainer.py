@@ -59,4 +59,4 @@ class LightningDigits(LightningTrainer):
     name = "lightning-digits"
 
     def __init__(self, *, seed: int, device: str, width: int = 64) -> None:
-        super().__init__(seed=seed, device=device, model=Classifier(width), datamodule=Digits())
+        super().__init__(seed=seed, device=device, module=Classifier(width), datamodule=Digits())

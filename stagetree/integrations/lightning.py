@@ -27,7 +27,7 @@ class LightningTrainer(TorchTrainer):
             name = "mine"
 
             def __init__(self, *, seed: int, device: str, width: int = 32) -> None:
-                super().__init__(seed=seed, device=device, model=MyModule(width), datamodule=MyDataModule())
+                super().__init__(seed=seed, device=device, module=MyModule(width), datamodule=MyDataModule())
 
     What `validation_step` logs are the metrics, means over batches weighted by their size; what `training_step` logs
     is logged as by `Trainer.log`. Of `configure_optimizers`, one optimizer is taken; its schedulers are left out, since
@@ -36,11 +36,12 @@ class LightningTrainer(TorchTrainer):
     that has a say in its optimization by other methods is refused.
     """
 
-    def __init__(self, *, datamodule: Any = None, **arguments: Any) -> None:
-        """As `TorchTrainer`. datamodule: gives `train_data` and `valid_data`, or other arguments say what they are.
+    def __init__(self, *, module: Any = None, datamodule: Any = None, **arguments: Any) -> None:
+        """As `TorchTrainer`, whose `model` is the module.
 
-        Of its loaders are taken the data sets, `collate_fn`, `drop_last`, the size of validation's batches, and the
-        processes that read. Training's batches have the study's `bs`, or else the size of the loader's.
+        datamodule: gives `train_data` and `valid_data`, or other arguments say what they are. Of its loaders are taken
+        the data sets, `collate_fn`, `drop_last`, the size of validation's batches, and the processes that read.
+        Training's batches have the study's `bs`, or else the size of the loader's.
 
         Raises:
             ValueError: for a loader with a sampler of its own.
@@ -48,7 +49,7 @@ class LightningTrainer(TorchTrainer):
         self._collate: Any = None
         if datamodule is not None:
             arguments = {**self._given_by(datamodule), **arguments}
-        super().__init__(**arguments)
+        super().__init__(**{"model": module, **arguments})
 
     def collate(self, samples: list[Any]) -> Any:
         """By the `collate_fn` of the data module, if there is one."""

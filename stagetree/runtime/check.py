@@ -105,14 +105,13 @@ def _compare(ways: _Ways, report: Report) -> None:
     if wrong and _forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
-        seen = {**others.get(way, {}), "modes": others["watched"]["modes"] if way != "split" else {}}
-        cause = suspects.cause(way, "again" in wrong, first, seen)
+        cause = suspects.cause(way, "again" in wrong, first, others.get(way, {}))
         report.differences[way] = f"{text}. {cause}"
 
 
 def _compare_short(ways: _Ways, report: Report) -> None:
     whole = _take(ways.whole(keeps_first=True), report)
-    seen = whole["used"] | {"modes": whole["modes"]}
+    seen = whole["used"]
     report.load_seconds = seen["load_seconds"]
     if text := ways.difference("used"):
         report.differences["used"] = f"{text}. {suspects.cause('used', False, whole['first'], seen)}"
@@ -160,6 +159,7 @@ class _Ways:
             if keeps_first:
                 first = self._first(model)
             seconds += self._train(model, self._job.steps)
+        modes = suspects.modes(model.trainer)
         size, save_seconds = self._keep(model, "whole")
         found = {
             **_evaluated(model),
@@ -170,7 +170,7 @@ class _Ways:
             "checkpoint_bytes": size,
             "save_seconds": save_seconds,
         }
-        return found | {"used": self._gone_on(model, "used")}
+        return found | {"used": self._gone_on(model, "used", modes)}
 
     def again(self) -> dict[str, Any]:
         model = self._built()
@@ -182,13 +182,15 @@ class _Ways:
         return self._gone_on(self._built(), "split")
 
     def watched(self) -> dict[str, Any]:
-        model, modes, metrics = self._built(), dict[str, str](), dict[str, float | None]()
+        model, metrics = self._built(), dict[str, float | None]()
+        self._train(model, 1)
+        modes = suspects.modes(model.trainer)
         for step in range(1, self._job.steps + 1):
             self._train(model, step)
-            found = _evaluated(model)
-            modes, metrics = modes | found["modes"], found["metrics"]
+            changed = suspects.changed_modes(modes, suspects.modes(model.trainer))
+            metrics = model.evaluate()
             self._keep(model, "watched")
-        return {"modes": modes, "metrics": metrics, "loaders": suspects.loaders()}
+        return {"modes": changed, "metrics": metrics, "loaders": suspects.loaders()}
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
@@ -214,13 +216,15 @@ class _Ways:
             seconds.append(time.monotonic() - begun_at)
         return seconds
 
-    def _gone_on(self, model: Model, way: str) -> dict[str, Any]:
+    def _gone_on(self, model: Model, way: str, modes: Mapping[str, bool] | None = None) -> dict[str, Any]:
+        """modes: of the modules as they were trained before."""
         begun_at = time.monotonic()
         model.load(state_format.unpack((self._folder / "first").read_bytes()), self._timeline, self._job.broken)
         found = {"load_seconds": time.monotonic() - begun_at, "attributes": suspects.attributes(model.trainer)}
         self._train(model, self._job.steps)
+        changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
         self._keep(model, way)
-        return found | {"metrics": model.evaluate(), "loaders": suspects.loaders()}
+        return found | {"modes": changed, "metrics": model.evaluate(), "loaders": suspects.loaders()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took."""
@@ -234,12 +238,9 @@ class _Ways:
 
 
 def _evaluated(model: Model) -> dict[str, Any]:
-    """The metrics, how long they took, and the modules that were left in another mode."""
-    before, begun_at = suspects.modes(model.trainer), time.monotonic()
-    metrics = model.evaluate()
-    seconds = time.monotonic() - begun_at
-    modes = suspects.changed_modes(before, suspects.modes(model.trainer))
-    return {"metrics": metrics, "evaluate_seconds": seconds, "modes": modes}
+    """The metrics, and how long they took."""
+    begun_at = time.monotonic()
+    return {"metrics": model.evaluate(), "evaluate_seconds": time.monotonic() - begun_at}
 
 
 def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Model:
     def __init__(self, trainer: Trainer, device: str) -> None:
         self.trainer, self.device, self.step = trainer, device, 0
         self._generators = generators.state(device)
+        self._set_up_at = -1  # the step that it was set up for without taking it
 
     @classmethod
     def build(cls, kind: type[Trainer], args: Mapping[str, Any], seed: int, device: str) -> Model:
@@ -50,7 +51,7 @@ class Model:
         changes = timeline.changes(self.step)
         generators.restore(self._generators, self.device)
         with user_code():
-            if changes:
+            if changes and self._set_up_at != self.step:
                 self.trainer.setup(changes)
             self.trainer.train()
         self.advanced(generators.state(self.device))
@@ -67,7 +68,7 @@ class Model:
         generators.restore(self._generators, self.device)
         with user_code():
             self.trainer.setup(dict(values))
-        self._generators = generators.state(self.device)
+        self._generators, self._set_up_at = generators.state(self.device), self.step
 
     def advanced(self, at: dict[str, Any]) -> None:
         """A step was taken, and left the global generators there."""

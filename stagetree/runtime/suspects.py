@@ -68,7 +68,7 @@ def modes(trainer: object) -> dict[str, bool]:
 
 
 def changed_modes(before: Mapping[str, bool], after: Mapping[str, bool]) -> dict[str, str]:
-    """The modules that evaluation left in another mode, and which."""
+    """The modules that are trained in another mode than before, and in which."""
     words = {True: "training", False: "evaluation"}
     return {name: words[after[name]] for name in before if name in after and after[name] != before[name]}
 

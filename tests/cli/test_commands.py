@@ -85,7 +85,7 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     assert "failed  2 of 3 trials; the first is trial 0:" in said.out
     assert "Traceback (most recent call last):" in said.out
     assert "ValueError: the loss went through the roof" in said.out
-    assert f"all of it: stagetree trial {study} 0" in said.out
+    assert f"all of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
     assert "ValueError: the loss went through the roof" in stagetree("trial", study, 1).out
     assert [line.split()[0] for line in stagetree("trials", study, "--state", "failed").out.splitlines()[1:]] == [
         "0",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from commandline import Stagetree
 from stacks import TOYS, Service, free_port
 from toys import grid, trials
@@ -84,13 +85,37 @@ def test_an_unknown_trainer(stagetree: Stagetree, served: Service, write: Write)
 
 def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     study, wrong = write(grid("wrong")), tmp_path / "wrong.py"
-    cases = {"No such file": None, "holds no trainer": "x = 1", "line 1": "class Toy(", "another trainer named": ""}
+    cases = {
+        f"--trainers {wrong}: there is no such file": None,
+        "holds no trainer: a subclass of Trainer": "x = 1",
+        "its classes are Net, Toy": "class Net: ...\nclass Toy: ...",
+        "line 1": "class Toy(",
+        "another trainer named": "",
+    }
     for sentence, content in cases.items():
         if content is not None:
             wrong.write_text(content or Path(TOYS[0]).read_text())
         said = stagetree("run", study, "--trainers", wrong, "--trainers", TOYS[0])
         assert (said.code, said.out) == (2, "")
         assert sentence in said.err
+
+
+def test_a_trainer_file_that_lies_beside_the_study_file(
+    stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found without being named; who names it from elsewhere is told where it is; its folder will do."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("study")
+    folder.mkdir()
+    (folder / "trainer.py").write_text(Path(TOYS[0]).read_text())
+    (folder / "study.yaml").write_text(yaml.safe_dump(grid("beside", trainer="toy")))
+    said = stagetree("check", "study/study.yaml", "--trainers", "trainer.py")
+    assert said.err == "stagetree: --trainers trainer.py: there is no such file; did you mean study/trainer.py?\n"
+    (folder / "study.yaml").rename("study.yaml")
+    said = stagetree("check", "study.yaml")
+    assert said.code == 2 and "or keep it in trainer.py beside the study file" in said.err
+    said = stagetree("check", "study.yaml", "--trainers", "study", "--set", "trainer_args.widht=3")
+    assert "trainer_args.widht: is no argument of trainer 'toy'" in said.err
 
 
 def test_usage(stagetree: Stagetree, write: Write) -> None:
@@ -209,11 +234,13 @@ def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write
 
 
 def test_nothing_was_kept_of_a_study_that_was_refused(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
-    """By its trainer, whose arguments the server looks at."""
+    """By its trainer, whose arguments are looked at before anything is started."""
     study = write(grid("refused") | {"trainer_args": {"widht": 3}})
-    said = stagetree("run", study, "--trainers", TOYS[0], "--dir", tmp_path / "kept", "--slots", 1)
-    assert said.code == 2
-    assert "trainer_args.widht: is no argument of trainer 'toy'" in said.err and "is kept" not in said.err
+    for command in (("run", "--dir", tmp_path / "kept", "--slots", 1), ("check",)):
+        said = stagetree(*command, study, "--trainers", TOYS[0])
+        assert said.code == 2
+        assert said.err.startswith("stagetree: trainer_args.widht: is no argument of trainer 'toy'")
+        assert said.err.count("\n") == 1
 
 
 def test_every_error_that_has_a_code_is_where_its_name_says() -> None:

@@ -98,6 +98,22 @@ def test_what_is_refused_is_trained_one_after_the_other_as_if_alone(kind: type[T
         assert_same(weights(pack[number]), weights(alone(hp, 2, kind)))
 
 
+class DrawsInSetup(OwnBatch):
+    """Each time that it is set up, it draws from the global generator."""
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        super().setup(hp)
+        with torch.no_grad():
+            self.model[0].weight += torch.rand(1)
+
+
+def test_what_is_refused_is_set_up_once() -> None:
+    """Its first step set it up a second time, and it was another trial than alone."""
+    pack = fresh(2, [0], DrawsInSetup)
+    assert not packed(pack, {0: STEADY}, 2)
+    assert_same(weights(pack[0]), weights(alone(STEADY, 2, DrawsInSetup)))
+
+
 @pytest.mark.parametrize("other", [{"lr": 0.3}, {"lr": 0.05, "width": 5}, {"lr": 0.3, "bad": True}])
 def test_who_else_is_there_decides_nothing(other: dict[str, Any]) -> None:
     """Neither another's shape, nor what its trainer knows or cannot do, is a reason to be trained in another way."""

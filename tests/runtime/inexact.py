@@ -62,11 +62,6 @@ class Exact(Trainer):
         self.net.load_state_dict(state["net"])
 
 
-class Persistent(Exact):
-    name = "persistent"
-    persistent = True
-
-
 class ForgotTrain(Exact):
     name = "forgot-train"
 
@@ -74,6 +69,17 @@ class ForgotTrain(Exact):
         found = super().evaluate()
         self.net.eval()
         return found
+
+
+class Persistent(ForgotTrain):
+    """Its `train` begins in training mode, whatever was before."""
+
+    name = "persistent"
+    persistent = True
+
+    def train(self) -> None:
+        self.net.train()
+        super().train()
 
 
 class Counting(Exact):

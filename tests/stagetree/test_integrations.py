@@ -134,7 +134,7 @@ def test_a_data_module_says_how_data_is_read() -> None:
     datamodule.setup("fit")
     datamodule.data = [(x,) for (x,) in datamodule.data]  # not in memory, so that it is collated
     datamodule.setup = lambda stage: None
-    trainer = LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=datamodule)  # type: ignore[abstract]
+    trainer = LightningTrainer(seed=0, device="cpu", module=module(4), datamodule=datamodule)  # type: ignore[abstract]
     trainer.setup({"lr": 0.1})
     trainer.train()
     assert sizes == [5] * 4  # of 22 samples, with drop_last
@@ -151,7 +151,7 @@ def test_a_data_module_says_how_data_is_read() -> None:
 )
 def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        LightningTrainer(seed=0, device="cpu", model=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
+        LightningTrainer(seed=0, device="cpu", module=module(4), datamodule=loaders(**how))  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str
 def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: str) -> None:
     own = module(4)
     own.__class__ = type("Own", (type(own),), has)
-    trainer = LightningTrainer(seed=0, device="cpu", model=own, datamodule=loaders())  # type: ignore[abstract]
+    trainer = LightningTrainer(seed=0, device="cpu", module=own, datamodule=loaders())  # type: ignore[abstract]
     with pytest.raises(ValueError, match=words):
         trainer.setup({"lr": 0.1})
 

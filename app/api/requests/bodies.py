@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Body
@@ -10,13 +9,12 @@ from pydantic import PlainValidator
 
 from app.api import schemas
 from app.domain import commands as c
-from app.registry import Catalogue, TrainerFileError, TrainerSource
+from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
 from app.scheduling.tuners.samplers import unavailable
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
 from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
-from stagetree.trainer_source import Arguments
 
 Json = dict[str, Any]
 
@@ -38,22 +36,8 @@ def trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
         raise SpecError([SpecProblem("trainer", f"cannot be used as its file is now: {error}")]) from None
     if source is None:
         raise SpecError([SpecProblem("trainer", _unknown_trainer(spec.trainer, sorted(trainers.describe())))])
-    if problems := list(_arguments(spec, source.takes)):
-        raise SpecError(problems)
+    check_arguments(spec, source)
     return source
-
-
-def _arguments(spec: StudySpec, takes: Arguments) -> Iterator[SpecProblem]:
-    """What the trainer's constructor would not take, and what it would miss."""
-    for where, given in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
-        for name in given:
-            if not (takes.is_open or name in takes.names):
-                known = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
-                problem = f"is no argument of trainer {spec.trainer!r}: {known}{did_you_mean(name, takes.names)}"
-                yield SpecProblem(f"{where}.{name}", problem)
-    for name in takes.required:
-        if name not in spec.trainer_args and name not in spec.runtime_args:
-            yield SpecProblem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
 
 
 def _unknown_trainer(name: str, known: list[str]) -> str:
