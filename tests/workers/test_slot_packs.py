@@ -90,6 +90,7 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
     assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
     assert packed.executed == packed.unique == alone.unique == 10
     assert "trained one after the other" not in caplog.text
+    assert not cluster.events(e.ExactnessLost) and cluster.processes["gpu0"] == 1
     assert cluster.idle()
 
 
