@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import deque
@@ -14,7 +13,7 @@ from typing import Any
 from app.workers.deadline import Deadline
 from app.workers.memory import resident_bytes
 from app.workers.state import State
-from app.workers.trainer_connection import TrainerConnection, TrainerKilled
+from app.workers.trainer_connection import TrainerConnection
 from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, Wire
@@ -150,7 +149,7 @@ class TrainerProcess(TrainerConnection):
 
         `on_progress` is called several times a second, also while the trainer is silent, with the last step heard of.
         What it returns is the new end of the training, None for no change; 0 stops after the step under way. If it
-        raises, the training is stopped in the same way, and the next call waits for that.
+        raises, the next call stops the training in the same way, and waits for that.
         """
         begun_at, end = time.monotonic(), until
 
@@ -163,13 +162,8 @@ class TrainerProcess(TrainerConnection):
 
         while True:
             number = self._send("train", hp=dict(hp), until=end)
-            try:
-                answer, _ = self._answer(number, "train", deadline, look)
-                self.not_exact = tuple(answer["not_exact"])
-            except BaseException:
-                with contextlib.suppress(TrainerFailed, TrainerKilled):  # it has ended, or whoever calls next hears it
-                    self._send("until", until=0)
-                raise
+            answer, _ = self._answer(number, "train", deadline, look)
+            self.not_exact = tuple(answer["not_exact"])
             if self.step >= end:  # else it had arrived before it heard that it should go on
                 return TrainedTo(self.step, time.monotonic() - begun_at)
 

@@ -36,7 +36,7 @@ def test_the_warm_interpreter_has_one_thread_and_nothing_of_the_service(warm: Wa
 
 
 def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
-    start: Start, own: Warm, tmp_path: Path
+    start: Start, own: Warm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = tmp_path / "journal"
     process = moody(start(own), journal=str(journal))
@@ -52,6 +52,7 @@ def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
     process.close()
     assert are_gone(process.pid, *workers(journal))
     assert train(moody(start(own)), 1).step == 1
+    assert [message.partition(":")[0] for message in caplog.messages] == ["the warm interpreter is started again"]
     own.close()
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import NoReturn, cast
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scenes import LEASE, ONE, Scene
 
 from app.domain import events as e
 from app.domain import keeping
+from app.events.plans import PlanUnusable
 from app.events.rows.errors import Fenced
-from app.object_store import ObjectStore, Written
+from app.object_store import ObjectStore, StoreUnavailable, Written
 from app.workers.scheduler.orphans import find_orphans
 
 AGE = 100.0
@@ -34,6 +36,8 @@ class Store:
         return iter(keys)
 
     def written(self, key: str) -> Written:
+        if key not in self.objects:
+            raise FileNotFoundError(key)
         return self.objects[key]
 
 
@@ -150,3 +154,34 @@ def test_what_belongs_to_no_plan_of_this_log_is_left_alone() -> None:
     world = World()
     world.store.objects |= {"another/node/1": Written(1, 0.0), "notes.txt": Written(1, 0.0)}
     assert world.sweep() == []
+
+
+@pytest.fixture
+def orphaned() -> World:
+    world = World()
+    world.store.objects["plan/node/1"] = Written(1, 0.0)
+    assert world.sweep() == ["plan/node/1"]
+    return world
+
+
+def test_what_has_gone_since_the_store_was_listed_is_not_there_any_more(orphaned: World) -> None:
+    orphaned.store.meanwhile = orphaned.store.objects.clear
+    assert orphaned.sweep() == []
+
+
+@pytest.mark.parametrize("asked", ["all_keys", "written"])
+def test_a_store_that_is_away_is_said(orphaned: World, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    def away(*_: str) -> NoReturn:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(orphaned.store, asked, away)
+    with pytest.raises(StoreUnavailable, match="ConnectionError: no route"):
+        orphaned.sweep()
+
+
+def test_what_is_of_a_plan_that_cannot_be_read_stays(orphaned: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unusable(stream: str) -> NoReturn:
+        raise PlanUnusable("an event of a later version")
+
+    monkeypatch.setattr(orphaned.plans, "holding", unusable)
+    assert orphaned.sweep() == []

@@ -90,6 +90,19 @@ def test_a_fault_of_ours_is_an_accident_first(cluster: Cluster) -> None:
     assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
 
 
+def test_whatever_goes_wrong_in_the_slot_gives_the_chain_back(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    cluster.at("train", 2, fail)
+    done = cluster.run(cluster.submit(BRANCHES))
+    assert done.state == StudyState.COMPLETED
+    assert "ZeroDivisionError: a bug" in caplog.text
+    assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
+
+
 def test_a_fault_of_ours_that_never_ends_ends_the_trial(cluster: Cluster) -> None:
     def script(slot: str, process: InProcess, what: str, step: int) -> None:
         if what == "train" and step == 2:

@@ -91,6 +91,7 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
     assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
     assert packed.executed == packed.unique == alone.unique == 10
     assert "trained one after the other" not in caplog.text
+    assert not cluster.events(e.ExactnessLost) and cluster.processes["gpu0"] == 1
     assert cluster.idle()
 
 
@@ -108,6 +109,16 @@ def test_a_pack_without_a_place_for_its_logs_is_trained(cluster: Cluster) -> Non
     done = cluster.run(cluster.submit(spec(*TWO)))
     assert done.executed == done.unique
     assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
+
+
+def test_a_lane_goes_on_from_stage_to_stage(cluster: Cluster) -> None:
+    trials = [({"lr": switch(0.1, rate, 2)}, steps) for rate in RATES for steps in (3, 5)]
+    alone = cluster.run(cluster.submit(spec(*trials, packing=0)))
+    expected = values(cluster, alone.id)
+    packed = cluster.run(has_room(cluster, cluster.submit(spec(*trials))))
+    assert any(len(event.stages) > 1 for event in cluster.events(e.ChainAssigned)[-3:])
+    assert values(cluster, packed.id) == pytest.approx(expected, rel=1e-9)
+    assert packed.executed == packed.unique
 
 
 def test_a_lane_that_fails_ends_alone(cluster: Cluster) -> None:

@@ -17,6 +17,7 @@ from app.domain.ids import NodeId, StudyId
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
+from stagetree.runtime.failures import TrainerFailed
 
 
 def work() -> ChainAssignment:
@@ -84,6 +85,31 @@ def test_only_a_model_that_is_where_the_chain_begins_and_was_built_alike_is_gone
     done.clear()
     trainer.begin(work(), 0, read, None)
     assert done == ["build"]
+
+
+def test_a_model_that_fits_is_loaded_and_not_built_anew() -> None:
+    done = list[str]()
+    trainer = host(lambda process, what, step: done.append(what))
+    train(trainer, 0)
+    state = trainer.save()
+    trainer.mark_at(("p", "m", 2))
+    done.clear()
+    there = replace(work(), stages=work().stages[1:], resume=ResumePoint("n", 2, "key", ""))
+    trainer.begin(there, 0, lambda resume: state, None)
+    assert done == ["load"]
+
+
+@pytest.mark.parametrize("spares", [(), ("exception",)])
+def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(spares: tuple[str, ...]) -> None:
+    trainer = host()
+    train(trainer, 0)
+
+    def fail(process: object) -> None:
+        raise TrainerFailed("exception", "its own")
+
+    with pytest.raises(TrainerFailed):
+        trainer.call(fail, spares)
+    assert trainer.has_process == bool(spares)
 
 
 def test_a_trainer_that_is_not_here_is_said() -> None:

@@ -64,7 +64,7 @@ def device_of(
     if matched is None or not matched["gpu"]:
         return CPU
     number, share = int(matched["number"]), matched["share"]
-    if ascii_lowercase.index(share) >= shares:  # the whole of it comes first, as the first share does
+    if ascii_lowercase.index(share) >= shares:  # without a letter it is the whole GPU, and "" is at 0
         raise NoDevice(
             f"slot {slot} is share {share} of its GPU, and STAGETREE_SLOTS_PER_GPU={shares} says that there is none: "
             f"set it to the number of slots on each GPU, or call the slot gpu{number}"
