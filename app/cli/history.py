@@ -18,6 +18,7 @@ from app.cli.text import one_line, short
 Json = dict[str, Any]
 WIDEST = 160
 HIDDEN = ("spec", "hp", "path", "sha256", "key", "stages", "at", "study")
+COUNTED_FROM_0 = ("trial", "index")
 
 
 def events(
@@ -50,7 +51,7 @@ def events(
         else:
             for event in found:
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-                print(f"{event['position']:>7}  {at}  {event['type']:<18} {_brief(event['data'])}", flush=True)
+                print(f"{event['position']:>7}  {at}  {event['type']:<18} {brief(event['data'])}", flush=True)
 
 
 def print_array(items: Any) -> None:
@@ -62,15 +63,15 @@ def print_array(items: Any) -> None:
     sys.stdout.write("\n]\n")
 
 
-def _brief(data: Json) -> str:
-    """What an event says, in a line; of a traceback, its end."""
+def brief(data: Json) -> str:
+    """What an event says, in a line; of a traceback, its end. Nothing is said of a field that is empty, or 0."""
     parts = []
     for name, value in data.items():
         if name == "error":
             value = str(value).strip().rsplit("\n", 1)[-1]
         if name in ("node", "chain"):
             value = str(value)[:8]
-        if name not in HIDDEN and value not in ({}, None, "", False):
+        if name not in HIDDEN and (value or (value == 0 and name in COUNTED_FROM_0)):
             parts.append(f"{name}={_value(value)}")
     text = one_line("  ".join(parts))
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."

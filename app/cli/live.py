@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.text import at_rungs, fraction, number, one_line, plural, short_sequence
+from app.cli.text import at_rungs, fraction, number, one_line, plural, short_hp
 from stagetree.text import FINAL, duration
 
 Json = dict[str, Any]
@@ -124,12 +124,7 @@ def _best(study: Json) -> Text:
     found = study["best"]
     text = Text(f"{one_line(study['metric'])} ").append(number(found["value"]), "bold green")
     text.append(f"  trial {found['trial']} @ {found['steps']}  ")
-    return text.append(_spaced(f"{name}={short_sequence(value)}" for name, value in found["hp"].items()), "dim")
-
-
-def _spaced(parts: Iterable[str]) -> str:
-    """The parts on one line, further apart than their words."""
-    return "  ".join(map(one_line, parts))
+    return text.append(one_line(short_hp(found["hp"])), "dim")
 
 
 def decision(last: Json) -> str:
@@ -163,7 +158,7 @@ def _slots(study: Json, room: int) -> list[RenderableType]:
 
 def _slot(run: Json) -> tuple[RenderableType, ...]:
     bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
-    values = _spaced(f"{name} {text}" for name, text in run["forms"].items())
+    values = one_line("  ".join(f"{name} {text}" for name, text in run["forms"].items()))
     return one_line(run["slot"]), _served(run), values, bar, f"{run['step']}/{run['end']}"
 
 

@@ -128,7 +128,7 @@ def _saved(study: Json) -> str:
     if not cost["saved"]:
         return ""
     seconds = study["gpu_seconds"] / cost["run"] * cost["saved"] if cost["run"] else 0
-    time = f", about {duration(seconds)} of slot time" if seconds else ""
+    time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""
     return f": {cost['saved_share']:.0%} saved{time}"
 
 

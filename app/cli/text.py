@@ -12,6 +12,7 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud80
 around; and halves of characters, which cannot be written."""
 
 
+BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
 SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:pass|secret|token|key|credential)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
@@ -28,7 +29,7 @@ def without_secrets(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The same, on one line."""
-    return " ".join(harmless(text).split())
+    return BREAKS.sub(" ", harmless(text)).strip()
 
 
 def _spelled(code: int) -> str:
