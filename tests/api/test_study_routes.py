@@ -142,6 +142,7 @@ def test_the_etag_is_the_version_of_the_plan_and_saves_looking_again_at_what_is_
     path = f"/studies/{tuned}"
     running = http.get(path)
     assert running.headers["ETag"] == f'W/"{workers.plan(tuned).version}"'
+    assert running.headers["Cache-Control"] == "no-cache"
     assert http.get(path, headers={"If-None-Match": running.headers["ETag"]}).status_code == 200
     http.post(f"{path}:cancel")
     over = http.get(path).headers["ETag"]

@@ -20,6 +20,7 @@ from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of, trainer_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
+from app.api.sharing import conditional
 from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
@@ -117,8 +118,9 @@ def get_study(
 ) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = reading.study(use, row, with_trials=trials, at=at)
-    response.headers["ETag"] = f'W/"{version}"'
-    if shown["finished_at"] and response.headers["ETag"] in request.headers.get("if-none-match", ""):
+    tag = conditional.tag_of(version)
+    response.headers.update(conditional.headers(tag))
+    if shown["finished_at"] and conditional.is_had_by(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 
 from fastapi import Request, Response
 
+from app.api.sharing import conditional
+
 MOST_BYTES = 64 * 2**20
 LEVEL = 5
 
@@ -31,8 +33,8 @@ class Answer:
 
     def to(self, request: Request) -> Response:
         """What is sent: nothing but the name where whoever asks has it already."""
-        headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if self._is_had_by(request):
+        headers = {**conditional.headers(self.tag), "Vary": "Accept-Encoding"}
+        if conditional.is_had_by(request, self.tag):
             return Response(status_code=304, headers=headers)
         if self.is_to_be_unpacked(request):
             return Response(gzip.decompress(self.packed), media_type="application/json", headers=headers)
@@ -41,10 +43,8 @@ class Answer:
 
     def is_to_be_unpacked(self, request: Request) -> bool:
         """Whether whoever asks cannot read it as it is, which is some work."""
-        return not (self._is_had_by(request) or "gzip" in request.headers.get("accept-encoding", ""))
-
-    def _is_had_by(self, request: Request) -> bool:
-        return self.tag in request.headers.get("if-none-match", "")
+        is_had = conditional.is_had_by(request, self.tag)
+        return not (is_had or "gzip" in request.headers.get("accept-encoding", ""))
 
 
 class Latest:
@@ -81,7 +81,7 @@ class Answers:
         """The answer that is known under a key, if it is of this moment."""
         with self._lock:
             found = self._kept.get(key)
-            if found is None or found.tag != _tag(moment):
+            if found is None or found.tag != conditional.tag_of(moment):
                 return None
             self._kept.move_to_end(key)
             return found
@@ -91,7 +91,7 @@ class Answers:
         if (found := self.find(key, moment)) is not None:
             return found
         text = json.dumps(make(), allow_nan=False, separators=(",", ":"))
-        made = Answer(_tag(moment), gzip.compress(text.encode(), LEVEL))
+        made = Answer(conditional.tag_of(moment), gzip.compress(text.encode(), LEVEL))
         with self._lock:
             self._keep(key, made)
         return made
@@ -106,7 +106,3 @@ class Answers:
     def _drop(self, key: Key) -> None:
         if (old := self._kept.pop(key, None)) is not None:
             self._bytes -= len(old.packed)
-
-
-def _tag(moment: Any) -> str:
-    return f'W/"{moment}"'
