@@ -7,7 +7,7 @@ the submission of their study.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from app.domain.standing import standing
 from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
 from app.simulation.forecast import Forecast, forecast
+from stagetree.sequences import did_you_mean
 
 Json = dict[str, Any]
 LOG_CHARACTERS = 2**16
@@ -110,7 +111,7 @@ def trials(
     sort: str = "trial",
     at: int | None = None,
 ) -> Json:
-    """A page of the study's trials: only those in these states, by a key of `ordering`. Raises `Invalid`."""
+    """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `Invalid`."""
     if not states and sort == "trial":
         after = number(cursor)
         with use.open_study(row, at) as (plan, found):
@@ -118,11 +119,20 @@ def trials(
         return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
-        chosen = [trial for trial in documents.trials(plan, found) if not states or trial["state"] in states]
+        every = documents.trials(plan, found)
+        _check_sort(sort, ordering.fields_of(every, found.spec.get("space") or ()))
+        chosen = [trial for trial in every if not states or trial["state"] in states]
         items = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return {"items": items, "next_cursor": more}
+
+
+def _check_sort(sort: str, fields: Sequence[str]) -> None:
+    """Raises `Invalid` for a field that trials do not have: they would come in no order at all."""
+    if (name := sort.removeprefix("-")) not in fields:
+        known = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
+        raise Invalid("sort", f"{known}, got {sort!r}{did_you_mean(name, fields)}")
 
 
 def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:

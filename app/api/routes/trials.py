@@ -20,7 +20,6 @@ from app.api.routes.kept import kept
 from app.api.services import Services, StudyRowDep, TrialPath, Use
 from app.api.sharing.turns import heavy
 from app.api.views import documents
-from app.api.views.ordering import KEYS
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
@@ -39,7 +38,6 @@ States = Annotated[Sequence[schemas.TrialState], Query(description="only trials 
 Sort = Annotated[
     str,
     Query(
-        pattern=f"^-?({'|'.join(KEYS)}|hp\\..+)$",
         max_length=1000,
         description="a field or a column such as hp.lr; results with the best first; -FIELD turns the order around",
     ),

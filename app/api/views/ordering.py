@@ -1,9 +1,9 @@
-"""Trials in the order of a key, and by column."""
+"""Trials in the order of a field, and by column."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Json = dict[str, Any]
@@ -12,6 +12,12 @@ PARAMETER = "hp."
 """What the columns of hyper-parameters begin with."""
 
 RESULTS = ("value", "best", "last")
+
+
+def fields_of(trials: Iterable[Json], names: Iterable[str]) -> list[str]:
+    """What trials can be ordered by: columns of their hyper-parameters are in it, or those of `names` before any."""
+    columns = {name for trial in trials for name in flat(trial["hp"], PARAMETER)}
+    return [*KEYS, *sorted(columns.union(PARAMETER + name for name in names))]
 
 
 def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
@@ -29,7 +35,7 @@ def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
 
 def _key(trial: Json, name: str) -> Any:
     if name.startswith(PARAMETER):
-        return flat({"hp": trial["hp"]}).get(name)
+        return flat(trial["hp"], PARAMETER).get(name)
     found = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
     return found["value"] if isinstance(found, dict) else found
 
