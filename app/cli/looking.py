@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -13,14 +13,13 @@ from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import Format, ListFormat, print_json, print_list, print_table
 from app.cli.text import harmless, number, one_line, short_hp
+from app.domain.states import ShownTrialState, StudyState
 
 Json = dict[str, Any]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
 States = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="Only those in this state; may be repeated.")
 ]
-STUDY_STATES = ("running", "paused", "completed", "failed", "cancelled")
-TRIAL_STATES = ("waiting", "running", "completed", "stopped", "failed", "cancelled")
 
 
 def studies(
@@ -37,7 +36,7 @@ def studies(
     """
     from app.cli import stacks
 
-    _check(state, STUDY_STATES)
+    _check(state, tuple(StudyState))
     with stacks.reading(server, dir) as service:
         found = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
     rows = [
@@ -71,7 +70,7 @@ def trials(
     from app.cli import stacks
     from app.cli.finding import study_id
 
-    _check(state, TRIAL_STATES)
+    _check(state, get_args(ShownTrialState))
     if sort.removeprefix("-") not in KEYS:
         fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}", USAGE)
     with stacks.reading(server, dir) as service:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 
 class Word(StrEnum):
@@ -28,6 +29,10 @@ class TrialState(Word):
     STOPPED = "stopped"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+ShownTrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
+"""How a trial's state is shown: an active one waits for a slot, or is trained on one."""
 
 
 class TrialEventKind(Word):

@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from app.domain.states import ShownTrialState
+
 Json = dict[str, Any]
 
 StudyState = Literal["running", "paused", "completed", "failed", "cancelled"]
-TrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
+TrialState = ShownTrialState
 
 
 def shown_as(value: Json) -> ConfigDict:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
 from app.api.views.endings import ending_text
 from app.api.views.forms import form_text
@@ -22,7 +22,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Note, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
 from app.domain.standing import Standing, meaning, prediction, standing
-from app.domain.states import ChainState, StudyState
+from app.domain.states import ChainState, ShownTrialState, StudyState
 from app.events.codec import encode
 from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
@@ -32,8 +32,6 @@ from app.simulation.forecast import Forecast
 Json = dict[str, Any]
 Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""
-
-TRIAL_STATES = ("waiting", "running", "completed", "stopped", "failed", "cancelled")
 
 # ------------------------------------------------------------------------------------------------------------- studies
 
@@ -64,7 +62,8 @@ def study(
         "value": found.spec.get("value", "last"),
         "tuner": found.spec.get("tuner", {}).get("kind", ""),
         "best": best(plan, found),
-        "counts": dict.fromkeys(TRIAL_STATES, 0) | Counter(_state(plan, trial, busy) for trial in found.trials),
+        "counts": dict.fromkeys(get_args(ShownTrialState), 0)
+        | Counter(_state(plan, trial, busy) for trial in found.trials),
         **costs(plan, found),
         "wall_seconds": round(found.wall_seconds(now), 3),
         "submitted_at": found.submitted_at,
