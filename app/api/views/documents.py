@@ -49,7 +49,7 @@ def study(
 
     expected: how far it will go, where that is known.
     """
-    found, busy = plan.studies[name], _busy(plan)
+    found = plan.studies[name]
     view = {
         "study": found.id,
         "name": found.spec.get("name", ""),
@@ -62,8 +62,7 @@ def study(
         "value": found.spec.get("value", "last"),
         "tuner": found.spec.get("tuner", {}).get("kind", ""),
         "best": best(plan, found),
-        "counts": dict.fromkeys(get_args(ShownTrialState), 0)
-        | Counter(_state(plan, trial, busy) for trial in found.trials),
+        "counts": _counts(plan, found),
         **costs(plan, found),
         "wall_seconds": round(found.wall_seconds(now), 3),
         "submitted_at": found.submitted_at,
@@ -74,6 +73,12 @@ def study(
     if plan.opened is not None and plan.opened.packing:
         view["packing"] = packing(plan)
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
+
+
+def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
+    """How many trials are in each of the states that they are shown in."""
+    busy = _busy(plan)
+    return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
 def _note(study: Study, note: Note) -> Json:
