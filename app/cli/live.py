@@ -72,7 +72,7 @@ def _trials(study: Json) -> Text:
     for state in ("running", "waiting", "cancelled"):
         if counts[state]:
             text.append(f"  {counts[state]} {state}")
-    if trials.get("resting"):  # a server of the version before says nothing
+    if trials.get("resting"):  # an older server says nothing
         text.append(f"  {at_rungs(study['progress'])}")
     return text
 

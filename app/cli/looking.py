@@ -47,7 +47,7 @@ def studies(
 
 def _share(study: Json) -> tuple[int | None, float | None]:
     """What it has of the slots, and what it is due while others compete for them."""
-    slots = study.get("slots") or {}  # a server of the version before says nothing
+    slots = study.get("slots") or {}  # an older server says nothing
     return slots.get("used") or None, slots.get("due")
 
 

@@ -73,8 +73,8 @@ class PackingProfiled:
     batch_seconds: of one batch, by how many lanes a pack has, for the plan's width and the powers of two below it; "0"
     is one model alone. Optimizers are left out of all. peak_bytes: the most that is in use on the device meanwhile, the
     same way; nothing on a CPU. exact: whether a model of a pack of the plan's width has the gradients, to the bit, that
-    it has alone. refusal: why they cannot be packed; then nothing else is known. Of plans of before, fewer widths are
-    known.
+    it has alone. refusal: why they cannot be packed; then nothing else is known. Profiles of older versions have fewer
+    widths.
     """
 
     device: str

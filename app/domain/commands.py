@@ -58,7 +58,7 @@ TunerAction = Start | Extend | Stop | Prioritize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyTunerActions:
-    """What a study's tuner wants next. A action that is true already yields nothing."""
+    """What a study's tuner wants next. An action that is true already yields nothing."""
 
     study: StudyId
     actions: tuple[TunerAction, ...]

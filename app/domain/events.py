@@ -41,7 +41,7 @@ class Stage:
 class PlanOpened:
     """First event of every stream: what all studies on this plan have in common.
 
-    determinism: as in `StudySpec`; plans of before it could be chosen are `strict`. packing: how many lanes the packs
+    determinism: as in `StudySpec`; plans from before there was a choice are `strict`. packing: how many lanes the packs
     have in which all its stages are trained; 0 where each is trained alone.
     """
 
@@ -143,7 +143,7 @@ class StudyResumed:
 class StudyReopened:
     """A completed study goes on with another `spec`: the same search with more trials. What was decided stands.
 
-    at: None in logs of before it was recorded.
+    at: None in logs of versions that did not record it.
     """
 
     study: StudyId

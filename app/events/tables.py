@@ -116,7 +116,7 @@ class ChainRow(SQLModel, table=True):
 
     assignment: the JSON of a `ChainAssignment`. index: the stage under way. step: the last one known to be trained.
     extra_eval_steps: further steps at which to evaluate and keep. branch_steps, stop, preempt: as in `ChainFlags`;
-    the first is none in rows of the version before.
+    the first is none in rows of an older version.
     """
 
     __tablename__ = "chains"

@@ -174,7 +174,7 @@ class StudySpec(Model):
             "determinism": "strict",
             "sinks": [],
             "packing": 0,
-        }  # left out, as in studies of before there was a choice
+        }  # left out, as in studies from before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
 
     @cached_property

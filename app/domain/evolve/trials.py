@@ -58,7 +58,7 @@ def prioritize(plan: SearchPlan, event: e.TrialPrioritized) -> None:
 
 
 def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Mapping[NodeId, int] | None) -> None:
-    if path is None:  # older than recorded paths: the whole way, by the names of then
+    if path is None:  # from before paths were recorded: the whole way, by the names that nodes had then
         trial.path, path = [], schedule.path(trial.hp, steps, study.root_of(trial.number), joined=False)
     parent = trial.path[-1] if trial.path else None
     for name, start in path.items():

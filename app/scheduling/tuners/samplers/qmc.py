@@ -1,4 +1,4 @@
-"""QMCSampler-random points: they fill the space more evenly than independent draws do."""
+"""Quasi-random points (QMC): they fill the space more evenly than independent draws do."""
 
 from __future__ import annotations
 
