@@ -69,7 +69,7 @@ def cost(plan: SearchPlan, study: Study) -> Cost:
 
 def horizon(study: Study, trial: Trial) -> int:
     """The steps that the trial would take if nobody stopped it."""
-    most = study.spec.get("tuner", {}).get("max_steps") if trial.reason.get("by") == "tuner" else None
+    most = study.max_steps if trial.reason.get("by") == "tuner" else None
     return max(trial.steps, most or 0)
 
 

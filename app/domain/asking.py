@@ -55,7 +55,7 @@ class Trials:
 
     def _check(self, hp: Json, steps: int) -> None:
         with refusing("hp"):
-            check_trial(hp, steps, self._study.spec.get("eval_every"), self._limits)
+            check_trial(hp, steps, self._study.eval_every, self._limits)
 
     def _new_in(self, way: dict[NodeId, int]) -> dict[NodeId, int]:
         self._new.update(name for name in way if name not in self._plan.nodes)

@@ -21,7 +21,7 @@ def wait(plan: SearchPlan, node: Node, step: int, trial: Trial) -> None:
 
 def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int) -> None:
     """Steps past `before` on the trial's way were trained for others, and not evaluated: they are, if it is kept."""
-    if not study.spec.get("eval_every"):
+    if not study.eval_every:
         return
     for name, end in plan.ends(trial):
         node = plan.nodes[name]
@@ -62,7 +62,7 @@ def is_regular(study: Study, node: Node, step: int) -> bool:
 def answer(plan: SearchPlan, trial: Trial, step: int) -> None:
     """The result that the trial waited for at `step` is there."""
     study = plan.studies[trial.study]
-    if (problem := problem_with(study, plan.metrics(trial, step) or {}, step)) is not None:
+    if (problem := problem_of(study.metric, plan.metrics(trial, step) or {}, step)) is not None:
         end_trial(plan, trial, TrialState.FAILED, problem)
         return
     study.num_results += 1
@@ -91,11 +91,6 @@ def leave_unevaluated_by(plan: SearchPlan, trial: Trial, step: int) -> None:
     trial.unevaluated.discard(step)
     _forget(plan, plan.node_of(trial, step), step, trial.key)
     settle(plan, trial)
-
-
-def problem_with(study: Study, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
-    """Why these metrics are no result for the study, if they are not."""
-    return problem_of(study.spec.get("metric", ""), metrics, step)
 
 
 def problem_of(name: str, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:

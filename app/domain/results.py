@@ -57,5 +57,5 @@ def best(plan: SearchPlan, study: Study) -> tuple[Trial, Result] | None:
 
 
 def _result(study: Study, step: int, metrics: Mapping[str, float | None]) -> Result | None:
-    value = metrics.get(study.spec.get("metric", ""))
+    value = metrics.get(study.metric)
     return Result(step, value) if value is not None and math.isfinite(value) else None

@@ -79,7 +79,7 @@ def standing(study: Study) -> Standing:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
                 _send(found, event)
             case TrialEventKind.RESULT | TrialEventKind.FAIL:
-                _arrive(found, event, study.spec.get("metric", ""))
+                _arrive(found, event, study.metric)
             case TrialEventKind.CANCEL if (rung := found.rung(event.trial)) and event.trial not in rung.promoted:
                 rung.values.pop(event.trial, None)
             case TrialEventKind.STOP:
@@ -150,8 +150,7 @@ def _class(trial: Trial) -> str:
 
 
 def _could_go_on(study: Study, trial: Trial) -> bool:
-    most = study.spec.get("tuner", {}).get("max_steps")
-    return most is None or trial.steps < most
+    return study.max_steps is None or trial.steps < study.max_steps
 
 
 def _rank(found: Standing, rung: Rung, trial: Trial) -> str:

@@ -50,5 +50,5 @@ def evaluations_of_each(plan: SearchPlan, parts: Sequence[Part]) -> Iterator[lis
 
 
 def _regular(study: Study, start: int, end: int) -> Iterable[int]:
-    every = study.spec.get("eval_every")
+    every = study.eval_every
     return range(start + every - start % every, end + 1, every) if every else ()

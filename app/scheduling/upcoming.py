@@ -122,5 +122,4 @@ def branches_ahead(study: Study, trial: Trial) -> Iterator[Place]:
 
 def _most_steps(study: Study) -> float:
     """The most steps that the tuner of a study asks for; those of `trials` are never asked for more than they are."""
-    tuner = study.spec.get("tuner", {})
-    return 0 if tuner.get("kind") == "trials" else tuner.get("max_steps") or math.inf
+    return 0 if study.tuner.get("kind") == "trials" else study.max_steps or math.inf

@@ -154,7 +154,7 @@ class _Known:
 
     def __init__(self, plan: SearchPlan, study: Study) -> None:
         self._plan, self.world = plan, SearchPlan()
-        metric, sign = study.spec["metric"], results.sign(study)
+        metric, sign = study.metric, results.sign(study)
         values = [value for line in study.history if (value := line.metrics.get(metric)) is not None]
         self._worst: e.Metrics = {metric: max(values, key=lambda value: sign * value, default=0.0)}
 
@@ -206,7 +206,7 @@ def _excess(plan: SearchPlan, study: Study, imagined: Study) -> Iterator[int]:
 
 def _best(known: _Known, study: Study) -> Json | None:
     """The best last result of a trial, of those that were measured."""
-    metric, sign = study.spec["metric"], results.sign(study)
+    metric, sign = study.metric, results.sign(study)
     last: dict[int, tuple[float, int]] = {}
     for line in _results(study):
         value = line.metrics.get(metric)

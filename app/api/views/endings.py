@@ -24,7 +24,7 @@ def ending_text(study: Study) -> str | None:
 
 def _by_its_tuner(study: Study) -> Mapping[str, Any]:
     """Why `pop` wanted nothing more of a completed study: it ends the trials, and those ends are what is recorded."""
-    tuner = study.spec.get("tuner", {})
+    tuner = study.tuner
     if study.state != StudyState.COMPLETED or tuner.get("kind") != "pop":
         return {}
     overs = {event.reason.get("over") for event in study.history if event.kind == TrialEventKind.STOP}
@@ -40,7 +40,7 @@ def _reached(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     last = targets[-1] if isinstance(targets, list) else targets
     for event in study.history:
-        value = event.metrics.get(study.spec["metric"]) if event.kind == TrialEventKind.RESULT else None
+        value = event.metrics.get(study.metric) if event.kind == TrialEventKind.RESULT else None
         if value is not None and sign * (value - last) <= 0:
             return {"by": "target", "target": last, "value": value, "trial": event.trial, "steps": event.steps}
     return {}

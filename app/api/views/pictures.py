@@ -62,7 +62,7 @@ def _passing(study: Study) -> dict[NodeId, int]:
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
     end = study.max_step_by_node[node.id]
-    curve = sampled(list(_curve(node, study.spec.get("metric", ""), end)), points)
+    curve = sampled(list(_curve(node, study.metric, end)), points)
     return {
         "id": node.id,
         "parent": -1 if node.parent is None else index.get(node.parent, -1),
@@ -213,7 +213,7 @@ def _better(results: Sequence[Measured], study: Study, version: int) -> Iterator
     """The results that were better than all before them."""
     best: float | None = None
     for each in results:
-        value = _finite(each.metrics.get(study.spec.get("metric", "")))
+        value = _finite(each.metrics.get(study.metric))
         if each.version <= version and value is not None and (best is None or sign(study) * value < best):
             best = sign(study) * value
             yield each, value

@@ -45,7 +45,7 @@ def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
 
 def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
     """How many trials the study will have had; None where that is for others to say."""
-    tuner = study.spec.get("tuner", {})
+    tuner = study.tuner
     if study.is_final or tuner.get("kind") in ("grid", "trials"):
         return len(study.trials) or None
     found = expected.trials if expected else tuner.get("num_trials")

@@ -28,10 +28,10 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
 
 def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> None:
     """The first evaluation on a study's way tells whether its metric is reported at all."""
-    if study.spec.get("metric", "") in event.metrics:
+    if study.metric in event.metrics:
         del plan.unheard[study.id]
         return
-    problem = awaiting.problem_with(study, event.metrics, event.step)
+    problem = awaiting.problem_of(study.metric, event.metrics, event.step)
     for key in sorted(set(plan.waiting_beyond(node, event.step - 1))):
         if key[0] == study.id:
             awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)

@@ -109,6 +109,27 @@ class Study:
     deleted: bool = False
 
     @property
+    def metric(self) -> str:
+        """The name of the metric that it is about."""
+        return str(self.spec.get("metric", ""))
+
+    @property
+    def tuner(self) -> Mapping[str, Any]:
+        """What its file says of the tuner: `kind`, and the fields of that kind."""
+        tuner: Mapping[str, Any] = self.spec.get("tuner", {})
+        return tuner
+
+    @property
+    def max_steps(self) -> int | None:
+        """The most steps that its tuner asks of a trial; None where it does not say."""
+        return self.tuner.get("max_steps")
+
+    @property
+    def eval_every(self) -> int | None:
+        """The steps between evaluations, besides those at which its tuner asks for a result; None for no others."""
+        return self.spec.get("eval_every")
+
+    @property
     def merges(self) -> bool:
         return bool(self.spec.get("merge", True))
 
@@ -118,8 +139,7 @@ class Study:
 
     def evaluates(self, step: int) -> bool:
         """Whether its `eval_every` asks for an evaluation at this step."""
-        every: int | None = self.spec.get("eval_every")
-        return every is not None and step % every == 0
+        return self.eval_every is not None and step % self.eval_every == 0
 
     def wall_seconds(self, now: float) -> float:
         """From the submission to the end, or to now, without the time in which it was over before it was reopened."""
