@@ -13,7 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from app.api import errors, openapi
 from app.api.requests.guard import Guard
-from app.api.routes import checkpoints, page, pages, pictures, plans, replays, service, studies, trials
+from app.api.routes import checkpoints, description, page, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
 from app.api.shutdown import calling_on_signals
 from app.api.warming import warm
@@ -50,7 +50,7 @@ def make_app(services: Services) -> FastAPI:
     for router in (*about_studies, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
-    app.include_router(pages.router)
+    app.include_router(description.router)
     app.include_router(page.router)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Guard, names=services.hosts)

@@ -19,16 +19,16 @@ from stagetree.spec import SpecError, StudySpec, TrialSpec, shown
 Json = dict[str, Any]
 
 
-def study_of(body: Any, trainers: Catalogue, limits: Limits) -> StudySpec:
-    """The study that a body writes. Raises `SpecError`; also where this server has not what it needs."""
+def study_of(body: Any, trainers: Catalogue, limits: Limits) -> tuple[StudySpec, TrainerSource]:
+    """A body's study, and its trainer. Raises `SpecError`; also where this server has not what it needs."""
     spec = StudySpec.from_dict(body, limits)
-    trainer_of(spec, trainers)
+    trainer = _trainer_of(spec, trainers)
     if (problem := unavailable(spec)) is not None:
         raise SpecError([SpecProblem("tuner.sampler", problem)])
-    return spec
+    return spec, trainer
 
 
-def trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
+def _trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
     """The trainer of a study, as its file is now. Raises `SpecError`."""
     try:
         source = trainers.find(spec.trainer)
@@ -46,8 +46,13 @@ def _unknown_trainer(name: str, known: list[str]) -> str:
     return f"must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
 
 
-def trial_of(body: Any) -> TrialSpec:
-    """The trial that a body writes. Raises `SpecError`."""
+def start_of(body: Any) -> c.Start:
+    """The new trial that a body asks for. Raises `SpecError`."""
+    trial = _trial_of(body)
+    return c.Start(hp={name: sequence.to_json() for name, sequence in trial.configuration().items()}, steps=trial.steps)
+
+
+def _trial_of(body: Any) -> TrialSpec:
     inside = "tuner.trials[0]"
     study = {"name": "x", "trainer": "x", "metric": "x", "mode": "max", "tuner": {"kind": "trials", "trials": [body]}}
     try:
@@ -75,9 +80,7 @@ def asks_of(body: Any) -> list[c.Start | c.Extend]:
 def _ask_of(item: Any) -> c.Start | c.Extend:
     if isinstance(item, dict) and "trial" in item:
         return extension_of({name: value for name, value in item.items() if name != "trial"}, item["trial"])
-    trial = trial_of(item)
-    hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
-    return c.Start(hp=hp, steps=trial.steps)
+    return start_of(item)
 
 
 def extension_of(body: Any, trial: Any) -> c.Extend:

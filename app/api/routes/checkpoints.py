@@ -1,4 +1,4 @@
-"""Take the weights of a trial away, and let go of a study."""
+"""Take the weights of a trial away."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from app.api.commands import deleting
-from app.api.commands.writing import WriterDep
 from app.api.files.checkpoints import kept_state, parts
 from app.api.openapi import refusals
 from app.api.requests.strict import StrictRoute
@@ -55,15 +53,3 @@ def get_checkpoint(
     headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller
     media_type = "application/octet-stream"
     return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
-
-
-@router.delete(
-    "",
-    status_code=204,
-    summary="Delete a study that is over",
-    response_description="It is not listed any more, and what is kept for it alone is deleted.",
-    responses=refusals(404, 409),
-)
-def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
-    """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    deleting.delete_study(use, row, write)

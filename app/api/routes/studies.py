@@ -1,37 +1,30 @@
-"""Studies: submit, list, look at, pause, resume, cancel, write notes, preview."""
+"""Studies: submit, list, look at, pause, resume, cancel, delete, write notes, preview."""
 
 from __future__ import annotations
 
-import re
 import time
-import unicodedata
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import reading, schemas
-from app.api.commands import notes
+from app.api.commands import deleting, notes, submitting
 from app.api.commands.writing import Write, WriterDep
 from app.api.errors import Invalid
 from app.api.openapi import refusals
 from app.api.requests import paging
-from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of, trainer_of
+from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
 from app.api.sharing import conditional
 from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
-from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import fold
-from app.domain.ids import StudyId, plan_id
-from app.events.log import StoredEvent
+from app.domain.ids import StudyId
 from app.events.tables import StudyRow
-from app.scheduling.tuners.custom import with_version
-from stagetree.spec import StudySpec
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
 
@@ -56,35 +49,10 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
 )
 def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: WriterDep) -> Json:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
-    recorded = _submit(use, write, study_of(given, use.trainers, use.limits))
-    submitted = recorded[-1].event
-    assert isinstance(submitted, e.StudySubmitted)
+    submitted = submitting.submit(use, write, *study_of(given, use.trainers, use.limits))
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
     shown = documents.study(fold([submitted]), submitted.study, now=submitted.at)
     return shown | {"slots": {"used": 0, "due": None}}
-
-
-def _submit(use: Services, write: Write, spec: StudySpec) -> list[StoredEvent]:
-    spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
-    version = trainer_of(spec, use.trainers).version
-    args, at = dict(spec.trainer_args), use.clock()
-    how: Json = {"determinism": spec.determinism, "packing": spec.packing}
-    same: Json = {"trainer_args": args, "seed": spec.seed, **how}
-    opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, **same)
-    stream, study = plan_id(spec.trainer, version, **same), _new_id(use, spec.name)
-    command = c.SubmitStudy(plan=opened, study=study, spec=with_version(spec.to_json()), at=at)
-    return write(stream, lambda plan: decide(plan, command, use.limits))
-
-
-def _new_id(use: Services, name: str) -> StudyId:
-    """The name made fit for a URL, and six characters of chance so that it is nobody else's."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    slug = re.sub(r"[^a-z0-9]+", "-", plain)[:56].strip("-") or "study"
-    while True:
-        study = f"{slug}-{use.new_id()[:6]}"
-        with use.records.read() as rows:
-            if rows.studies.find(study) is None:
-                return StudyId(study)
 
 
 @router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
@@ -166,6 +134,18 @@ def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 
 
+@router.delete(
+    "/studies/{study}",
+    status_code=204,
+    summary="Delete a study that is over",
+    response_description="It is not listed any more, and what is kept for it alone is deleted.",
+    responses=refusals(404, 409),
+)
+def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
+    """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
+    deleting.delete_study(use, row, write)
+
+
 @router.post(
     "/studies/{study}/notes",
     status_code=201,
@@ -194,7 +174,8 @@ def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
     """The body is that of a submission, and refused where that would be."""
     from app.simulation.preview import PreviewTooLong, preview
 
-    spec, until = study_of(given, use.trainers, use.limits), time.monotonic() + PREVIEW_SECONDS
+    until = time.monotonic() + PREVIEW_SECONDS
+    spec, _ = study_of(given, use.trainers, use.limits)
     try:
         return preview(spec, slots=slots, limits=use.limits, is_over=lambda: time.monotonic() > until)
     except PreviewTooLong as error:

@@ -9,26 +9,21 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.api import reading, schemas
+from app.api.commands import asking
 from app.api.commands.writing import Write, WriterDep
-from app.api.errors import Invalid
 from app.api.files.logged import trial_metrics
 from app.api.openapi import UNCHANGED, refusals
 from app.api.requests import paging
-from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, trial_of
+from app.api.requests.bodies import AsksBody, ExtensionBody, TrialBody, asks_of, extension_of, start_of
 from app.api.requests.strict import StrictRoute
 from app.api.routes.kept import kept
 from app.api.services import Services, StudyRowDep, TrialPath, Use
 from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
-from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId
-from app.domain.search_plan import SearchPlan, Study
 from app.events.tables import StudyRow
-from stagetree.limits import Limits
-from stagetree.sequences import parse
-from stagetree.space import Space
 
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
 batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
@@ -133,13 +128,9 @@ def add_trial(
     request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: Use, write: WriterDep
 ) -> Json:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    trial = trial_of(given)
-    hp = {name: sequence.to_json() for name, sequence in trial.configuration().items()}
-    command = c.AddTrial(study=StudyId(row.id), hp=hp, steps=trial.steps)
-    added = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))[0].event
-    assert isinstance(added, e.TrialAdded)
-    response.headers["Location"] = f"{request.url.path}/{added.trial}"
-    return get_trial(row, added.trial, use)
+    number = asking.add_trial(use, row, write, start_of(given))
+    response.headers["Location"] = f"{request.url.path}/{number}"
+    return get_trial(row, number, use)
 
 
 @batch.post(
@@ -156,10 +147,7 @@ def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) ->
 
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
-    command = c.Ask(study=StudyId(row.id), actions=tuple(asks))
-    recorded = write(row.stream, lambda plan: _decide_added(plan, command, use.limits))
-    added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
-    numbers = [ask.trial if isinstance(ask, c.Extend) else next(added) for ask in asks]
+    numbers = asking.ask(use, row, write, asks)
     with use.open_study(row) as (plan, found):
         return [documents.trial(plan, found.trials[number]) for number in numbers]
 
@@ -174,38 +162,6 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
 def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: Use, write: WriterDep) -> Json:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
-
-
-def _decide_added(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tuple[e.Event, ...]:
-    """Raises `Invalid` where the hyper-parameters are not those of the study."""
-    events = decide(plan, command, limits)
-    study = plan.studies[command.study]
-    names = _hyper_parameters(study)
-    for event in events:
-        if isinstance(event, e.TrialAdded):
-            wanted = _existing(study, event.hp) or names or set(event.hp)
-            names = wanted
-            if wanted != set(event.hp):
-                got = ", ".join(sorted(event.hp))
-                raise Invalid("hp", f"must hold exactly {', '.join(sorted(wanted))}, got {got}")
-    return events
-
-
-def _hyper_parameters(study: Study) -> set[str]:
-    """The names that all trials of the study have; empty where that is not known yet."""
-    if study.trials:
-        return set(study.trials[0].hp)
-    listed = study.spec["tuner"].get("trials")
-    return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
-
-
-def _existing(study: Study, hp: Json) -> set[str]:
-    """The names that belong into a configuration, in a space where that depends on it; empty in others."""
-    space = Space(study.spec["space"]) if study.spec.get("space") else None
-    if space is None or not space.is_conditional:
-        return set()
-    configuration = {name: parse(value) for name, value in hp.items()}
-    return {name for name in study.spec["space"] if space.exists(name, configuration)}
 
 
 @router.delete(

@@ -48,14 +48,17 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
     text = f'<h3 id="{operation["operationId"]}">{verb} <code>{escape(path)}</code></h3>'
     text += f"<p>{escape(operation['summary'])}. {escape(operation.get('description', ''))}</p>"
     if parameters := operation.get("parameters"):
-        rows = [(each["name"], each["in"], each.get("description", "")) for each in parameters]
-        text += _table(rows)
+        text += _table([_parameter(each) for each in parameters])
     if body := operation.get("requestBody"):
         media = body["content"]["application/json"]
         example = next(iter(media.get("examples", {"": {}}).values())).get("value")
         text += f"<details><summary>Body: {_kind(media['schema'])}</summary>{_json(example)}</details>"
     answers = [_answer(*each) for each in operation["responses"].items()]
-    return text + _table(answers, raw=True)
+    return text + _table(answers)
+
+
+def _parameter(parameter: Json) -> tuple[str, str, str]:
+    return escape(parameter["name"]), escape(parameter["in"]), escape(parameter.get("description", ""))
 
 
 def _answer(status: str, answer: Json) -> tuple[str, str, str]:
@@ -70,7 +73,7 @@ def _object(name: str, schema: Json) -> str:
     ]
     example = next(iter(schema.get("examples", ())), None)
     shown = f"<details><summary>example</summary>{_json(example)}</details>" if example else ""
-    text = f"<p>{escape(schema.get('description', ''))}</p>{_table(rows, raw=True)}{shown}"
+    text = f"<p>{escape(schema.get('description', ''))}</p>{_table(rows)}{shown}"
     return f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>{text}</details>'
 
 
@@ -93,6 +96,7 @@ def _json(value: Any) -> str:
     return f"<pre>{escape(json.dumps(value, indent=2, ensure_ascii=False))}</pre>"
 
 
-def _table(rows: list[tuple[str, str, str]], *, raw: bool = False) -> str:
-    cells = ("".join(f"<td>{cell if raw else escape(cell)}</td>" for cell in row) for row in rows)
+def _table(rows: list[tuple[str, str, str]]) -> str:
+    """rows: of cells that are HTML already."""
+    cells = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
