@@ -85,8 +85,8 @@ def _expected(use: Services, row: StudyRow, at: int | None) -> Forecast | None:
 def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -> None:
     """What came of sharing GPUs, and of packs, where there were any."""
     if "packing" in shown:
-        with use.chronicle(row, plan.version) as told:
-            shown["packing"] = packing(plan, lanes_at_once(told.spans))
+        with use.chronicle(row, plan.version) as chronicle:
+            shown["packing"] = packing(plan, lanes_at_once(chronicle.spans))
     if found := gpu_sharing(use, row, plan):
         shown["gpu_sharing"] = found
 
@@ -96,8 +96,8 @@ def _study_then(
 ) -> tuple[Json, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
     with use.open_study(row, at) as (plan, found):
-        with use.chronicle(row, plan.version) as told:
-            now = told.times[plan.version - 1]
+        with use.chronicle(row, plan.version) as chronicle:
+            now = chronicle.times[plan.version - 1]
         shown = documents.study(plan, found.id, now=now, expected=expected, with_trials=with_trials)
         return shown | {"slots": {"used": len(shown["progress"]["running"]), "due": None}}, plan.version
 
@@ -200,14 +200,14 @@ def rungs(use: Services, row: StudyRow, at: int | None = None) -> Json:
 
 def timeline(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """What each slot did over time."""
-    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as told:
-        return pictures.timeline(told, found, found.submitted_version - 1, plan.version)
+    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
+        return pictures.timeline(chronicle, found, found.submitted_version - 1, plan.version)
 
 
 def history(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """What was decided, and how the best result came about."""
-    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as told:
-        return pictures.history(told, found, found.submitted_version - 1, plan.version)
+    with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
+        return pictures.history(chronicle, found, found.submitted_version - 1, plan.version)
 
 
 def importance(use: Services, row: StudyRow, rung: int | None, at: int | None = None) -> Json:

@@ -26,10 +26,10 @@ OTHERS = 8
 
 def gpu_sharing(use: Services, row: StudyRow, plan: SearchPlan) -> list[Json]:
     """By GPU and number of slots, how many times slower a step was, and how many times faster all steps were."""
-    with use.chronicle(row, plan.version) as told:
-        if not any(map(shared_gpu, told.slots)):
+    with use.chronicle(row, plan.version) as chronicle:
+        if not any(map(shared_gpu, chronicle.slots)):
             return []
-        stages = list(_stages(told, plan, use.clock()))
+        stages = list(_stages(chronicle, plan, use.clock()))
     found = slowdowns([*stages, *_elsewhere(use, row)])
     return [
         {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
@@ -43,13 +43,13 @@ def _elsewhere(use: Services, row: StudyRow) -> Iterator[Ran]:
         last = {other.stream: other for other in rows.studies.page(after=None, limit=OTHERS)}
     for stream, other in last.items():
         if stream != row.stream:
-            with use.chronicle(other, use.log.version(stream)) as told:
-                yield from _stages(told, None, use.clock())
+            with use.chronicle(other, use.log.version(stream)) as chronicle:
+                yield from _stages(chronicle, None, use.clock())
 
 
-def _stages(told: Chronicle, plan: SearchPlan | None, now: float) -> Iterator[Ran]:
+def _stages(chronicle: Chronicle, plan: SearchPlan | None, now: float) -> Iterator[Ran]:
     """The stages of a plan, or of another one, whose steps are not compared."""
-    for span in islice(reversed(told.spans), MOST_STAGES):
+    for span in islice(reversed(chronicle.spans), MOST_STAGES):
         steps = _steps(span, plan)
         kind = batch_sizes(plan.nodes[span.stage.node], span.stage.start) if plan and steps else ()
         ended_at = now if span.ended_at is None else span.ended_at

@@ -80,8 +80,8 @@ class Measured:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What is told of one study. path: for each trial, where its nodes begin."""
+class _OfStudy:
+    """What happened to one study. paths: for each trial, where its nodes begin."""
 
     decisions: list[Decision] = field(default_factory=list)
     results: list[Measured] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Chronicle:
         self.spans: list[Span] = []
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, what was done, number of the span, step)"""
-        self._studies: dict[StudyId, _Told] = {}
+        self._studies: dict[StudyId, _OfStudy] = {}
         self._chains: dict[ChainId, tuple[str, tuple[e.Stage, ...]]] = {}
         self._under_way: dict[ChainId, int] = {}
         self._last_in: dict[NodeId, int] = {}
@@ -110,14 +110,14 @@ class Chronicle:
         return len(self.times)
 
     def decisions(self, study: StudyId) -> list[Decision]:
-        return self._told(study).decisions
+        return self._of_study(study).decisions
 
     def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
         """What a chain was assigned."""
         return self._chains[chain][1]
 
     def results(self, study: StudyId) -> list[Measured]:
-        return self._told(study).results
+        return self._of_study(study).results
 
     def take_all(self, batch: Sequence[StoredEvent]) -> None:
         """The next events."""
@@ -151,16 +151,16 @@ class Chronicle:
             case e.CheckpointKept():
                 self._mark("kept", event.node, event.step)
 
-    def _told(self, study: StudyId) -> _Told:
-        return self._studies.setdefault(study, _Told())
+    def _of_study(self, study: StudyId) -> _OfStudy:
+        return self._studies.setdefault(study, _OfStudy())
 
     def _decide(self, event: Any, kind: str) -> None:
         given = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
-        self._told(event.study).decisions.append(Decision(self.version, kind, *given))
+        self._of_study(event.study).decisions.append(Decision(self.version, kind, *given))
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
         """A result is wanted of a trial at a step; it may be there already."""
-        path = self._told(event.study).paths.setdefault(event.trial, {})
+        path = self._of_study(event.study).paths.setdefault(event.trial, {})
         path.update(event.path or {})
         node = next((name for name, start in reversed(path.items()) if start < event.steps), None)
         if node is not None:
@@ -173,8 +173,8 @@ class Chronicle:
             self._record(study, trial, node, step)
 
     def _record(self, study: StudyId, trial: int, node: NodeId, step: int) -> None:
-        told, metrics = self._told(study), self._metrics[node, step]
-        told.results.append(Measured(self.version, self.times[-1], told.slot_seconds, trial, step, metrics))
+        found, metrics = self._of_study(study), self._metrics[node, step]
+        found.results.append(Measured(self.version, self.times[-1], found.slot_seconds, trial, step, metrics))
 
     def _begin(self, chain: ChainId, index: int) -> None:
         slot, stages = self._chains[chain]
@@ -189,7 +189,7 @@ class Chronicle:
             span.ended, span.ended_at, span.outcome = self.version, self.times[-1], outcome
 
     def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
-        self._told(self._chains[chain][1][index].study).slot_seconds += seconds
+        self._of_study(self._chains[chain][1][index].study).slot_seconds += seconds
         if (number := self._under_way.get(chain)) is not None:
             self.spans[number].seconds = seconds
 

@@ -80,7 +80,7 @@ class Feed:
             with self._records.read() as rows:
                 row = rows.chains.get(chain)
             if row is None:  # rows of chains that are over go after some days
-                with self._chronicles.holding(self.stream, self.version) as told:
-                    self._chains[chain] = [(stage.study, stage.node) for stage in told.stages(chain)]
+                with self._chronicles.holding(self.stream, self.version) as chronicle:
+                    self._chains[chain] = [(stage.study, stage.node) for stage in chronicle.stages(chain)]
             else:
                 self._chains[chain] = [(stage["study"], stage["node"]) for stage in row.assignment["stages"]]

@@ -21,10 +21,15 @@ from stagetree.sequences import parse
 Json = dict[str, Any]
 
 MOST_FORMS = 500
-"""The forms of hyper-parameters are told of so many nodes; of more, they say nothing at a glance."""
+"""The forms of hyper-parameters are shown of so many nodes; of more, they say nothing at a glance."""
 
 MOST_TIMES = 500
 """So many of the times of events are enough to draw an axis."""
+
+
+def _columns(rows: Sequence[Json], keys: Sequence[str]) -> Json:
+    """The rows as one list for each key, which are there without rows, too."""
+    return {key: [row[key] for row in rows] for key in keys}
 
 
 # ---------------------------------------------------------------------------------------------------------- the tree
@@ -36,11 +41,11 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Json:
     index = {name: number for number, name in enumerate(names)}
     passing = _passing(study)
     rows = [_node(plan.nodes[name], study, index, passing.get(name, 0), points) for name in names]
-    told = len(names) <= MOST_FORMS
+    shows_forms = len(names) <= MOST_FORMS
     return {
         "count": len(names),
-        "nodes": {key: [row[key] for row in rows] for key in NODE_KEYS},
-        "forms": [_forms(plan, plan.nodes[name]) for name in names] if told else [],
+        "nodes": _columns(rows, NODE_KEYS),
+        "forms": [_forms(plan, plan.nodes[name]) for name in names] if shows_forms else [],
         "trials": {
             "node": [index[trial.path[-1]] for trial in study.trials],
             "steps": [trial.steps for trial in study.trials],
@@ -134,19 +139,19 @@ def _rung(rung: Rung, sign: int) -> Json:
 # --------------------------------------------------------------------------------------------------- slots and history
 
 
-def timeline(told: Chronicle, study: Study, before: int, version: int) -> Json:
+def timeline(chronicle: Chronicle, study: Study, before: int, version: int) -> Json:
     """The stages on slots up to a moment. `own`: charged to the study. Times are Unix seconds, open ends null."""
-    spans = [span for span in told.spans if before < span.begun <= version]
-    first = next((number for number, span in enumerate(told.spans) if span.begun > before), 0)
+    spans = [span for span in chronicle.spans if before < span.begun <= version]
+    first = next((number for number, span in enumerate(chronicle.spans) if span.begun > before), 0)
     rows = [_span(span, study, before, version) for span in spans]
-    marks = [mark for mark in told.marks if mark[2] >= first and mark[0] <= version]
+    marks = [mark for mark in chronicle.marks if mark[2] >= first and mark[0] <= version]
     return {
         "count": len(rows),
-        "at": told.times[version - 1],
-        "spans": {key: [row[key] for row in rows] for key in SPAN_KEYS},
+        "at": chronicle.times[version - 1],
+        "spans": _columns(rows, SPAN_KEYS),
         "marks": {
             "position": [mark[0] - before for mark in marks],
-            "at": [told.times[mark[0] - 1] for mark in marks],
+            "at": [chronicle.times[mark[0] - 1] for mark in marks],
             "kind": [mark[1] for mark in marks],
             "span": [mark[2] - first for mark in marks],
             "step": [mark[3] for mark in marks],
@@ -173,14 +178,14 @@ def _span(span: Span, study: Study, before: int, version: int) -> Json:
     }
 
 
-def history(told: Chronicle, study: Study, before: int, version: int) -> Json:
+def history(chronicle: Chronicle, study: Study, before: int, version: int) -> Json:
     """What was decided, each time a better result came, and when events happened, up to a moment."""
-    decisions = [each for each in told.decisions(study.id) if each.version <= version]
-    better = list(_better(told.results(study.id), study, version))
+    decisions = [each for each in chronicle.decisions(study.id) if each.version <= version]
+    better = list(_better(chronicle.results(study.id), study, version))
     return {
         "position": version - before,
-        "at": told.times[version - 1],
-        "decisions": {key: [_decided(each, before)[key] for each in decisions] for key in DECISION_KEYS},
+        "at": chronicle.times[version - 1],
+        "decisions": _columns([_decided(each, before) for each in decisions], DECISION_KEYS),
         "best": [
             {
                 "position": each.version - before,
@@ -192,7 +197,7 @@ def history(told: Chronicle, study: Study, before: int, version: int) -> Json:
             }
             for each, value in better
         ],
-        "times": _times(told, before, version),
+        "times": _times(chronicle, before, version),
     }
 
 
@@ -219,11 +224,11 @@ def _better(results: Sequence[Measured], study: Study, version: int) -> Iterator
             yield each, value
 
 
-def _times(told: Chronicle, before: int, version: int) -> list[list[float]]:
+def _times(chronicle: Chronicle, before: int, version: int) -> list[list[float]]:
     """(position, time) of some events, the first and the last among them."""
     step = max(1, (version - before) // MOST_TIMES)
     versions = [*range(before + 1, version, step), version]
-    return [[found - before, told.times[found - 1]] for found in versions]
+    return [[found - before, chronicle.times[found - 1]] for found in versions]
 
 
 # ----------------------------------------------------------------------------------------------------- hyper-parameters
