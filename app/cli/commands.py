@@ -13,13 +13,13 @@ from app.cli import (
     checking,
     debugging,
     deleting,
-    exporting,
     history,
     looking,
     running,
     serving,
     striking,
     tuners,
+    weights,
 )
 from app.cli.usage import in_words
 
@@ -80,7 +80,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         history.replay,
         history.export,
         history.report,
-        exporting.weights,
+        weights.weights,
     ),
     "Change studies": (
         changing.pause,

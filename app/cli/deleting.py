@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId
 from app.cli.output import Format, print_json
+from app.cli.places import folder_or_default, places
 from app.cli.text import memory, plural
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def gc(
     from app.events.records import SqlRecords
     from app.object_store import open_store
 
-    database, root = _places(dir)
+    database, root = places(folder_or_default(dir))
     records, store = SqlRecords(Database(database)), open_store(root)
     try:
         retention, garbage = _survey(records, store, _bytes(budget))
@@ -127,13 +127,6 @@ def _orphans(records: SqlRecords, plans: Plans, store: ObjectStore) -> list[Orph
     except StoreUnavailable as problem:
         print(f"stagetree: {problem}: what is in it and on no record stays", file=sys.stderr)
         return []
-
-
-def _places(folder: Path | None) -> tuple[str, str]:
-    from app.cli.exporting import places
-    from app.cli.store import DEFAULT, is_store
-
-    return places(folder or (DEFAULT if is_store(DEFAULT) else None))
 
 
 def _bytes(budget: str | None) -> int | None:

@@ -14,6 +14,10 @@ class Documents:
 
     def __init__(self, client: Client) -> None:
         self._client, self.url = client, client.url
+        self.place = f"--server {client.url}"
+
+    def check_work(self) -> None:
+        """Whoever asks a server hears from itself what it lacks."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.documents import Documents
 from app.cli.errors import NOT_FOUND, UNREACHABLE, USAGE, fail
-from app.cli.store import DEFAULT, Store, is_store
+from app.cli.places import DEFAULT, is_store
+
+if TYPE_CHECKING:
+    from app.cli.store import Store
 
 Json = dict[str, Any]
 LAST = "last"
@@ -39,6 +42,8 @@ def reading(server: str | None, folder: Path | None) -> Iterator[Documents | Sto
         fail("--server and --dir name two places: give one of them", USAGE)
     url = None if folder else server_url(server)
     if url is None and (folder or is_store(DEFAULT)):
+        from app.cli.store import Store
+
         with Store(folder or DEFAULT) as store:
             yield store
     else:

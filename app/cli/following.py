@@ -82,22 +82,22 @@ def code_of(study: Json) -> int:
 
 def say_what_is_kept(service: Service[Documents]) -> None:
     """Where the results of an embedded stack lie, if they stay, and how to look at them again."""
-    from app.cli import store
+    from app.cli import places
 
     folder = service.folder
-    if folder is None or not store.is_store(folder):
+    if folder is None or not places.is_store(folder):
         return
-    size = memory(store.size(folder))
+    size = memory(places.size(folder))
     print(f"\nKept in {_typed(folder)} ({size}). Look again: stagetree trials last{_where(service)}", file=sys.stderr)
 
 
 def _where(service: AnyService) -> str:
     """What tells another command where the study is: nothing for the store that is here."""
-    from app.cli import store
+    from app.cli import places
 
     if service.folder is None:
         return f" {without_secrets(service.place)}" if service.place else ""
-    return "" if service.folder == store.DEFAULT.resolve() else f" --dir {_typed(service.folder)}"
+    return "" if service.folder == places.DEFAULT.resolve() else f" --dir {_typed(service.folder)}"
 
 
 def _typed(folder: Path) -> Path:

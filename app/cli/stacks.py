@@ -17,7 +17,7 @@ from app.cli.documents import Documents
 from app.cli.errors import USAGE, fail
 from app.cli.finding import reading as place_to_read
 from app.cli.finding import server_url
-from app.cli.store import DEFAULT, Store
+from app.cli.places import DEFAULT
 from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
@@ -25,6 +25,7 @@ from stagetree.client import Client, ProblemError
 from stagetree.sequences import did_you_mean
 
 if TYPE_CHECKING:
+    from app.cli.store import Store
     from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -53,17 +54,15 @@ class Service(Generic[Asked]):
 def server(url: str | None) -> Iterator[Service[Documents]]:
     """The service at a URL, or else that of the environment, or of this machine."""
     with Client(server_url(url)) as client:
-        yield Service(Documents(client), lambda: None, place=f"--server {client.url}")
+        asked = Documents(client)
+        yield Service(asked, asked.check_work, place=asked.place)
 
 
 @contextmanager
 def reading(url: str | None, folder: Path | None) -> Iterator[Service[Documents | Store]]:
     """Whoever can tell about studies: a server, or a store without one."""
     with place_to_read(url, folder) as found:
-        if isinstance(found, Store):
-            yield Service(found, found.check_work, place=f"--dir {found.folder}")
-        else:
-            yield Service(found, lambda: None, place=f"--server {found.url}")
+        yield Service(found, found.check_work, place=found.place)
 
 
 def folder(given: Path | None, discard: bool) -> Path | None:

@@ -1,7 +1,7 @@
 """A store without a server: what its folder holds, read with the functions that the server's routes call.
 
 A `Store` answers like a `stagetree.client.Client`, as far as reading goes, and with equal documents. It writes only
-notes, and to let go of a study.
+notes, and to let go of a study. It needs the server's parts: what may do without them imports this where it is used.
 """
 
 from __future__ import annotations
@@ -10,34 +10,36 @@ import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.cli.errors import FAILED, NOT_FOUND, fail
-
-if TYPE_CHECKING:
-    from app.api.services import Services
-    from app.events.log import StoredEvent
-    from app.events.transact import Decide
+from app.api import reading, replaying
+from app.api.commands.deleting import delete_study
+from app.api.commands.notes import add_note
+from app.api.files.logged import trial_metrics
+from app.api.health import Checks, NotReady, check_schema
+from app.api.history.chronicle import Chronicles
+from app.api.report import report
+from app.api.services import Services
+from app.cli.errors import FAILED, fail
+from app.cli.places import places
+from app.events.database import Database
+from app.events.log import StoredEvent
+from app.events.plans import Plans
+from app.events.records import SqlRecords
+from app.events.transact import Decide, Write, transact
+from app.registry import Catalogue
+from app.settings import settings
 
 Json = dict[str, Any]
-DEFAULT = Path(".stagetree")
-DATABASE = "stagetree.db"
 PAGE = 1000
 FOLLOW_SECONDS = 0.5
-
-
-def is_store(folder: Path) -> bool:
-    """Whether somebody has run a study there."""
-    return (folder / DATABASE).is_file()
 
 
 class Store:
     """The studies in a folder. Ends with a message where there is no store."""
 
     def __init__(self, folder: Path) -> None:
-        if not is_store(folder):
-            fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
-        self.folder = folder
+        self.folder, self.place = folder, f"--dir {folder}"
         self._use = _services(folder)
 
     def __enter__(self) -> Store:
@@ -58,29 +60,19 @@ class Store:
         """Whoever is at work in the folder answers nobody; that somebody is there is `check_work`'s to say."""
 
     def studies(self, *, limit: int = PAGE) -> Iterator[Json]:
-        from app.api import reading
-
         return _pages(lambda cursor: reading.studies(self._use, limit, cursor))
 
     def study(self, study: str, *, trials: bool = True) -> Json:
-        from app.api import reading
-
         return reading.study(self._use, self._use.find(study), with_trials=trials)[0]
 
     def trials(self, study: str, *, limit: int = PAGE) -> Iterator[Json]:
-        from app.api import reading
-
         row = self._use.find(study)
         return _pages(lambda cursor: reading.trials(self._use, row, limit, cursor))
 
     def trial(self, study: str, number: int) -> Json:
-        from app.api import reading
-
         return reading.trial(self._use, self._use.find(study), number)
 
     def events(self, study: str, after: int = 0, *, limit: int = PAGE) -> Iterator[Json]:
-        from app.api import reading
-
         row = self._use.find(study)
         return _pages(lambda cursor: reading.events(self._use, row, limit, after, cursor))
 
@@ -97,59 +89,37 @@ class Store:
             time.sleep(FOLLOW_SECONDS)
 
     def plan(self, study: str) -> Json:
-        from app.api import reading
-
         return reading.plan(self._use, self._use.find(study))
 
     def stage_tree(self, study: str) -> Json:
-        from app.api import reading
-
         return reading.stage_tree(self._use, self._use.find(study))
 
     def replay(self, study: str, at: int | None = None) -> Json:
-        from app.api import replaying
-
         return replaying.replay(self._use, self._use.find(study), at)
 
     def log(self, study: str) -> str:
-        from app.api import replaying
-
         return "".join(replaying.log(self._use, self._use.find(study)))
 
     def report(self, study: str) -> str:
-        from app.api.report import report
-
         return report(self._use, self._use.find(study))
 
     def slots(self) -> list[Json]:
-        from app.api import reading
-
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
 
     def trial_log(self, study: str, number: int) -> str:
-        from app.api import reading
-
         return "".join(reading.trial_log(self._use, self._use.find(study), number))
 
     def logged(self, study: str, number: int) -> list[Json]:
-        from app.api.files.logged import trial_metrics
-
         items: list[Json] = trial_metrics(self._use, self._use.find(study), number)["items"]
         return items
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        from app.api.commands.notes import add_note
-
         return add_note(self._use, self._use.find(study), self._write, text, trial)
 
     def delete(self, study: str) -> None:
-        from app.api.commands.deleting import delete_study
-
         delete_study(self._use, self._use.find(study), self._write)
 
     def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:
-        from app.events.transact import Write, transact
-
         use = self._use
         return transact(use.log, use.plans, Write(stream=stream, decide=decide, at=use.clock()))
 
@@ -164,22 +134,9 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-def size(folder: Path) -> int:
-    """The bytes that the files of a store take."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def _services(folder: Path) -> Services:
-    from app.api.health import Checks, NotReady, check_schema
-    from app.api.history.chronicle import Chronicles
-    from app.api.services import Services
-    from app.events.database import Database
-    from app.events.plans import Plans
-    from app.events.records import SqlRecords
-    from app.registry import Catalogue
-    from app.settings import settings
-
-    database = Database(f"sqlite:///{folder.resolve() / DATABASE}")
+    url, checkpoints = places(folder)
+    database = Database(url)
     try:
         check_schema(database)
     except NotReady as problem:
@@ -197,7 +154,7 @@ def _services(folder: Path) -> Services:
         lease_seconds=settings().lease_seconds,
         stop_seconds=0.0,
         logs=folder / "logs",
-        checkpoints=str(folder.resolve() / "checkpoints"),
+        checkpoints=checkpoints,
     )
 
 

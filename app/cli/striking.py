@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.errors import NOT_FOUND, fail
+from app.cli.places import folder_or_default, places
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at the study later.")]
 Folder = Annotated[
-    Path | None, typer.Option("--dir", help="The folder of an embedded stack; else STAGETREE_DATABASE_URL is asked.")
+    Path | None,
+    typer.Option("--dir", help="The folder of an embedded stack; else .stagetree here, or STAGETREE_DATABASE_URL."),
 ]
 
 
@@ -28,7 +30,7 @@ def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> N
     from app.events.records import SqlRecords
     from app.events.strikes import strike as strike_out
 
-    records = SqlRecords(Database(_url(dir)))
+    records = SqlRecords(Database(places(folder_or_default(dir))[0]))
     try:
         done = strike_out(records, id, reason, time.time())
     except Unknown as unknown:
@@ -37,15 +39,3 @@ def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> N
         records.close()
     print(f"{id} is struck: none of its events is folded any more" if done else f"{id} was struck before")
     print("A process that is still busy with it must be started again.")
-
-
-def _url(folder: Path | None) -> str:
-    from app.cli.exporting import check_database_is_named
-    from app.settings import settings
-
-    if folder is None:
-        check_database_is_named()
-        return settings().database_url
-    if not (file := folder.resolve() / "stagetree.db").exists():
-        fail(f"{folder} holds no stagetree.db: is it the folder of an embedded stack?", USAGE)
-    return f"sqlite:///{file}"

@@ -178,10 +178,18 @@ def test_where_no_database_is_none_is_made(stagetree: Stagetree, here: Path, com
 
 
 def test_a_folder_that_holds_no_store(stagetree: Stagetree) -> None:
-    for command in ("gc", "weights x", "trials x"):
+    for command in ("gc", "weights x", "trials x", "strike x"):
         said = stagetree(*command.split(), "--dir", "nowhere")
         assert (said.code, said.out) == (3, "")
         assert "nowhere holds no studies" in said.err
+
+
+def test_a_study_is_struck_in_the_store_that_is_here(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
+) -> None:
+    """It was said that there is none."""
+    study = make_store(here / ".stagetree")
+    assert f"{study} is struck" in stagetree("strike", study).out
 
 
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:

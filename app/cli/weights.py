@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId
-from app.cli.store import DATABASE, DEFAULT, is_store
+from app.cli.places import folder_or_default, places
 from stagetree.whole_file import whole_file
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
@@ -68,7 +68,7 @@ def _from_store(id: str, trial: int | None, step: int | None, output: Path, whol
     from app.events.records import SqlRecords
     from app.object_store import open_store
 
-    folder = dir or (DEFAULT if is_store(DEFAULT) else None)
+    folder = folder_or_default(dir)
     name, (database, root) = _study(id, folder), places(folder)
     records = SqlRecords(Database(database))
     try:
@@ -103,25 +103,3 @@ def _study(meant: str, folder: Path | None) -> str:
         return meant
     with Store(folder) as store:
         return study_id(store, meant)
-
-
-def places(folder: Path | None) -> tuple[str, str]:
-    """The URL of the database, and where checkpoints are kept."""
-    from app.settings import settings
-
-    if folder is None:
-        check_database_is_named()
-        return settings().database_url, settings().checkpoints
-    if not is_store(folder):
-        fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
-    return f"sqlite:///{folder.resolve() / DATABASE}", str(folder.resolve() / "checkpoints")
-
-
-def check_database_is_named() -> None:
-    """End with a message where no database was named, and none is here: one would be made, and be empty."""
-    from app.settings import settings
-
-    if "database_url" not in settings().model_fields_set and not Path(DATABASE).is_file():
-        fail(
-            f"there is no {DEFAULT} here: --dir FOLDER or STAGETREE_DATABASE_URL says where the studies are", NOT_FOUND
-        )
