@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +30,7 @@ from app.cli.options import (
     Trainers,
 )
 from app.cli.output import Format, print_json
+from app.cli.places import DEFAULT
 from app.cli.text import plural, without_secrets
 from app.cli.usage import finite
 
@@ -34,7 +38,8 @@ if TYPE_CHECKING:
     from app.cli.documents import Documents
     from app.cli.following import AnyService
     from app.cli.progress import Show
-    from app.cli.stacks import Service
+    from app.cli.stacks import Own, Service
+    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 Keep = Annotated[
@@ -69,8 +74,7 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
-    from app.cli.short_check import check_first
-    from app.embedded import default_slots
+    from app.cli.short_check import short_check
     from app.settings import settings
 
     local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
@@ -90,20 +94,27 @@ def run(
             finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
-    slots_per_gpu = slots_per_gpu or settings().slots_per_gpu
-    slots = slots or default_slots(slots_per_gpu)
-    if not quiet:
-        print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
-    store = stacks.folder(dir, discard)
-    checking = check_first(not (no_check or quiet), spec, files, store)
-    with checking as found, stacks.own_stack(slots, store, files, slots_per_gpu=slots_per_gpu) as service:
+    stack = stacks.Own.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
+    checking = nullcontext(str) if no_check or quiet else short_check(spec, files, stack.folder)
+    raise typer.Exit(_run_here(stack, checking, spec, show, output))
+
+
+def _run_here(
+    stack: Own, checking: AbstractContextManager[Callable[[], str]], spec: StudySpec, show: Show, output: Format
+) -> int:
+    """Run a study on a stack of its own; the exit code. What `checking` gives says what it found of the trainer."""
+    from app.cli import stacks
+    from app.cli.progress import Show
+
+    if show is not Show.quiet:
+        print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
+    with checking as found, stacks.own_stack(stack) as service:
         if line := found():
             print(line, file=sys.stderr)
-        result = _run(service, spec.to_json(), show)
-        code = print_study(service, result, output)
-    if not quiet:
+        code = print_study(service, _run(service, spec.to_json(), show), output)
+    if show is not Show.quiet:
         say_what_is_kept(service)
-    raise typer.Exit(code)
+    return code
 
 
 def preview(
@@ -142,9 +153,7 @@ def preview(
 def up(
     slots: Slots = None,
     slots_per_gpu: SlotsPerGpu = None,
-    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = Path(
-        ".stagetree"
-    ),
+    dir: Annotated[Path, typer.Option("--dir", metavar="FOLDER", help="Keep results and weights there.")] = DEFAULT,
     trainers: Trainers = None,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where others reach the API; it asks nobody who they are.")
@@ -157,15 +166,11 @@ def up(
     Example:  stagetree up --slots 4 --trainers trainer.py
     """
     from app.cli import stacks
-    from app.embedded import default_slots
-    from app.settings import settings
 
-    per_gpu, files = slots_per_gpu or settings().slots_per_gpu, stacks.trainer_files(trainers or [])
-    slots = slots or default_slots(per_gpu)
-    stack = stacks.own_stack(slots, dir, files, host=host, port=port, slots_per_gpu=per_gpu, await_slots=True)
-    with stack as service:
+    stack = stacks.Own.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
+    with stacks.own_stack(replace(stack, host=host, port=port), await_slots=True) as service:
         url = service.client.url
-        print(f"stagetree is up at {url} with {plural(slots, 'slot')}; the log is in {service.folder}.")
+        print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")
         if service.url_for_others:
             print(f"Other machines reach it at {service.url_for_others}; it asks nobody who they are.")

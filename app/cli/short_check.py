@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,6 @@ SECONDS = 15
 
 MARKS = "checked"
 """The folder in a store that has an empty file for each trainer that was found exact."""
-
-
-def check_first(
-    is_asked: bool, spec: StudySpec, files: Sequence[str], store: Path | None
-) -> AbstractContextManager[Callable[[], str]]:
-    """The trainer's short check goes on in the block, if it is asked for. What is given says what was found."""
-    return short_check(spec, files, store) if is_asked else nullcontext(str)
 
 
 @contextmanager

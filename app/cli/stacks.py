@@ -19,8 +19,9 @@ from app.cli.finding import reading as place_to_read
 from app.cli.finding import server_url
 from app.cli.places import DEFAULT
 from app.cli.study_sinks import study_sinks
-from app.embedded import Embedded, embedded
+from app.embedded import Embedded, default_slots, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
+from app.settings import settings
 from stagetree.client import Client, ProblemError
 from stagetree.sequences import did_you_mean
 
@@ -65,40 +66,46 @@ def reading(url: str | None, folder: Path | None) -> Iterator[Service[Documents 
         yield Service(found, found.check_work, place=found.place)
 
 
-def folder(given: Path | None, discard: bool) -> Path | None:
-    """Where an embedded stack keeps what it makes; None: nowhere."""
-    return None if discard else given or DEFAULT
+@dataclass(frozen=True)
+class Own:
+    """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere."""
+
+    folder: Path | None
+    slots: int
+    slots_per_gpu: int
+    trainers: Sequence[str]
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> Own:
+        """As it was asked for, or else as the settings and this machine have it. Raises `StackFailed`."""
+        per_gpu = slots_per_gpu or settings().slots_per_gpu
+        return cls(folder, slots or default_slots(per_gpu), per_gpu, trainers)
 
 
 @contextmanager
-def own_stack(
-    slots: int,
-    folder: Path | None,
-    trainers: Sequence[str],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    slots_per_gpu: int = 1,
-    await_slots: bool = False,
-) -> Iterator[Service[Documents]]:
+def own_stack(own: Own, *, await_slots: bool = False) -> Iterator[Service[Documents]]:
     """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
-    where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
+    folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
     try:
-        stack = Embedded(where, slots, trainers, port, host, slots_per_gpu, say=partial(print, file=sys.stderr))
+        stack = Embedded(
+            folder, own.slots, own.trainers, own.port, own.host, own.slots_per_gpu, say=partial(print, file=sys.stderr)
+        )
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):
                 yield Service(Documents(client), stack.check, stack.folder, url_for_others=stack.url_for_others)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
-            again = "" if folder == DEFAULT else f" with --dir {where}"
+            again = "" if folder == DEFAULT else f" with --dir {folder}"
             print(f"What was trained is kept: the same command{again} goes on from there.", file=sys.stderr)
-        elif folder is None:
-            shutil.rmtree(where, ignore_errors=True)
+        elif own.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
-    if folder is None:
-        shutil.rmtree(where, ignore_errors=True)
+    if own.folder is None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
