@@ -7,7 +7,7 @@ from html import escape
 
 from stagetree import _frames
 from stagetree.models import Decision, StudyAnswer, UnderWay
-from stagetree.text import FINAL, duration
+from stagetree.text import FINAL, decided, duration
 
 SLOTS = 16
 """How many slots are shown; the others are counted."""
@@ -73,8 +73,7 @@ def _words(hp: dict[str, object]) -> Iterator[str]:
 
 
 def _decision(last: Decision) -> str:
-    verb = f"goes on to step {last.steps}" if last.kind == "promote" else "is stopped"
-    return f"trial {last.trial} {verb}: {_frames.words(last.reason)}".removesuffix(": ")
+    return f"{decided(last.kind, last.trial, last.steps)}: {_frames.words(last.reason)}".removesuffix(": ")
 
 
 def _slots(running: list[UnderWay]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stagetree._record import StudyRecord
 from stagetree.errors import StagetreeError
 from stagetree.sequences import Constant, parse
+from stagetree.text import rank_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -92,8 +93,8 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def words(reason: Mapping[str, Any]) -> str:
     """Why a tuner decided what it did, for people."""
-    if {"rank", "cut", "of"} <= reason.keys():
-        return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    if "cut" in reason and (standing := rank_text(reason)):
+        return standing
     return "  ".join(f"{name} {json.dumps(value)}" for name, value in reason.items() if name not in _NOT_WORDS)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.text import at_rungs, fraction, number, one_line, plural, short_hp
-from stagetree.text import FINAL, duration
+from stagetree.text import FINAL, decided, duration, rank_text
 
 Json = dict[str, Any]
 NARROW = 60
@@ -129,13 +129,7 @@ def _best(study: Json) -> Text:
 
 def decision(last: Json) -> str:
     """What the tuner decided last, in words."""
-    reason = last["reason"]
-    verb = f"goes on to step {last['steps']}" if last["kind"] == "promote" else "is stopped"
-    if {"rank", "of", "cut"} <= reason.keys():
-        return f"trial {last['trial']} {verb}: rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
-    if {"rank", "of"} <= reason.keys():
-        return f"trial {last['trial']} {verb}: rank {reason['rank']} of {reason['of']}"
-    return f"trial {last['trial']} {verb}"
+    return f"{decided(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(": ")
 
 
 def _slots(study: Json, room: int) -> list[RenderableType]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.errors import NOT_FOUND, USAGE, fail
 from app.cli.specs import changes_of
 from app.cli.text import number, one_line
+from stagetree.text import rank_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,8 +120,8 @@ def print_replay(found: Json) -> None:
 
 
 def _reason(reason: dict[str, Any]) -> str:
-    if {"rank", "cut", "of"} <= reason.keys():
-        return f"rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
+    if "cut" in reason and (standing := rank_text(reason)):
+        return standing
     if {"class", "p", "expected_seconds"} <= reason.keys():
         return _judgement(reason)
     return one_line("  ".join(f"{name}={value}" for name, value in reason.items() if name not in STANDING))

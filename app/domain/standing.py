@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from app.domain.results import sign
 from app.domain.search_plan import Study, Trial, TrialEvent
 from app.domain.states import StudyState, TrialEventKind, TrialState
+from stagetree.text import rank_text
 
 Place = tuple[int, int]
 """(bracket, rung)"""
@@ -167,10 +168,8 @@ def _cut(study: Study, rung: Rung) -> str:
 
 def _why(reason: Mapping[str, object]) -> str:
     """Why the tuner stopped a trial."""
-    if {"rank", "of", "cut"} <= reason.keys():
-        return f": rank {reason['rank']} of {reason['of']}, the best {reason['cut']} go on"
-    if {"rank", "of"} <= reason.keys():
-        return f": rank {reason['rank']} of {reason['of']}"
+    if ranked := rank_text(reason):
+        return f": {ranked}"
     if {"best", "median"} <= reason.keys():
         return f": its best {_number(reason['best'])} is worse than the median {_number(reason['median'])}"
     if {"best", "best_of_all"} <= reason.keys():
