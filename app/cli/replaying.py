@@ -41,9 +41,6 @@ def imagined(
     from app.simulation.what_if import what_if
 
     wanted = changes_of(changes, "--what-if")
-    if fixed := [path for path in wanted if path.split(".")[0] in ("space", "where")]:
-        fail(f"--what-if: {fixed[0]} cannot be changed: the configurations of a study stay what they were", USAGE)
-
     if log:
         text = read(log)
     else:

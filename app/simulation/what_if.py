@@ -27,7 +27,7 @@ from app.scheduling.tuners.base import End, NewTrial, Next
 from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, Sampler
 from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
-from stagetree.spec import StudySpec
+from stagetree.spec import Problem, SpecError, StudySpec
 
 Json = dict[str, Any]
 
@@ -39,6 +39,7 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     where training failed, it has been tried.
     not_known: results that nobody has measured, among those that would have decided.
     """
+    _check(changes)
     plan = fold(log)
     study = plan.studies[name]
     known, durations = _Known(plan, study), _Durations(plan)
@@ -60,6 +61,14 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
         "not_known": sum(not known.has(imagined.trials[line.trial], line.steps) for line in _results(imagined)),
         "best": _best(known, imagined),
     }
+
+
+def _check(changes: Mapping[str, Any]) -> None:
+    """Raises `SpecError` for what decides which configurations there are."""
+    for path in changes:
+        if path.split(".")[0] in ("space", "where"):
+            problem = "cannot be changed: the configurations of a study stay what they were"
+            raise SpecError([Problem(path, problem)])
 
 
 def _slots(log: Sequence[e.Event]) -> int:

@@ -197,10 +197,7 @@ def test_fields_of_a_study_are_set(stagetree: Stagetree, write: Write) -> None:
 def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("replay", done["study"], "--what-if", "space.lr=0.1")
     assert said.code == 2
-    assert (
-        said.err
-        == "stagetree: --what-if: space.lr cannot be changed: the configurations of a study stay what they were\n"
-    )
+    assert said.err == "stagetree: space.lr: cannot be changed: the configurations of a study stay what they were\n"
 
 
 def test_version(stagetree: Stagetree) -> None:

@@ -114,8 +114,6 @@ def changes_of(body: Any) -> Json:
     changes = body.get("changes") if isinstance(body, dict) and len(body) == 1 else None
     if not isinstance(changes, dict) or not changes:
         raise SpecError([SpecProblem("changes", "must be the one field: an object such as {tuner.max_steps: 20}")])
-    if fixed := [path for path in changes if path.split(".")[0] in ("space", "where")]:
-        raise SpecError([SpecProblem(fixed[0], "cannot be changed: the configurations of a study stay what they were")])
     return changes
 
 
