@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
 from app.cli.text import number as written
+
+if TYPE_CHECKING:
+    from stagetree.runtime.debug import Trial
 
 Json = dict[str, Any]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda.")]
@@ -33,24 +37,41 @@ def debug(
     """
     from app.cli import stacks
     from app.cli.finding import study_id
-    from app.registry import Catalogue
     from stagetree.runtime.debug import run_in_terminal
 
     with stacks.reading(server, dir) as service:
         name = study_id(service.client, id)
         trial, plan = service.client.trial(name, number), service.client.plan(name)
-    source = Catalogue(stacks.trainer_files(trainers or [])).find(plan["trainer"])
+        spec = service.client.study(name)["spec"]
+    until = steps or _came_to(trial)
+    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
+    print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
+    metrics = run_in_terminal(taken, until)
+    for metric, value in sorted(metrics.items()):
+        print(f"{metric}  {'-' if value is None else written(value)}")
+
+
+def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> Trial:
+    """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
+    from app.registry import Catalogue
+    from app.settings import settings
+    from stagetree.runtime.debug import Trial
+
+    source = Catalogue(files).find(plan["trainer"])
     if source is None:
         fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
     if source.version != plan["trainer_version"]:
         print(f"{source.path} has changed since the study was trained.", file=sys.stderr)
-    until = steps or _came_to(trial)
-    print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
-    metrics = run_in_terminal(
-        source.path, plan["trainer"], plan["trainer_args"], plan["seed"], trial["hp"], None, 0, until, device
+    return Trial(
+        file=source.path,
+        name=plan["trainer"],
+        args={**plan["trainer_args"], **spec.get("runtime_args", {})},
+        seed=plan["seed"],
+        hp=hp,
+        device=device,
+        threads=settings().threads if device == "cpu" else 1,
+        determinism=spec.get("determinism", "strict"),
     )
-    for metric, value in sorted(metrics.items()):
-        print(f"{metric}  {'-' if value is None else written(value)}")
 
 
 def _came_to(trial: Json) -> int:

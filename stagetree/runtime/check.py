@@ -66,7 +66,7 @@ class Report:
     a metric that differs where no leaf does.
 
     failed: the trainer's own error, with which nothing could be compared. not_exact: what has no deterministic form.
-    first_step_seconds: with what happens once, such as compiling. write_seconds: for `checkpoint_bytes`.
+    first_step_seconds: with what happens once, such as compiling. save_seconds: for `checkpoint_bytes`.
     """
 
     steps: int

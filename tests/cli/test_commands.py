@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import pytest
+import torch
 from commandline import Stagetree
 from stacks import TOYS, Service
 from toys import grid, switch, trials
@@ -161,6 +162,27 @@ def test_a_trial_is_trained_here(stagetree: Stagetree, served: Service, done: Js
     assert said.code == 0
     assert f"score  {done['trials'][2]['value']:.6g}" in said.out.splitlines()
     assert stagetree("debug", done["study"], 2).err.startswith("stagetree: trainer 'toy' is in no file here")
+
+
+@pytest.fixture
+def determinism() -> Iterator[None]:
+    """What a test asks of torch in this process ends with it."""
+    is_on = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    yield
+    torch.use_deterministic_algorithms(is_on, warn_only=only_warns)
+
+
+@pytest.mark.usefixtures("determinism")
+def test_it_is_trained_here_as_slots_do(stagetree: Stagetree, served: Service, tmp_path: Path) -> None:
+    """It went without the arguments that are no part of the plan, and was strict whatever the study was."""
+    journal = tmp_path / "journal"
+    file = {"runtime_args": {"journal": str(journal)}, "determinism": "warn"}
+    study = served.run(trials("cli-debug-args", ({}, 2), **file))["study"]
+    journal.unlink()
+    assert stagetree("debug", study, 0, "--trainers", TOYS[0]).code == 0
+    assert len(journal.read_text().splitlines()) == 2
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def test_an_error_comes_as_it_was_raised(stagetree: Stagetree, served: Service) -> None:
