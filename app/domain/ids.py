@@ -1,4 +1,4 @@
-"""Identity by content: equal beginnings get equal names, so sharing needs no merge code (DESIGN law 1)."""
+"""Identity by content: equal beginnings get equal names, so sharing needs no merge code (law 1 of CONTRIBUTING.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A trainer at a place in a plan: it takes the next step, evaluates, and gives or takes back its whole state.
 
-Law 3 lives here: a step depends only on the state, the values of the hyper-parameters and the generators, and nothing
-that happens between steps disturbs them.
+Law 3 of CONTRIBUTING.md lives here: a step depends only on the state, the values of the hyper-parameters and the
+generators, and nothing that happens between steps disturbs them.
 """
 
 from __future__ import annotations
