@@ -69,10 +69,8 @@ def note(
     Example:  stagetree note last "diverges after the warm-up" --trial 3
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        study = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, study):
         added = service.client.add_note(study, text, trial)
     if output is Format.json:
         print_json(added)

@@ -36,11 +36,9 @@ def debug(
     Example:  stagetree debug last 3 --steps 1
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
     from stagetree.runtime.debug import run_in_terminal
 
-    with stacks.reading(server, dir) as service:
-        name = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, name):
         trial, plan = service.client.trial(name, number), service.client.plan(name)
         spec = service.client.study(name)["spec"]
     until = steps or _came_to(trial)

@@ -43,10 +43,8 @@ def delete(
     Example:  stagetree delete digits-grid-3f9c1a --yes
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        study = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, study):
         number = len(service.client.study(study)["trials"])
         _ask(f"Delete study {study} with its {number} trials?", yes)
         service.client.delete(study)

@@ -38,10 +38,8 @@ def events(
     Example:  stagetree events last --type TrialExtended
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        study = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, study):
         read = service.client.follow if follow else service.client.events
         found = (event for event in read(study, after) if not type or event["type"] in type)
         if output is ListFormat.json:
@@ -97,10 +95,8 @@ def report(
     Example:  stagetree report last
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        name = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, name):
         text = service.client.report(name)
     path = into or Path(f"{name}.html")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,9 +152,7 @@ def export(
     """
     from app.cli import stacks
     from app.cli.curves import curves as curves_of
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        study = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, study):
         log = service.client.log(study)
     sys.stdout.writelines(curves_of(log, study) if curves else [log])

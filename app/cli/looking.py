@@ -68,13 +68,11 @@ def trials(
     Example:  stagetree trials last --sort value --limit 5
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
     _check(state, get_args(ShownTrialState))
     if sort.removeprefix("-") not in KEYS:
         fail(f"--sort: must be one of {', '.join(KEYS)}, got {sort}", USAGE)
-    with stacks.reading(server, dir) as service:
-        name = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, name):
         study = service.client.study(name, trials=False)
         every = list(service.client.trials(name))
     found = [trial for trial in every if not state or trial["state"] in state]
@@ -118,10 +116,8 @@ def trial(
     Example:  stagetree trial last 3
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        name = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, name):
         found = service.client.trial(name, number)
     print_json(found) if output is Format.json else print_trial(name, found)
 
@@ -170,10 +166,9 @@ def logs(id: StudyId, number: TrialNumber, server: Server = None, dir: Store = N
     Example:  stagetree logs last 3
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, dir) as service:
-        print(harmless(service.client.trial_log(study_id(service.client, id), number)).rstrip("\n"))
+    with stacks.reading_study(id, server, dir) as (service, name):
+        print(harmless(service.client.trial_log(name, number)).rstrip("\n"))
 
 
 def slots(server: Server = None, dir: Store = None, output: ListOutput = ListFormat.table) -> None:

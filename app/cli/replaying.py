@@ -24,10 +24,9 @@ STANDING = ("bracket", "rung", "steps")
 def from_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
     """Replayed by the server, or over a store."""
     from app.cli import stacks
-    from app.cli.finding import study_id
 
-    with stacks.reading(server, folder) as service:
-        return service.client.replay(study_id(service.client, study), at)
+    with stacks.reading_study(study, server, folder) as (service, name):
+        return service.client.replay(name, at)
 
 
 def imagined(
@@ -35,7 +34,6 @@ def imagined(
 ) -> Json:
     """What would have been, worked out here from the log."""
     from app.cli import stacks
-    from app.cli.finding import study_id
     from app.domain.ids import StudyId
     from app.events.export import parse
     from app.simulation.what_if import what_if
@@ -44,8 +42,7 @@ def imagined(
     if log:
         text = read(log)
     else:
-        with stacks.reading(server, folder) as service:
-            study = study_id(service.client, study)
+        with stacks.reading_study(study, server, folder) as (service, study):
             text = service.client.log(study)
     known = from_log(text, study, at, str(log or "the log"))
     events = [event for _, event in islice(parse(text.splitlines()), known.events)]

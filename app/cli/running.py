@@ -219,12 +219,10 @@ def watch(
     Example:  stagetree watch last --to tensorboard:runs
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
     from app.cli.progress import how
     from app.cli.sinking import sinking
 
-    with stacks.reading(server, dir) as service:
-        study = study_id(service.client, id)
+    with stacks.reading_study(id, server, dir) as (service, study):
         with sinking(to or (), study, server, dir) as check:
             found = until_end(checked(service, check), study, how(plain, quiet))
         finish(service, found, output)
@@ -245,12 +243,10 @@ def wait(
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
     """
     from app.cli import stacks
-    from app.cli.finding import study_id
     from app.cli.progress import Show, follow
 
-    with stacks.reading(server, dir) as service:
-        study, check = study_id(service.client, id), _until(timeout, service)
-        raise typer.Exit(code_of(follow(service.client, study, Show.quiet, check)))
+    with stacks.reading_study(id, server, dir) as (service, study):
+        raise typer.Exit(code_of(follow(service.client, study, Show.quiet, _until(timeout, service))))
 
 
 def _until(timeout: float | None, service: AnyService) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 from app.cli.documents import Documents
 from app.cli.errors import USAGE, fail
 from app.cli.finding import reading as place_to_read
-from app.cli.finding import server_url
+from app.cli.finding import server_url, study_id
 from app.cli.places import DEFAULT
 from app.cli.study_sinks import study_sinks
 from app.embedded import Embedded, default_slots, embedded
@@ -64,6 +64,13 @@ def reading(url: str | None, folder: Path | None) -> Iterator[Service[Documents 
     """Whoever can tell about studies: a server, or a store without one."""
     with place_to_read(url, folder) as found:
         yield Service(found, found.check_work, place=found.place)
+
+
+@contextmanager
+def reading_study(meant: str, url: str | None, folder: Path | None) -> Iterator[tuple[Service[Documents | Store], str]]:
+    """Whoever can tell about studies, and the id of the one that is meant."""
+    with reading(url, folder) as service:
+        yield service, study_id(service.client, meant)
 
 
 @dataclass(frozen=True)
