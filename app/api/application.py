@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
+import stagetree
 from app.api import errors, openapi
 from app.api.requests.guard import Guard
 from app.api.routes import checkpoints, description, page, pictures, plans, replays, service, studies, trials
@@ -28,14 +29,12 @@ thread to thread waits for a large one each time."""
 LARGE = 64 * 1024
 """Bytes that take a millisecond to compress: from here on, a thread does it, and nobody else waits."""
 
-VERSION = "0.1.0"
-
 
 def make_app(services: Services) -> FastAPI:
     """Every route, over these services."""
     app = FastAPI(
         title="stagetree",
-        version=VERSION,
+        version=stagetree.__version__,
         lifespan=_lifespan,
         generate_unique_id_function=openapi.operation_id,
         redirect_slashes=False,
