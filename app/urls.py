@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-SECRET = re.compile("pass|secret|token|key|credential", re.IGNORECASE)
+SOUNDS_SECRET = "(?:pass|secret|token|key|credential)"
+"""As a part of an option's name, in any case."""
+
+SECRET = re.compile(SOUNDS_SECRET, re.IGNORECASE)
 HIDDEN = "***"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from app.urls import SOUNDS_SECRET
+
 Json = dict[str, Any]
 
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -13,7 +15,7 @@ around; and halves of characters, which cannot be written."""
 
 
 BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
-SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:pass|secret|token|key|credential)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
+SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
 def harmless(text: str) -> str:
