@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, get_args
 
 import typer
@@ -77,26 +77,29 @@ def trials(
         every = list(service.client.trials(name))
     found = [trial for trial in every if not state or trial["state"] in state]
     found = ordered(found, sort, study["mode"])[:limit]
-    metric, value = study["metric"], study["value"]
-    other = "best" if value == "last" else "last"
-    predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
-    rows = [_row(trial, value, predicted, every) for trial in found]
-    header = ("trial", metric, "step", other, "step", *predicted.values(), "standing", "hyper-parameters")
-    print_list(found, output, header, rows)
+    print_list(found, output, *_table(study, found, every))
 
 
 PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
 """What a table shows of the predictions of a tuner that makes some, and under which heading."""
 
 
-def _row(trial: Json, value: str, predicted: Mapping[str, str], every: list[Json]) -> tuple[Any, ...]:
+def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+    """The heading and the rows of the trials that are shown, without what all trials have in common."""
     from app.cli.result import common_hp, varied
 
-    other = "best" if value == "last" else "last"
-    numbers = [(trial[name] or {}).get(part) for name in (value, other) for part in ("value", "step")]
-    prediction = [(trial.get("prediction") or {}).get(name) for name in predicted]
-    standing = trial.get("error") or trial["standing"]
-    return trial["trial"], *numbers, *prediction, standing, short_hp(varied(trial["hp"], common_hp(every)))
+    results = (study["value"], "best" if study["value"] == "last" else "last")
+    predicted = PREDICTED if any(trial.get("prediction") for trial in every) else {}
+    common = common_hp(every)
+
+    def row(trial: Json) -> tuple[Any, ...]:
+        numbers = [(trial[name] or {}).get(part) for name in results for part in ("value", "step")]
+        prediction = [(trial.get("prediction") or {}).get(name) for name in predicted]
+        standing = trial.get("error") or trial["standing"]
+        return trial["trial"], *numbers, *prediction, standing, short_hp(varied(trial["hp"], common))
+
+    header = ("trial", study["metric"], "step", results[1], "step", *predicted.values(), "standing", "hyper-parameters")
+    return header, map(row, shown)
 
 
 def _check(states: list[str] | None, known: tuple[str, ...]) -> None:
