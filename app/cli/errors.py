@@ -69,6 +69,7 @@ CODES = {
     "app.settings.SettingsError": USAGE,
     "app.events.export.NotALog": USAGE,
     "app.api.errors.Invalid": USAGE,
+    "app.api.errors.Problem": FAILED,
     "app.api.health.NotReady": FAILED,
     "app.domain.errors.Unknown": NOT_FOUND,
     "app.domain.errors.Conflict": CONFLICT,

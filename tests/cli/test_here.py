@@ -116,6 +116,17 @@ def test_notes_are_written_without_a_server(
     assert stagetree("note", study, "a", "--trial", 9).code == 3
 
 
+def test_a_report_needs_the_page(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the page was not built, that was a traceback."""
+    make_store(here / ".stagetree")
+    monkeypatch.setattr("app.api.files.built.BUILT", here / "dist")
+    said = stagetree("report", "last")
+    assert said.code == 1
+    assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")
+
+
 def test_a_store_of_an_older_stagetree(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
     study = make_store(here / ".stagetree")
     _at_schema("0001")
