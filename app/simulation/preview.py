@@ -98,6 +98,6 @@ def _measuring(metric: str) -> Any:
 def _watching(is_over: Callable[[], bool]) -> Callable[[int], None]:
     def watch(events: int) -> None:
         if events > MOST_EVENTS or is_over():
-            raise PreviewTooLong("must be smaller to be previewed: running it through takes too long, try fewer trials")
+            raise PreviewTooLong("the study must be smaller to be previewed: it takes too long, try fewer trials")
 
     return watch

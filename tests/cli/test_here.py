@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,27 @@ def test_a_report_needs_the_page(
     said = stagetree("report", "last")
     assert said.code == 1
     assert said.err.startswith("stagetree: The report is made of the page, and that is missing here.")
+
+
+@pytest.mark.parametrize("command", ["trials last", "events last", "weights last", "gc"])
+def test_a_log_that_this_version_cannot_read(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], command: str
+) -> None:
+    """A newer one had written to it: each command ended with a traceback."""
+    make_store(here / ".stagetree")
+    with closing(sqlite3.connect(here / ".stagetree" / "stagetree.db")) as database, database:
+        database.execute("UPDATE events SET type = 'StudyMoved' WHERE type = 'StudySubmitted'")
+    said = stagetree(*command.split())
+    assert said.code == 1
+    assert "cannot be used: The log holds an event of type 'StudyMoved', which this version does not know" in said.err
+
+
+def test_a_preview_that_takes_too_long(stagetree: Stagetree, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That was a traceback."""
+    monkeypatch.setattr("app.simulation.preview.MOST_EVENTS", 3)
+    said = stagetree("preview", write(grid("huge")))
+    assert said.code == 2
+    assert "the study must be smaller to be previewed: it takes too long, try fewer trials" in said.err
 
 
 def test_a_store_of_an_older_stagetree(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
