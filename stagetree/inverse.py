@@ -12,7 +12,7 @@ Values = dict[str, Any]
 
 def values_of(pattern: Any, path: str, value: Any) -> Values | None:
     """The values, by place, with which a pattern becomes JSON; None if it cannot become that."""
-    value = _bare(pattern, value)
+    value = bare(pattern, value)
     match pattern:
         case Choice(options=options):
             inside = [values_of(option, f"{path}[{number}]", value) for number, option in enumerate(options)]
@@ -55,7 +55,7 @@ def _joined(parts: list[Values | None]) -> Values | None:
     return joined
 
 
-def _bare(pattern: Any, value: Any) -> Any:
+def bare(pattern: Any, value: Any) -> Any:
     """A constant as its bare value, unless the pattern spells the family out."""
     is_constant = isinstance(value, Mapping) and value.get("family") == "constant"
     return value["value"] if is_constant and not isinstance(pattern, dict | Choice) else value

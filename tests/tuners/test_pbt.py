@@ -211,6 +211,13 @@ def test_a_value_nearby(event: Any, value: Any, possible: set[Any]) -> None:
     assert found == possible
 
 
+def test_an_option_is_the_one_that_the_value_can_come_from() -> None:
+    """3.7 was taken for a whole number between 1 and 10, and its neighbour for what it came from."""
+    options = read_entry({"choice": [{"randint": [1, 10]}, {"uniform": [0.5, 9.5]}]})
+    found = [perturbed(options, 3.7, Random(seed), [1.2]) for seed in range(20)]
+    assert all(isinstance(value, int) for value in found)
+
+
 def test_what_is_drawn_inside_a_sequence_is_perturbed_there() -> None:
     event = {"family": "warmup", "steps": {"randint": [5, 20]}, "then": {"uniform": [0, 1]}, "start": 0}
     value = parse({"family": "warmup", "steps": 10, "then": 0.5}).to_json()

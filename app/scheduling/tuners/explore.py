@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from stagetree.inverse import bare, values_of
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choice, LogUniform, RandInt, Uniform, read_entry
 from stagetree.spec import StudySpec
@@ -71,7 +72,7 @@ def drawn(pattern: Any, rng: Random) -> Any:
 
 def perturbed(pattern: Any, value: Any, rng: Random, factors: Sequence[float]) -> Any:
     """A value of the pattern near the given one; the same where nothing near is there."""
-    value = _bare(pattern, value)
+    value = bare(pattern, value)
     match pattern:
         case Choice():
             return _beside(pattern, value, rng, factors)
@@ -96,37 +97,13 @@ def _whole(bounds: RandInt, value: int, factor: float) -> int:
 
 def _beside(choice: Choice, value: Any, rng: Random, factors: Sequence[float]) -> Any:
     """The option before or after the one that the value comes from; of a single option, a value near."""
-    number = next((number for number, option in enumerate(choice.options) if _fits(option, value)), None)
-    if number is None:
+    fitting = (number for number, option in enumerate(choice.options) if values_of(option, "", value) is not None)
+    if (number := next(fitting, None)) is None:
         return value
     if len(choice.options) == 1:
         return perturbed(choice.options[0], value, rng, factors)
     neighbours = [n for n in (number - 1, number + 1) if 0 <= n < len(choice.options)]
     return drawn(choice.options[neighbours[int(rng.random() * len(neighbours))]], rng)
-
-
-def _fits(pattern: Any, value: Any) -> bool:
-    """Whether a value can come from a pattern."""
-    value = _bare(pattern, value)
-    match pattern:
-        case Choice():
-            return any(_fits(option, value) for option in pattern.options)
-        case Uniform() | LogUniform() | RandInt():
-            return isinstance(value, int | float) and bool(pattern.low <= value <= pattern.high)
-        case dict():
-            known = isinstance(value, Mapping) and pattern.keys() <= value.keys()
-            return known and all(_fits(item, value[name]) for name, item in pattern.items())
-        case list():
-            long = isinstance(value, list) and len(value) == len(pattern)
-            return long and all(map(_fits, pattern, value))
-    return bool(pattern == value)
-
-
-def _bare(pattern: Any, value: Any) -> Any:
-    """A constant as its bare value, unless the pattern spells the family out."""
-    if isinstance(value, Mapping) and value.get("family") == "constant" and not isinstance(pattern, dict):
-        return value["value"]
-    return value
 
 
 # ------------------------------------------------------------------------------------------------ change in the middle
