@@ -220,10 +220,10 @@ def watch(
     """
     from app.cli import stacks
     from app.cli.progress import how
-    from app.cli.sinking import sinking
+    from app.cli.watch_sinks import writing_to
 
     with stacks.reading_study(id, server, dir) as (service, study):
-        with sinking(to or (), study, server, dir) as check:
+        with writing_to(to or (), study, server, dir) as check:
             found = until_end(checked(service, check), study, how(plain, quiet))
         finish(service, found, output)
 

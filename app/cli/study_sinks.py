@@ -62,7 +62,7 @@ class StudySinks(threading.Thread):
         self._lock = threading.Lock()
         self._named: dict[str, tuple[str, ...]] = {}
         self._open: set[str] = set()
-        self._following: dict[tuple[str, str], Following] = {}
+        self._following: dict[tuple[str, str], SinkThread] = {}
 
     def run(self) -> None:
         """Look now and then. A server that is away is asked again; that it was away is said once."""
@@ -104,7 +104,7 @@ class StudySinks(threading.Thread):
     def _follow(self, study: str, address: str, *, is_open: bool) -> None:
         before = self._following.get((study, address))
         if before is None or (is_open and not before.is_alive()):
-            following = self._following[study, address] = Following(
+            following = self._following[study, address] = SinkThread(
                 self._url, study, address, self._positions, self._say, self._ended
             )
             following.start()
@@ -128,7 +128,7 @@ class StudySinks(threading.Thread):
         self._ended.set()
 
 
-class Following(threading.Thread):
+class SinkThread(threading.Thread):
     """Follows one study for one sink until it is over, over a connection of its own."""
 
     def __init__(self, url: str, study: str, address: str, positions: Path, say: Say, ended: threading.Event) -> None:

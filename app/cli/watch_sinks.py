@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def sinking(addresses: Sequence[str], study: str, server: str | None, dir: Path | None) -> Iterator[Callable[[], None]]:
+def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path | None) -> Iterator[Callable[[], None]]:
     """Write what happens in a study to sinks, in the background; what is given raises if that has failed.
 
     At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
     where they are: they go on from there the next time. Raises `SinkError`.
     """
-    following = Following([_opened(address) for address in addresses], study, server, dir)
-    if not addresses:
+    following = SinksThread([_opened(address) for address in sinks], study, server, dir)
+    if not sinks:
         yield following.check
         return
     following.start()
@@ -39,7 +39,7 @@ def _opened(address: str) -> Sink:
         raise SinkError(f"--to: {error}") from None
 
 
-class Following(threading.Thread):
+class SinksThread(threading.Thread):
     """A thread that ends with the study, or with the first error; the end of the process does not wait for it."""
 
     def __init__(self, sinks: Sequence[Sink], study: str, server: str | None, dir: Path | None) -> None:
