@@ -47,7 +47,7 @@ def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> A
     while (waited := time.monotonic() - begun) < seconds:
         if found := look():
             return found
-        time.sleep(min(max(waited / 10, 0.02), 0.2))
+        time.sleep(min(max(waited / 20, 0.02), 0.1))
     raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
 
 

@@ -77,8 +77,10 @@ def main() -> int:
 
 def import_before_forking() -> None:
     """What a process that trains imports: here, so that none of the forks has to."""
+    gc.disable()  # next to nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
+    gc.enable()
     gc.collect()
     gc.freeze()  # what is there by now stays shared with the forks
 
