@@ -147,7 +147,8 @@ class Embedded:
     def _spawn_all(self) -> None:
         commands = self.commands()
         self._spawn_trainers()  # first: it has most to import
-        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)
+        # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
+        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch)
         self._spawn("redis", commands["redis"])
         self._create_database()
         self._spawn("api", commands["api"])
@@ -219,12 +220,18 @@ class Embedded:
             database.dispose()
 
     def _spawn(
-        self, name: str, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+        **settings: str,
     ) -> subprocess.Popen[bytes]:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
-                env=self.environment(),
+                env={**self.environment(), **settings},
                 stdin=stdin,
                 pass_fds=pass_fds,
                 umask=PRIVATE,

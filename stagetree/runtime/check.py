@@ -3,7 +3,8 @@
     python -P -m stagetree.runtime.check RESULT < JOB
 
 JOB is the JSON of a `Job`, RESULT the file that the JSON of a `Report` is written to. What the trainer prints is on
-stdout and stderr. This process imports torch once and forks for each way; it runs no code of the trainer itself.
+stdout and stderr. This process imports torch once, with what torch imports later, and forks for each way; it runs no
+code of the trainer itself.
 
 The short form trains one object, in this process: to the end, and from the break on once more. That shows most of what
 is not exact, at the cost of three steps.
@@ -31,6 +32,7 @@ from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.warm import import_before_forking
 
 _MEASURED = (
     *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
@@ -96,6 +98,7 @@ def check(job: Job) -> Report:
 
 
 def _compare(ways: _Ways, report: Report) -> None:
+    import_before_forking()
     first = _forked(ways.first)
     whole = _take(_forked(ways.whole), report)
     others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}

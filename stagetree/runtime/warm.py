@@ -64,18 +64,25 @@ def main() -> int:
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
     warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
     try:
-        for name in MODULES:
-            importlib.import_module(name)
+        import_before_forking()
     except Exception as error:
         return warm.refuse(f"{type(error).__name__}: {error}")
-    gc.collect()
-    gc.freeze()  # what is there by now stays shared with the forks
     wire = warm.serve()
     if wire is None:
         return 0
     from stagetree.runtime.child import run
 
     return run(wire)
+
+
+def import_before_forking() -> None:
+    """What a process that trains imports: here, so that none of the forks has to."""
+    gc.disable()  # next to nothing of what is imported is garbage
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # what is there by now stays shared with the forks
 
 
 class Warm:
