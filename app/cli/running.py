@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from app.cli.documents import Documents
     from app.cli.following import AnyService
     from app.cli.progress import Show
-    from app.cli.stacks import Own, Service
+    from app.cli.stacks import OwnStack, Service
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
@@ -94,13 +94,13 @@ def run(
             finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
-    stack = stacks.Own.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
+    stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
     checking = nullcontext(str) if no_check or quiet else short_check(spec, files, stack.folder)
     raise typer.Exit(_run_here(stack, checking, spec, show, output))
 
 
 def _run_here(
-    stack: Own, checking: AbstractContextManager[Callable[[], str]], spec: StudySpec, show: Show, output: Format
+    stack: OwnStack, checking: AbstractContextManager[Callable[[], str]], spec: StudySpec, show: Show, output: Format
 ) -> int:
     """Run a study on a stack of its own; the exit code. What `checking` gives says what it found of the trainer."""
     from app.cli import stacks
@@ -167,7 +167,7 @@ def up(
     """
     from app.cli import stacks
 
-    stack = stacks.Own.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
+    stack = stacks.OwnStack.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
     with stacks.own_stack(replace(stack, host=host, port=port), await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")

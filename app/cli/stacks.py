@@ -74,7 +74,7 @@ def reading_study(meant: str, url: str | None, folder: Path | None) -> Iterator[
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnStack:
     """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere."""
 
     folder: Path | None
@@ -85,14 +85,14 @@ class Own:
     port: int = 0
 
     @classmethod
-    def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> Own:
+    def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
         """As it was asked for, or else as the settings and this machine have it. Raises `StackFailed`."""
         per_gpu = slots_per_gpu or settings().slots_per_gpu
         return cls(folder, slots or default_slots(per_gpu), per_gpu, trainers)
 
 
 @contextmanager
-def own_stack(own: Own, *, await_slots: bool = False) -> Iterator[Service[Documents]]:
+def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[Documents]]:
     """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
