@@ -69,7 +69,7 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
-    from app.cli.short_check import check_first
+    from app.cli.short_check import short_check
     from app.embedded import default_slots
     from app.settings import settings
 
@@ -95,9 +95,8 @@ def run(
     if not quiet:
         print(f"Starting {plural(slots, 'slot')} on this machine ...", file=sys.stderr)
     store = stacks.folder(dir, discard)
-    checking = check_first(not (no_check or quiet), spec, files, store)
-    with checking as found, stacks.own_stack(slots, store, files, slots_per_gpu=slots_per_gpu) as service:
-        if line := found():
+    with stacks.own_stack(slots, store, files, slots_per_gpu=slots_per_gpu) as service:
+        if not (no_check or quiet) and (line := short_check(spec, files, store, service.warm)):
             print(line, file=sys.stderr)
         result = _run(service, spec.to_json(), show)
         code = print_study(service, result, output)

@@ -6,18 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forks import in_a_fork
 from moods import MOODY, TOY, Start
 
 from app.workers.deadline import Deadline
+from stagetree.runtime.debug import run_in_terminal
 
 RUN = """
 import sys
-from pathlib import Path
 from stagetree.runtime.debug import run_in_terminal
 
-file, name, mood, image = sys.argv[1:]
-hp = {"lr": 0.1} if name == "toy" else {"mood": mood}
-print(run_in_terminal(file, name, {}, 3, hp, Path(image).read_bytes() if image else None, 5, 9))
+file, mood = sys.argv[1:]
+run_in_terminal(file, "moody", {}, 3, {"mood": mood}, None, 5, 9)
 """
 
 
@@ -26,21 +26,19 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_it_goes_on_from_a_checkpoint_and_gives_the_same_metrics(
-    start: Start, deadline: Deadline, tmp_path: Path
-) -> None:
+def test_it_goes_on_from_a_checkpoint_and_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     process = start()
     process.build(TOY, "toy", {}, 3, deadline=deadline)
     process.train({"lr": 0.1}, 5, deadline=deadline)
-    image = tmp_path / "image"
-    image.write_bytes(process.save(deadline=deadline).view())
+    image = bytes(process.save(deadline=deadline).view())
     process.train({"lr": 0.1}, 9, deadline=deadline)
-    metrics = str(process.evaluate(deadline=deadline))
-    assert run(TOY, "toy", "", str(image)).stdout.strip() == run(TOY, "toy", "", "").stdout.strip() == metrics
+    metrics = process.evaluate(deadline=deadline)
+    for saved in (image, None):
+        assert in_a_fork(run_in_terminal, TOY, "toy", {}, 3, {"lr": 0.1}, saved, 5, 9) == metrics
 
 
 def test_an_error_is_raised_as_it_is() -> None:
-    done = run(MOODY, "moody", "run_out_of_memory", "")
+    done = run(MOODY, "run_out_of_memory")
     assert done.returncode == 1 and done.stderr.strip().endswith("ValueError: it did not fit")
 
 
@@ -49,5 +47,5 @@ def test_a_breakpoint_stops_in_the_terminal(tmp_path: Path) -> None:
     file.write_text(
         Path(MOODY).read_text().replace("def fine(self) -> None:", "def fine(self) -> None:\n        breakpoint()")
     )
-    done = run(str(file), "moody", "fine", "", text="p 'steps', self.steps\nq\n")
+    done = run(str(file), "fine", text="p 'steps', self.steps\nq\n")
     assert "('steps', 0)" in done.stdout
