@@ -1,7 +1,8 @@
 """What `stagetree run` does first: its trainer is checked in the short form, by the stack that was started for it.
 
-It is an opinion beforehand, in one line, and holds nothing up: not for longer than `SECONDS`, and not again where a
-trainer of this version was found exact, as its mark in the store says.
+It is an opinion beforehand, in one line, and holds nothing up: it waits for the interpreter that slots need as well,
+then not for longer than `SECONDS`, and is not done again where a trainer of this version was found exact, as its mark
+in the store says.
 """
 
 from __future__ import annotations
