@@ -32,6 +32,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def scratch() -> Iterator[None]:
+    """Temporary files of the processes that tests start, and kill, end with the session."""
+    tempfile.gettempdir()  # from here on, our own are where they would be
+    short = tempfile.TemporaryDirectory(prefix="st-", ignore_cleanup_errors=True)  # as a socket's path must be
+    with short as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def requests_that_end() -> Iterator[None]:
     """What a module asked of a store that is away is not asked again while others run: the client draws its pauses."""

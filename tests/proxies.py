@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import make_url
@@ -17,23 +17,31 @@ from sqlalchemy import make_url
 Address = tuple[str, int] | str
 """Where the server is: a host and a port, or the path of a Unix socket."""
 
-LOOK_SECONDS = 0.02
 RESET = struct.pack("ii", 1, 0)
 """For SO_LINGER: close with a reset instead of an orderly end."""
 
 
 @dataclass(eq=False)
 class Link:
-    """One connection through the proxy. One thread moves its bytes, and closes it when `ends` says how."""
+    """One connection through the proxy. One thread moves its bytes, and closes it when `ends` says how.
+
+    That thread waits for what comes at the first of `change`, too: at the other end it is told of changes.
+    """
 
     client: socket.socket
     server: socket.socket
     is_forgotten: bool = False
     ends: str = ""
     passed: int = 0
+    change: tuple[socket.socket, socket.socket] = field(default_factory=socket.socketpair)
+
+    def tell(self) -> None:
+        """Something has changed, here or for all connections."""
+        with contextlib.suppress(OSError):  # it is closed
+            self.change[1].send(b".")
 
     def close(self) -> None:
-        for end in (self.client, self.server):
+        for end in (self.client, self.server, *self.change):
             with contextlib.suppress(OSError):
                 if self.ends == "reset" and end.family == socket.AF_INET:
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -69,11 +77,13 @@ class Proxy:
         """What is open is dead for ever, and neither side is told; new connections work."""
         for link in self._take_links():
             link.is_forgotten = True
+            link.tell()
 
     def reset(self) -> None:
         """What is open breaks at once; new connections work."""
         for link in self._take_links():
             link.ends = "reset"
+            link.tell()
 
     def slow_down(self, seconds: float) -> None:
         """Every piece of data takes so much longer."""
@@ -102,6 +112,8 @@ class Proxy:
     def _change(self, **changes: object) -> None:
         for name, value in changes.items():
             setattr(self, f"_{name}", value)
+        for link in self._links:
+            link.tell()
 
     def _take_links(self) -> list[Link]:
         links, self._links = self._links, []
@@ -144,6 +156,7 @@ class Proxy:
 
     def _pump(self, link: Link) -> None:
         with selectors.DefaultSelector() as ready, contextlib.suppress(OSError):
+            ready.register(link.change[0], selectors.EVENT_READ)
             ready.register(link.client, selectors.EVENT_READ, link.server)
             ready.register(link.server, selectors.EVENT_READ, link.client)
             while not link.ends:
@@ -154,10 +167,12 @@ class Proxy:
     def _readable(self, link: Link, ready: selectors.BaseSelector) -> list[tuple[Any, Any]]:
         """The ends that have something to say, each with the other one, while anything may pass."""
         if not self._flows_through(link):
-            time.sleep(LOOK_SECONDS)
+            link.change[0].recv(64)
             return []
-        keys = [key for key, _ in ready.select(LOOK_SECONDS)]
-        return [(key.fileobj, key.data) for key in keys] if self._flows_through(link) else []
+        keys = [key for key, _ in ready.select()]
+        if any(key.data is None for key in keys):
+            link.change[0].recv(64)
+        return [(key.fileobj, key.data) for key in keys if key.data] if self._flows_through(link) else []
 
     def _flows_through(self, link: Link) -> bool:
         return self._flows and not link.is_forgotten

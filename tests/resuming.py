@@ -1,17 +1,10 @@
-"""Training with a break in it, the way a runner does it: for tests that a break, wherever, changes nothing.
-
-Run as a script, this file is the fresh process that goes on after the break.
-"""
+"""Training with a break in it, the way a runner does it: for tests that a break, wherever, changes nothing."""
 
 from __future__ import annotations
 
 import copy
 import importlib.util
-import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from forks import in_a_fork
 
 from stagetree import Trainer
 from stagetree.sequences import parse
@@ -94,11 +88,15 @@ def resume(trainer: Trainer, case: Case, saved: Saved) -> Saved:
 
 def resume_elsewhere(case: Case, saved: Saved, folder: Path) -> Saved:
     torch.save(asdict(saved), folder / "saved")
-    (folder / "case").write_text(json.dumps(asdict(case)))
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, __file__, str(folder)], check=True, timeout=60, env=environment, cwd=folder)
+    in_a_fork(go_on, case, folder)
     return Saved(**torch.load(folder / "resumed", weights_only=False))
+
+
+def go_on(case: Case, folder: Path) -> None:
+    """After the break, with what was saved in the folder."""
+    with one_thread():
+        saved = Saved(**torch.load(folder / "saved", weights_only=False))
+        torch.save(asdict(resume(case.make(chance=123), case, saved)), folder / "resumed")
 
 
 def evaluate(trainer: Trainer) -> dict[str, float]:
@@ -182,14 +180,3 @@ def assert_plain(value: Any, path: str = "state") -> None:
             assert_plain(item, f"{path}[{number}]")
     else:
         assert value is None or type(value) in (bool, int, float, str), path
-
-
-def main(folder: Path) -> None:
-    torch.set_num_threads(1)
-    case = Case(**json.loads((folder / "case").read_text()))
-    saved = Saved(**torch.load(folder / "saved", weights_only=False))
-    torch.save(asdict(resume(case.make(chance=123), case, saved)), folder / "resumed")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -32,6 +32,7 @@ from app.embedded import Embedded, redis_server
 from app.events.database import Database
 from app.events.records import SqlRecords
 from stagetree.client import Client
+from stagetree.runtime.warm import launch
 
 ROOT = Path(__file__).parents[1]
 TOYS = [str(ROOT / "tests" / "e2e" / name) for name in ("trainers.py", "unimportable.py")]
@@ -41,12 +42,12 @@ Json = dict[str, Any]
 
 
 def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """The first answer of `look` that is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    """The first answer of `look` that is true. It is asked for more rarely, the longer that takes."""
+    begun = time.monotonic()
+    while (waited := time.monotonic() - begun) < seconds:
         if found := look():
             return found
-        time.sleep(0.02)
+        time.sleep(min(max(waited / 20, 0.02), 0.1))
     raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
 
 
@@ -238,6 +239,8 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
     """What `docker compose up` starts, as plain processes; its checkpoints go through S3."""
     folder = Path(tempfile.mkdtemp(prefix="stagetree-cluster-"))
     api, broker = free_port(), free_port()
+    with (folder / "warm.log").open("ab") as log:
+        interpreter, its_life = launch(str(folder / "warm"), log)
     settings = {
         **bucket,
         "STAGETREE_DATABASE_URL": cluster_url,
@@ -251,6 +254,7 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_STOP_SECONDS": "8",
         "STAGETREE_STRIKE_AFTER_SECONDS": "5",
         "STAGETREE_LOCKS": str(folder / "locks"),
+        "STAGETREE_WARM": str(folder / "warm"),  # a slot that is started again need not import torch again
         "PYTHONPATH": str(ROOT),
     }
     quiet = ["--without-gossip", "--without-mingle"]
@@ -272,6 +276,8 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
             yield running
         finally:
             running.stop()
+            its_life.close()
+            interpreter.wait(PATIENCE)
             for proxy in (proxy for proxies in networks.values() for proxy in proxies.values()):
                 proxy.close()
     database.dispose()

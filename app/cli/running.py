@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,7 +72,6 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
-    from app.cli.short_check import short_check
     from app.settings import settings
 
     local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
@@ -95,21 +92,19 @@ def run(
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
     stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
-    checking = nullcontext(str) if no_check or quiet else short_check(spec, files, stack.folder)
-    raise typer.Exit(_run_here(stack, checking, spec, show, output))
+    raise typer.Exit(_run_here(stack, spec, show, output, is_checked=not (no_check or quiet)))
 
 
-def _run_here(
-    stack: OwnStack, checking: AbstractContextManager[Callable[[], str]], spec: StudySpec, show: Show, output: Format
-) -> int:
-    """Run a study on a stack of its own; the exit code. What `checking` gives says what it found of the trainer."""
+def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_checked: bool) -> int:
+    """Run a study on a stack of its own; the exit code. is_checked: whether to say first what its trainer is like."""
     from app.cli import stacks
     from app.cli.progress import Show
+    from app.cli.short_check import short_check
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with checking as found, stacks.own_stack(stack) as service:
-        if line := found():
+    with stacks.own_stack(stack) as service:
+        if is_checked and (line := short_check(spec, stack.trainers, stack.folder, service.warm)):
             print(line, file=sys.stderr)
         code = print_study(service, _run(service, spec.to_json(), show), output)
     if show is not Show.quiet:

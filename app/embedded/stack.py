@@ -64,6 +64,11 @@ class Embedded:
         """Where other machines reach it; None where they do not."""
         return address.url_for_others(self.host, self.port)
 
+    @property
+    def warm(self) -> str:
+        """The socket of the interpreter that forks trainers."""
+        return f"{self._scratch}/trainers.sock"
+
     def start(self, *, await_slots: bool = False) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
 
@@ -118,7 +123,7 @@ class Embedded:
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
-            "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
+            "STAGETREE_WARM": self.warm,
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
@@ -147,7 +152,8 @@ class Embedded:
     def _spawn_all(self) -> None:
         commands = self.commands()
         self._spawn_trainers()  # first: it has most to import
-        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE)
+        # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
+        workers = self._spawn("workers", commands["workers"], stdin=subprocess.PIPE, TMPDIR=self._scratch)
         self._spawn("redis", commands["redis"])
         self._create_database()
         self._spawn("api", commands["api"])
@@ -172,7 +178,7 @@ class Embedded:
         """
         self._trainers, theirs = socket.socketpair()
         with theirs, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"{self._scratch}/trainers.sock")
+            listener.bind(self.warm)
             listener.listen()
             fds = [theirs.fileno(), listener.fileno()]
             command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds)]
@@ -219,12 +225,18 @@ class Embedded:
             database.dispose()
 
     def _spawn(
-        self, name: str, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+        **settings: str,
     ) -> subprocess.Popen[bytes]:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
-                env=self.environment(),
+                env={**self.environment(), **settings},
                 stdin=stdin,
                 pass_fds=pass_fds,
                 umask=PRIVATE,

@@ -220,6 +220,12 @@ class TrainerProcess(TrainerConnection):
         """Free the memory of these lanes' models."""
         self._ask("leave", deadline, lanes=list(lanes))
 
+    def check(self, job: Mapping[str, Any], folder: Path, *, deadline: Deadline) -> Message:
+        """The report of `stagetree.runtime.check` on a job. folder: for its temporary files."""
+        answer, _ = self._ask("check", deadline, job=dict(job), folder=str(folder))
+        report: Message = answer["report"]
+        return report
+
     def resident_bytes(self) -> int:
         """What the process has in memory by now; 0 where that is not known."""
         return resident_bytes(self.pid)

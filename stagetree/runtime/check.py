@@ -3,7 +3,8 @@
     python -P -m stagetree.runtime.check RESULT < JOB
 
 JOB is the JSON of a `Job`, RESULT the file that the JSON of a `Report` is written to. What the trainer prints is on
-stdout and stderr. This process imports torch once and forks for each way; it runs no code of the trainer itself.
+stdout and stderr. This process imports torch once, with what torch imports later, and forks for each way; it runs no
+code of the trainer itself.
 
 The short form trains one object, in this process: to the end, and from the break on once more. That shows most of what
 is not exact, at the cost of three steps.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -27,6 +27,7 @@ from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
+from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
@@ -42,7 +43,7 @@ _MEASURED = (
 class Job:
     """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
 
-    is_short: in the short form. seconds: after which SIGALRM ends this process, whatever it does; 0 is never.
+    is_short: in the short form.
     """
 
     file: str
@@ -56,7 +57,6 @@ class Job:
     threads: int = 1
     determinism: str = "strict"
     is_short: bool = False
-    seconds: int = 0
 
 
 @dataclass
@@ -96,6 +96,7 @@ def check(job: Job) -> Report:
 
 
 def _compare(ways: _Ways, report: Report) -> None:
+    import_before_forking()
     first = _forked(ways.first)
     whole = _take(_forked(ways.whole), report)
     others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}
@@ -282,10 +283,7 @@ def main() -> None:
     job = Job(**json.load(sys.stdin))
     faulthandler.enable()
     machine.refuse_breakpoints()
-    signal.alarm(job.seconds)
-    report = check(job)
-    signal.alarm(0)
-    Path(sys.argv[1]).write_text(json.dumps(asdict(report)))
+    Path(sys.argv[1]).write_text(json.dumps(asdict(check(job))))
 
 
 if __name__ == "__main__":

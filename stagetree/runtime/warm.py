@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
-import importlib
 import os
 import selectors
 import signal
@@ -26,10 +24,8 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
+from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.wire import Message, Wire, pair
-
-MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
-"""The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -64,12 +60,9 @@ def main() -> int:
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
     warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
     try:
-        for name in MODULES:
-            importlib.import_module(name)
+        import_before_forking()
     except Exception as error:
         return warm.refuse(f"{type(error).__name__}: {error}")
-    gc.collect()
-    gc.freeze()  # what is there by now stays shared with the forks
     wire = warm.serve()
     if wire is None:
         return 0

@@ -90,7 +90,7 @@ def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], 
     offset, names = tmp_path / "offset", ("gpu0", "scheduler")
     offset.write_text("0")
     (tmp_path / "sitecustomize.py").write_text(MACHINE.format(file=str(offset)))
-    restart(cluster, *names, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    restart(cluster, *names, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", STAGETREE_WARM="")
     try:
         study, _ = begin(cluster, "machine-clock", slot="gpu0", seconds=0.3)
         for jump in (HOUR, -HOUR):

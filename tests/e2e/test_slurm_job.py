@@ -25,7 +25,7 @@ def task(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     slurm = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "42", "SLURM_STEP_GPUS": "3"}
     command = [str(Path(sys.executable).with_name("stagetree")), "worker", "slurm"]
     with (tmp_path / "task.log").open("wb") as log:
-        environment = {**os.environ, **cluster.settings, **slurm, "STAGETREE_SLOTS_PER_GPU": "2"}
+        environment = {**os.environ, **cluster.settings, **slurm, "STAGETREE_SLOTS_PER_GPU": "2", "STAGETREE_WARM": ""}
         options = {"env": environment, "stdout": log, "stderr": log, "cwd": tmp_path, "start_new_session": True}
         running = subprocess.Popen(command, **options)  # type: ignore[call-overload]
     yield running

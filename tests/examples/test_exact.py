@@ -6,13 +6,11 @@ Two are checked in the long form. That the others go on in a fresh process as we
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import checked
 
 from app.cli.checking import job_of
 from stagetree.spec import StudySpec
@@ -20,15 +18,13 @@ from stagetree.spec import StudySpec
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def checked(study: str, folder: Path, **how: Any) -> dict[str, Any]:
+def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     spec = StudySpec.from_file(EXAMPLES / study, limits=None)
     job = job_of(spec, str((EXAMPLES / study).with_name("trainer.py")), "cpu")
     assert job is not None
     if "data" in job["args"]:
         job["args"]["data"] = str(folder / "data")
-    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(folder / "report")]
-    subprocess.run(command, input=json.dumps({**job, **how}), text=True, check=True)
-    report: dict[str, Any] = json.loads((folder / "report").read_text())
+    report = checked({**job, **how})
     assert spec.metric in report["metrics"]
     return report
 
@@ -40,11 +36,11 @@ def exactly(report: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("study", ["shapes/study.yaml", "reinforce/study.yaml"])
 def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:
     # Of pictures, the break is in the middle of an epoch, and two processes read.
-    assert exactly(checked(study, tmp_path, steps=2, broken=1))
+    assert exactly(report_on(study, tmp_path, steps=2, broken=1))
 
 
 @pytest.mark.parametrize(
     "study", ["partial_fit/study.yaml", "charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml"]
 )
 def test_split_equals_whole(study: str, tmp_path: Path) -> None:
-    assert exactly(checked(study, tmp_path, steps=2, broken=1, is_short=True))
+    assert exactly(report_on(study, tmp_path, steps=2, broken=1, is_short=True))

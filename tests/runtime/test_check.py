@@ -13,24 +13,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forks import checked
 
 from stagetree.runtime import suspects
 
 FILE = Path(__file__).with_name("inexact.py")
 
 
-def checked(tmp_path: Path, name: str, **args: Any) -> dict[str, Any]:
-    job = {"file": str(FILE), "name": name, "args": args, "seed": 0, "hp": {"lr": 0.001}}
-    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(tmp_path / "report")]
+def job(name: str, **args: Any) -> dict[str, Any]:
+    return {"file": str(FILE), "name": name, "args": args, "seed": 0, "hp": {"lr": 0.001}}
+
+
+def by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "stagetree.runtime.check", str(folder / "report")]
     done = subprocess.run(command, input=json.dumps(job), text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads((tmp_path / "report").read_text())
+    report: dict[str, Any] = json.loads((folder / "report").read_text())
     return report
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
-    report = checked(tmp_path, "exact", workers=workers)
+    asked = job("exact", workers=workers)
+    report = checked(asked) if workers else by_command(asked, tmp_path)
     assert report["failed"] == "" and report["differences"] == {}
     assert report["metrics"].keys() == {"value"}
     assert report["checkpoint_bytes"] > 1000 and report["step_seconds"] > 0
@@ -45,10 +50,8 @@ def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
         ("clock", {}, {"again", "split", "used", "watched"}, "not repeatable even without a break"),
     ],
 )
-def test_what_is_not_exact_is_named_with_its_cause(
-    tmp_path: Path, name: str, args: dict[str, Any], ways: set[str], words: str
-) -> None:
-    differences = checked(tmp_path, name, **args)["differences"]
+def test_what_is_not_exact_is_named_with_its_cause(name: str, args: dict[str, Any], ways: set[str], words: str) -> None:
+    differences = checked(job(name, **args))["differences"]
     assert differences.keys() == ways
     for text in differences.values():
         assert words in text and "the first is trainer.net." in text
@@ -87,8 +90,8 @@ def test_pickles_that_differ_are_said_to_be_such() -> None:
     assert "pickles of equal objects may differ" in suspects.first_difference({"clf": b"12"}, {"clf": b"13"})
 
 
-def test_equal_weights_that_are_measured_differently_are_told(tmp_path: Path) -> None:
-    differences = checked(tmp_path, "wandering")["differences"]
+def test_equal_weights_that_are_measured_differently_are_told() -> None:
+    differences = checked(job("wandering"))["differences"]
     assert differences.keys() == {"used", "watched"}
     assert all(text.startswith("of equal weights, value is ") for text in differences.values())
 
@@ -96,5 +99,5 @@ def test_equal_weights_that_are_measured_differently_are_told(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "words"), [("broken", "ValueError: no luck"), ("crashing", "process was ended by signal 11 (SIGSEGV)")]
 )
-def test_how_the_trainer_fails_is_told(tmp_path: Path, name: str, words: str) -> None:
-    assert words in checked(tmp_path, name)["failed"]
+def test_how_the_trainer_fails_is_told(name: str, words: str) -> None:
+    assert words in checked(job(name))["failed"]

@@ -1,0 +1,31 @@
+"""Fresh processes that need not import torch, since the standard library forks them from one that has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from stagetree.runtime.check import Job, check
+from stagetree.runtime.forking import MODULES
+
+T = TypeVar("T")
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload([*MODULES])
+
+
+def in_a_fork(function: Callable[..., T], *args: Any) -> T:
+    """What a function of a module returns, or raises, in a process of its own."""
+    with ProcessPoolExecutor(1, CONTEXT) as pool:
+        return pool.submit(function, *args).result()
+
+
+def checked(job: dict[str, Any]) -> dict[str, Any]:
+    """The report of `stagetree.runtime.check`, both as in the files of its command."""
+    return in_a_fork(_checked, job)
+
+
+def _checked(job: dict[str, Any]) -> dict[str, Any]:
+    return asdict(check(Job(**job)))
