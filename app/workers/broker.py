@@ -53,12 +53,13 @@ def install() -> None:
 def transport_options(patience: float) -> dict[str, Any]:
     """A server that says nothing for `patience` seconds, or that a firewall forgot, is connected to anew.
 
-    Who only sends a message tries once more at once, and gives up.
+    Who only sends a message tries once more at once, and gives up. What was fetched is not noted in Redis until it is
+    acknowledged: a message is a hint, and whoever sent it to a worker that died sends it again.
     """
     return {
         "max_retries": 1,
         "interval_start": 0,
-        "visibility_timeout": 3600,
+        "ack_emulation": False,
         "global_keyprefix": "stagetree:",
         "socket_timeout": patience,
         "socket_connect_timeout": min(10.0, patience),

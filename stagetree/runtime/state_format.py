@@ -41,6 +41,9 @@ DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+PLAIN = frozenset((int, float, str, bool, type(None)))
+"""What is written as it is."""
+
 LENGTH = 8
 """An image begins with the length of its header, in so many bytes; everything in it is aligned to as many."""
 
@@ -132,6 +135,8 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
         return {BYTES: _flatten(_tensor_of(content, path), path, tensors)[TENSOR]}
     if isinstance(value, dict):
         return {PAIRS: [[_scalar(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
+    if type(value) is list and PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of Python's generator
+        return value
     if isinstance(value, list | tuple):
         items = [_flatten(item, (*path, number), tensors) for number, item in enumerate(value)]
         return {TUPLE: items} if isinstance(value, tuple) else items

@@ -64,6 +64,19 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
     assert received == [{"chain": 1}]
 
 
+def test_a_message_that_was_fetched_is_noted_nowhere_and_comes_back_if_nobody_took_it(socket: str) -> None:
+    """Two round trips fewer for each message; it is lost with a worker that is killed, and then sent again."""
+    install()
+    redis, received = Redis(unix_socket_path=socket), list[object]()
+    with Connection(f"redis+socket://{socket}", transport_options=transport_options(5.0)) as connection:
+        queue = Queue("gpu0", routing_key="gpu0")
+        connection.Producer().publish({"chain": 1}, routing_key="gpu0", declare=[queue])
+        with Consumer(connection, [queue], callbacks=[lambda body, message: received.append(message)]):
+            connection.drain_events(timeout=5)
+        assert received and not redis.exists("stagetree:gpu0", "stagetree:unacked", "stagetree:unacked_index")
+    assert redis.llen("stagetree:gpu0") == 1
+
+
 def test_a_system_without_one_of_the_options_of_tcp_does_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     every = transport_options(5.0)["socket_keepalive_options"]
     monkeypatch.delattr("socket.TCP_USER_TIMEOUT")

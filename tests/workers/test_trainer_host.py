@@ -56,6 +56,18 @@ def test_the_next_stage_goes_on_where_the_one_before_ended() -> None:
     train(trainer, 1)
 
 
+def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
+    """It is in memory, so nobody needs its files any more; only the next chain does."""
+    sources = {"toy": TrainerSource(TOY, "1")}
+    trainer = TrainerHost(lambda: InProcess(lambda *_: None), lambda: sources, 60.0, lambda: 0.0)
+    train(trainer, 0)
+    trainer.mark_at(("p", "n", 2))
+    sources["toy"] = TrainerSource(TOY, "2")
+    train(trainer, 1)
+    with pytest.raises(OtherVersion, match="this slot has version 2"):
+        train(trainer, 0)
+
+
 @pytest.mark.parametrize("place", [None, ("p", "n", 1), ("p", "m", 2), ("q", "n", 2)])
 def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, int] | None) -> None:
     """Else its metrics would be those of other steps, under its node's name."""

@@ -188,7 +188,8 @@ class ChainRun:
         parts.notes.remove("health")
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
-        awaits_more = is_last and parts.saver.is_quick(self._end_state)
+        follows = is_last or self._end_state is not None  # the chain's last words, or that the state was kept
+        awaits_more = follows and parts.saver.is_quick(self._end_state)
         self._state_facts(
             done, proof=self._proofs.moved_on(place, execution.index, is_last), is_news=news, awaits_more=awaits_more
         )

@@ -104,9 +104,11 @@ class TrainerHost:
     ) -> None:
         """Have the model where stage `index` begins, on its way from here on. read: fetches a checkpoint.
 
+        A chain goes on with the code that it began with, whatever becomes of the files meanwhile.
         Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
         """
-        built = _Built.of(self._source_of(work), work)
+        source = (index > 0 and self._source) or self._source_of(work)
+        built = _Built.of(source, work)
         place, self._place = self._place, None
         self.changes = ()
         if index == 0:
