@@ -58,7 +58,7 @@ def _stages(told: Chronicle, plan: SearchPlan | None, now: float) -> Iterator[Ra
 
 def _steps(span: Span, plan: SearchPlan | None) -> int:
     """How many steps took the stage's seconds; 0 where that is not known, and of packs, which share theirs."""
-    if plan is None or plan.opened is None or plan.opened.packing or span.outcome != "done":
+    if plan is None or plan.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
 

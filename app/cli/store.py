@@ -16,6 +16,7 @@ from app.cli.errors import FAILED, NOT_FOUND, fail
 
 if TYPE_CHECKING:
     from app.api.services import Services
+    from app.domain.events import PackingProfiled, PlanOpened
     from app.events.log import StoredEvent
     from app.events.transact import Decide
 
@@ -125,6 +126,12 @@ class Store:
         from app.api import reading
 
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
+
+    def profile(self, opened: PlanOpened, batch: Json) -> PackingProfiled | None:
+        """What was measured last of packs of the same trainer, with such a batch."""
+        from app.events.profiles import last_profile
+
+        return last_profile(self._use.log, opened, batch)
 
     def trial_log(self, study: str, number: int) -> str:
         from app.api import reading

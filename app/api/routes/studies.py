@@ -28,6 +28,7 @@ from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import StudyId, plan_id
 from app.events.log import StoredEvent
+from app.events.profiles import last_profile
 from app.events.tables import StudyRow
 from app.scheduling.tuners.custom import with_version
 from stagetree.spec import StudySpec
@@ -65,14 +66,23 @@ def submit_study(request: Request, response: Response, given: StudyBody, use: Us
 
 def _submit(use: Services, write: Write, spec: StudySpec) -> list[StoredEvent]:
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
-    version = trainer_of(spec, use.trainers).version
-    args, at = dict(spec.trainer_args), use.clock()
-    how: Json = {"determinism": spec.determinism, "packing": spec.packing}
-    same: Json = {"trainer_args": args, "seed": spec.seed, **how}
-    opened = e.PlanOpened(trainer=spec.trainer, trainer_version=version, **same)
-    stream, study = plan_id(spec.trainer, version, **same), _new_id(use, spec.name)
-    command = c.SubmitStudy(plan=opened, study=study, spec=with_version(spec.to_json()), at=at)
+    opened = _opened(use, spec)
+    same = (opened.trainer_args, opened.seed, opened.determinism, opened.packing)
+    stream, study = plan_id(opened.trainer, opened.trainer_version, *same), _new_id(use, spec.name)
+    command = c.SubmitStudy(plan=opened, study=study, spec=with_version(spec.to_json()), at=use.clock())
     return write(stream, lambda plan: decide(plan, command, use.limits))
+
+
+def _opened(use: Services, spec: StudySpec) -> e.PlanOpened:
+    """The plan that the study is on."""
+    return e.PlanOpened(
+        trainer=spec.trainer,
+        trainer_version=trainer_of(spec, use.trainers).version,
+        trainer_args=dict(spec.trainer_args),
+        seed=spec.seed,
+        determinism=spec.determinism,
+        packing=spec.lanes,
+    )
 
 
 def _new_id(use: Services, name: str) -> StudyId:
@@ -194,6 +204,12 @@ def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
 
     spec, until = study_of(given, use.trainers, use.limits), time.monotonic() + PREVIEW_SECONDS
     try:
-        return preview(spec, slots=slots, limits=use.limits, is_over=lambda: time.monotonic() > until)
+        return preview(
+            spec,
+            slots=slots,
+            limits=use.limits,
+            is_over=lambda: time.monotonic() > until,
+            measured=lambda batch: last_profile(use.log, _opened(use, spec), batch),
+        )
     except PreviewTooLong as error:
         raise Invalid("", str(error)) from None
