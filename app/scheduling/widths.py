@@ -1,14 +1,13 @@
 """How many lanes the packs of a plan are to have that was opened without a width, by what was measured.
 
-Reckoned is how long the steps take that trials ask for by now: at each step as many passes as it takes for all that are
-at it, in packs that are full but for the last. Trunks that trials share, and trials that are few, speak for less.
+Reckoned is how long the steps take that trials ask for by now. Paths that begin at one step are packed up to where they
+branch, the longest first, and none joins a pack under way. What many trials share fills no pack.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from itertools import accumulate, pairwise
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from app.domain.events import Json, PackingProfiled
 from app.domain.ids import NodeId
@@ -26,7 +25,7 @@ WHOLE = frozenset({"grid", "random", "trials"})
 def widest(plan: SearchPlan, slots: int) -> int:
     """The most lanes that can all have a trial on one of so many slots; 0 as long as there is none."""
     tuners = {study.spec["tuner"]["kind"] for study in plan.studies.values() if study.is_running}
-    most = max(_at_once(plan), default=0)
+    most = max(map(len, _groups(plan)), default=0)
     return min(MOST_LANES if tuners <= WHOLE else LANES, -(-most // slots))
 
 
@@ -63,30 +62,44 @@ def batch_of(node: Node) -> Json:
 
 
 def _seconds(plan: SearchPlan, profile: PackingProfiled, slots: int) -> Mapping[int, float]:
-    """What the plan's steps take, by the width of packs. A batch a step: others have as many whatever the width."""
-    at_once, most = _at_once(plan), widest(plan, slots)
-    widths = (width for width in map(int, profile.batch_seconds) if width <= most)
-    return {
-        width: sum(steps * -(-trials // (slots * max(width, 1))) for trials, steps in at_once.items())
-        * profile.batch_seconds[str(width)]
-        for width in widths
-    }
+    """What the plan's steps take, by the width of packs; a batch a step, as the others are as many whatever the width.
+
+    Of what several slots do at once, that is the least without packs, and with them as much as it may take.
+    """
+    groups, most = _groups(plan), widest(plan, slots)
+    steps = {0: max(sum(map(sum, groups)) / slots, max(_ends(plan).values(), default=0))}
+    for width in map(int, profile.batch_seconds):
+        if 0 < width <= most:
+            steps[width] = sum(sum(lengths[:: slots * width]) for lengths in groups)
+    return {width: taken * profile.batch_seconds[str(width)] for width, taken in steps.items()}
 
 
-def _at_once(plan: SearchPlan) -> Counter[int]:
-    """How many steps there are at which so many nodes can be trained at once, with batches of one size."""
-    changes = defaultdict[object, Counter[int]](Counter)  # by batch size: how many nodes more there are from a step on
-    for name, end in _ends(plan).items():
-        node = plan.nodes[name]
-        here = changes[batch_sizes(node, node.start)]
-        here[node.start] += 1
-        here[end] -= 1
-    found = Counter[int]()
-    for each in changes.values():
-        steps = sorted(each)
-        for nodes, (begin, end) in zip(accumulate(each[step] for step in steps), pairwise(steps), strict=False):
-            found[nodes] += end - begin
-    return found
+def _groups(plan: SearchPlan) -> list[list[int]]:
+    """How many steps the paths have that can be packed with each other, the most first."""
+    groups = defaultdict[object, list[int]](list)
+    for node, start, end in _paths(plan):
+        groups[start, batch_sizes(node, start)].append(end - start)
+    return [sorted(lengths, reverse=True) for lengths in groups.values()]
+
+
+def _paths(plan: SearchPlan) -> Iterator[tuple[Node, int, int]]:
+    """What there is to train, from where it can begin to where it branches: the first node of each part, and steps."""
+    ends = _ends(plan)
+    heads = [(root, 0) for root in plan.roots if root in ends]
+    while heads:
+        first, start = heads.pop()
+        heirs, at = [first], start
+        while len(heirs) == 1:
+            heirs, at = _heirs(plan, ends, heirs[0], at)
+        yield plan.nodes[first], start, at
+        heads += [(heir, at) for heir in heirs]
+
+
+def _heirs(plan: SearchPlan, ends: Mapping[NodeId, int], name: NodeId, after: int) -> tuple[list[NodeId], int]:
+    """The nodes that go on where the next children of a node begin, and that step; none at its end."""
+    later = [child for child in plan.nodes[name].children if child in ends and plan.nodes[child].start > after]
+    at = min((plan.nodes[child].start for child in later), default=ends[name])
+    return [child for child in later if plan.nodes[child].start == at] + [name] * (ends[name] > at), at
 
 
 def _ends(plan: SearchPlan) -> Mapping[NodeId, int]:
