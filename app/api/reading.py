@@ -85,7 +85,7 @@ def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -
     """What came of sharing GPUs, and of packs, where there were any."""
     if "packing" in shown:
         with use.chronicle(row, plan.version) as told:
-            shown["packing"] = packing(plan, lanes_at_once(told.spans))
+            shown["packing"] = packing(plan, lanes_at_once(plan, told.spans))
     if found := gpu_sharing(use, row, plan):
         shown["gpu_sharing"] = found
 

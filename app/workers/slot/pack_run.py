@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import Any
 
 from app.domain import events as e
+from app.domain.exactness import WITHOUT_PACK
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.driving import Stage, answered
 from app.workers.slot.lane_host import ITS_OWN, LaneHost, train_together
@@ -23,9 +24,6 @@ from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
-
-WITHOUT_PACK = "trained without their pack, which had failed"
-"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
 
 
 class PackRun:
