@@ -25,6 +25,10 @@ LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
 Json = dict[str, Any]
 
 
+class Killed(BaseException):
+    """As `kill -9` of the slot: nothing of it runs any more."""
+
+
 @pytest.fixture
 def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""
@@ -51,7 +55,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     def measure(process: TrainerProcess, *args: Any, **how: Any) -> Any:
         outcome = outcomes.pop(0) if outcomes else real(process, *args, **how)
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         if isinstance(outcome, dict):
             return {"batch_seconds": outcome, "peak_bytes": {}, "exact": False, "batch": {"bs": 4}}, ""
@@ -149,15 +153,26 @@ def test_nobody_waits_for_ever_for_what_cannot_be_measured(cluster: Cluster, mea
     assert chosen(cluster) == (0, "trials are trained alone, since measuring packs came to no end 2 times")
 
 
-def test_a_slot_that_is_lost_while_it_measures_is_made_good(cluster: Cluster, measuring: list[object]) -> None:
+def test_a_slot_that_is_killed_while_it_measures_is_made_good(cluster: Cluster, measuring: list[object]) -> None:
+    measuring += [Killed(), FASTER]
+    study = cluster.submit(spec())
+    with pytest.raises(Killed):
+        cluster.run(study)
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    assert_sound(cluster, cluster.run(study))
+    outcomes = [event.outcome for event in before_choice(cluster) if isinstance(event, e.ChainEnded)]
+    assert outcomes == ["lost", "stopped"] and chosen(cluster)[0] == 4
+
+
+def test_a_message_to_measure_that_never_came_is_sent_again(cluster: Cluster, measuring: list[object]) -> None:
     measuring.append(FASTER)
     study = cluster.submit(spec())
     cluster.beat()
     cluster.ticker.tick()
-    cluster.messages.clear()  # its worker is gone with it
-    cluster.clock.wait(1000.0)
+    cluster.messages.clear()
+    cluster.clock.wait(20.0)
     assert_sound(cluster, cluster.run(study))
-    assert len(before_choice(cluster)) > 0 and chosen(cluster)[0] == 4
+    assert chosen(cluster)[0] == 4
 
 
 def test_a_database_that_is_away_while_it_is_measured_is_waited_for(cluster: Cluster, measuring: list[object]) -> None:
