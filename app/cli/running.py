@@ -115,6 +115,7 @@ def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, i
 def preview(
     study: StudyFile,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
+    store: Store = None,
     changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
@@ -124,11 +125,14 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
+    from app.cli.previewing import measured_before, packed_text
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
     limits = settings().limits
-    found = previewed(specs.load(study, changes or (), limits), slots=slots, limits=limits)
+    spec = specs.load(study, changes or (), limits)
+    with measured_before(spec, study, store) as measured:
+        found = previewed(spec, slots=slots, limits=limits, measured=measured)
     if output is Format.json:
         print_json(found)
         return
@@ -139,8 +143,7 @@ def preview(
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
     if "packed_makespan_steps" in found:
-        packed = f"{found['packed_makespan_steps']} steps of time"
-        print(f"packing         makespan {packed} at best, where a pack takes no longer than a trial")
+        print(f"packing         {packed_text(found)}")
     for each in found["advice"]:
         print(f"advice          {each}")
 

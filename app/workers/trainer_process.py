@@ -216,6 +216,16 @@ class TrainerProcess(TrainerConnection):
         }
         return TrainedTogether(self.step, failed, answer["refusal"], frozenset(answer["put_out"]), answer["profile"])
 
+    def measure(
+        self, lane: int, hp: Mapping[str, Any], widest: int, *, deadline: Deadline
+    ) -> tuple[Mapping[str, Any], str]:
+        """What packs of up to so many lanes would cost a lane's model: the fields of `PackingProfiled`.
+
+        None of them, and why, where it cannot be packed.
+        """
+        answer, _ = self._ask("measure", deadline, lane=lane, hp=dict(hp), widest=widest)
+        return answer["profile"], answer["refusal"]
+
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
         """Free the memory of these lanes' models."""
         self._ask("leave", deadline, lanes=list(lanes))

@@ -72,6 +72,7 @@ class Child:
             "save": self._save,
             "join": self._join,
             "train_together": self._train_together,
+            "measure": self._measure,
             "leave": self._leave,
             "check": self._check,
         }
@@ -206,6 +207,11 @@ class Child:
             "not_exact": inexact.seen(),
             "profile": profile,
         }
+
+    def _measure(self, message: Message, fds: list[int]) -> Message:
+        """Measure what packs of up to so many lanes would cost the model of a lane, and train nothing."""
+        profile = self._lanes.measure(message["lane"], Timeline(message["hp"]), message["widest"])
+        return {"profile": profile, "refusal": self._lanes.refusal}
 
     def _leave(self, message: Message, fds: list[int]) -> Message:
         """These lanes are no more."""
