@@ -28,9 +28,12 @@ demo: .venv/.installed  ## run the main job: a grid on the digits data, shared b
 up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
 	@$(BIN)/stagetree up
 
+# The files that take longest come first, and the shortest last.
+WAITING := tests/docs tests/e2e tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
+
 test: .venv/.installed-dev  ## all tests: first those of processes and clusters, which mostly wait, then the others
-	@$(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e tests/examples tests/page tests/runtime tests/workers tests/processes
-	@$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/e2e --ignore tests/examples --ignore tests/page --ignore tests/runtime --ignore tests/workers --ignore tests/processes
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(WAITING)
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(WAITING:%=--ignore %)
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu

@@ -122,7 +122,7 @@ class Settings(BaseSettings):
 
     @property
     def host_names(self) -> list[str]:
-        return [name.strip() for name in self.hosts.split(",") if name.strip()]
+        return _listed(self.hosts)
 
     @property
     def limits(self) -> Limits:
@@ -154,15 +154,16 @@ class Settings(BaseSettings):
 
     @property
     def trainer_files(self) -> list[str]:
-        return _files(self.trainers)
+        return _listed(self.trainers)
 
     @property
     def tuner_files(self) -> list[str]:
-        return _files(self.tuners)
+        return _listed(self.tuners)
 
 
-def _files(names: str) -> list[str]:
-    return [path.strip() for path in names.split(",") if path.strip()]
+def _listed(written: str) -> list[str]:
+    """What is separated by commas."""
+    return [each.strip() for each in written.split(",") if each.strip()]
 
 
 @lru_cache(maxsize=1)

@@ -50,7 +50,19 @@ def run(given: argparse.Namespace, packing: int) -> dict[str, Any]:
         "space": {"lr": {"loguniform": [0.001, 0.5]}, "momentum": {"uniform": [0.0, 0.95]}, "bs": 32},
         "tuner": {"kind": "hyperband", "max_steps": given.max_steps, "reduction_factor": 3, "sampling_seed": 7},
     }
-    with tempfile.TemporaryDirectory(dir=given.dir) as folder:
+    seconds, result = timed(spec, given.dir)
+    print(f"packing {packing}: {seconds:.1f} s on the clock, {result['gpu_seconds']:.1f} s of the slot", flush=True)
+    return {
+        "clock_seconds": seconds,
+        "gpu_seconds": result["gpu_seconds"],
+        "steps_of_trials": [trial["steps"] for trial in result["trials"]],
+        "best": (result["best"]["trial"], round(result["best"]["value"], 4)),
+    }
+
+
+def timed(spec: dict[str, Any], dir: Path | None) -> tuple[float, dict[str, Any]]:
+    """The seconds from the command to the result, and the result, of a study on one slot with nothing before it."""
+    with tempfile.TemporaryDirectory(dir=dir) as folder:
         study = Path(folder) / "study.json"
         study.write_text(json.dumps(spec))
         command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "-o", "json"]
@@ -60,15 +72,9 @@ def run(given: argparse.Namespace, packing: int) -> dict[str, Any]:
         seconds = time.monotonic() - begun
     if done.returncode:
         raise SystemExit(f"stagetree run failed: {done.stderr}")
-    result = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
     assert result["steps"]["executed"] == result["steps"]["unique"], result["steps"]
-    print(f"packing {packing}: {seconds:.1f} s on the clock, {result['gpu_seconds']:.1f} s of the slot", flush=True)
-    return {
-        "clock_seconds": seconds,
-        "gpu_seconds": result["gpu_seconds"],
-        "steps_of_trials": [trial["steps"] for trial in result["trials"]],
-        "best": (result["best"]["trial"], round(result["best"]["value"], 4)),
-    }
+    return seconds, result
 
 
 if __name__ == "__main__":

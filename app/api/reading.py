@@ -86,7 +86,7 @@ def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -
     """What came of sharing GPUs, and of packs, where there were any."""
     if "packing" in shown:
         with use.chronicle(row, plan.version) as chronicle:
-            shown["packing"] = packing(plan, lanes_at_once(chronicle.spans))
+            shown["packing"] = packing(plan, lanes_at_once(plan, chronicle.spans))
     if found := gpu_sharing(use, row, plan):
         shown["gpu_sharing"] = found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.api.history.chronicle import Chronicle, Span
 from app.api.services import Services
+from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan
 from app.domain.slots import shared_gpu
 from app.events.tables import StudyRow
@@ -58,21 +59,21 @@ def _stages(chronicle: Chronicle, plan: SearchPlan | None, now: float) -> Iterat
 
 def _steps(span: Span, plan: SearchPlan | None) -> int:
     """How many steps took the stage's seconds; 0 where that is not known, and of packs, which share theirs."""
-    if plan is None or plan.opened is None or plan.opened.packing or span.outcome != "done":
+    if plan is None or plan.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
 
 
-def lanes_at_once(spans: Iterable[Span]) -> float | None:
+def lanes_at_once(plan: SearchPlan, spans: Iterable[Span]) -> float | None:
     """How many trials the plan's packs trained at once, on the average of all steps that slots took; None before any.
 
-    spans: in the order in which they began.
+    What was trained alone since its pack had failed is left out. spans: in the order in which they began.
     """
     packs: dict[str, tuple[str, float]] = {}  # by chain: those that a slot was given at once
     taken = defaultdict[tuple[str, float], Counter[str]](Counter)
     for span in spans:
         pack = packs.setdefault(span.chain, (span.slot, span.begun_at))
-        if span.outcome == "done":
+        if span.outcome == "done" and not is_without_pack(plan, span.stage):
             taken[pack][span.chain] += span.stage.end - span.stage.start
     passes = sum(max(lanes.values()) for lanes in taken.values())
     return round(sum(lanes.total() for lanes in taken.values()) / passes, 2) if passes else None

@@ -102,17 +102,6 @@ def job_of(spec: StudySpec, file: str, device: str) -> Json | None:
     }
 
 
-def check_command(result: Path) -> list[str]:
-    """The command that checks a job on stdin, and writes its report there."""
-    return [*PYTHON, "stagetree.runtime.check", str(result)]
-
-
-def check_environment(folder: Path) -> dict[str, str]:
-    """Its environment: temporary files are made in the folder."""
-    path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)}
-
-
 def _configuration(spec: StudySpec) -> Json | None:
     """Hyper-parameters that a trial of the study may have; None where nothing tells of any yet."""
     if spec.space is None:
@@ -126,21 +115,23 @@ def _report(job: Json, metric: str) -> Json:
     """What the check found, in a process of its own; what the trainer prints goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
-        how: Json = {"env": check_environment(Path(folder)), "stdout": sys.stderr, "text": True, "check": False}
-        done = subprocess.run(check_command(result), input=json.dumps(job), **how)
+        path = os.pathsep.join(filter(None, (home_first(), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
+        how: Json = {"env": environment, "stdout": sys.stderr, "text": True, "check": False}
+        done = subprocess.run([*PYTHON, "stagetree.runtime.check", str(result)], input=json.dumps(job), **how)
         if done.returncode or not result.exists():
             fail(f"the check {ending(done.returncode)}", FAILED)
-        return read_report(result, metric)
+        report: Json = json.loads(result.read_text())
+        name_problem(report, metric)
+        return report
 
 
-def read_report(result: Path, metric: str) -> Json:
-    """What the check found; metrics among which a study has no result are a failure, too."""
+def name_problem(report: Json, metric: str) -> None:
+    """Metrics among which a study has no result are a failure, too."""
     from app.domain.awaiting import problem_of
 
-    report: Json = json.loads(result.read_text())
     if not report["failed"] and (problem := problem_of(metric, report["metrics"], report["steps"])):
         report["failed"] = problem["error"]
-    return report
 
 
 def seconds_of(seconds: float) -> str:

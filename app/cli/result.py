@@ -30,6 +30,8 @@ def print_result(study: Json) -> None:
     print_cost(study)
     print(f"time    {duration(study['wall_seconds'])} in all, {duration(study['gpu_seconds'])} on the slots")
     if packing := study.get("packing"):
+        if "chosen" in packing:
+            print(f"packing auto: {one_line(packing['chosen'])}")
         for each in packing["devices"]:
             print(f"packing {packing_text(each, packing['at_once'])}")
     for each in study.get("gpu_sharing") or ():

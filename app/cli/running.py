@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from app.cli.documents import Documents
     from app.cli.following import AnyService
     from app.cli.progress import Show
-    from app.cli.stacks import Own, Service
+    from app.cli.stacks import OwnStack, Service
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
@@ -74,7 +72,6 @@ def run(
     from app.cli import specs, stacks
     from app.cli.finding import server_url
     from app.cli.progress import how
-    from app.cli.short_check import short_check
     from app.settings import settings
 
     local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
@@ -94,22 +91,20 @@ def run(
             finish(service, _run(service, spec.to_json(), show), output)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
-    stack = stacks.Own.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
-    checking = nullcontext(str) if no_check or quiet else short_check(spec, files, stack.folder)
-    raise typer.Exit(_run_here(stack, checking, spec, show, output))
+    stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
+    raise typer.Exit(_run_here(stack, spec, show, output, is_checked=not (no_check or quiet)))
 
 
-def _run_here(
-    stack: Own, checking: AbstractContextManager[Callable[[], str]], spec: StudySpec, show: Show, output: Format
-) -> int:
-    """Run a study on a stack of its own; the exit code. What `checking` gives says what it found of the trainer."""
+def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_checked: bool) -> int:
+    """Run a study on a stack of its own; the exit code. is_checked: whether to say first what its trainer is like."""
     from app.cli import stacks
     from app.cli.progress import Show
+    from app.cli.short_check import short_check
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with checking as found, stacks.own_stack(stack) as service:
-        if line := found():
+    with stacks.own_stack(stack) as service:
+        if is_checked and (line := short_check(spec, stack.trainers, stack.folder, service.warm)):
             print(line, file=sys.stderr)
         code = print_study(service, _run(service, spec.to_json(), show), output)
     if show is not Show.quiet:
@@ -120,6 +115,7 @@ def _run_here(
 def preview(
     study: StudyFile,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
+    store: Store = None,
     changes: Changes = None,
     output: Output = Format.table,
 ) -> None:
@@ -129,11 +125,14 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
+    from app.cli.previewing import measured_before, packed_text
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
     limits = settings().limits
-    found = previewed(specs.load(study, changes or (), limits), slots=slots, limits=limits)
+    spec = specs.load(study, changes or (), limits)
+    with measured_before(spec, study, store) as measured:
+        found = previewed(spec, slots=slots, limits=limits, measured=measured)
     if output is Format.json:
         print_json(found)
         return
@@ -144,8 +143,7 @@ def preview(
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
     if "packed_makespan_steps" in found:
-        packed = f"{found['packed_makespan_steps']} steps of time"
-        print(f"packing         makespan {packed} at best, where a pack takes no longer than a trial")
+        print(f"packing         {packed_text(found)}")
     for each in found["advice"]:
         print(f"advice          {each}")
 
@@ -167,7 +165,7 @@ def up(
     """
     from app.cli import stacks
 
-    stack = stacks.Own.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
+    stack = stacks.OwnStack.of(dir, slots, slots_per_gpu, stacks.trainer_files(trainers or []))
     with stacks.own_stack(replace(stack, host=host, port=port), await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")

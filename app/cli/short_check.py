@@ -1,7 +1,8 @@
-"""What `stagetree run` does first: its trainer is checked in the short form, while the stack starts.
+"""What `stagetree run` does first: its trainer is checked in the short form, by the stack that was started for it.
 
-It is an opinion beforehand, in one line, and holds nothing up: not for longer than `SECONDS`, and not again where a
-trainer of this version was found exact, as its mark in the store says.
+It is an opinion beforehand, in one line, and holds nothing up: it waits for the interpreter that slots need as well,
+then not for longer than `SECONDS`, and is not done again where a trainer of this version was found exact, as its mark
+in the store says.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.checking import check_command, check_environment, job_of, read_report, seconds_of
-from app.embedded.children import end_with_parent
+from app.cli.checking import job_of, name_problem, seconds_of
 from app.embedded.machine import default_device
 from app.registry import Catalogue
-from stagetree.runtime.failures import ending
+from app.workers.deadline import Deadline
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm, WarmFailed
+from stagetree.runtime.failures import TrainerFailed
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
@@ -34,29 +35,25 @@ MARKS = "checked"
 """The folder in a store that has an empty file for each trainer that was found exact."""
 
 
-@contextmanager
-def short_check(
-    spec: StudySpec, files: Sequence[str], store: Path | None, seconds: int = SECONDS
-) -> Iterator[Callable[[], str]]:
-    """The check is under way in the block. What is given waits for its end, and says in a line what was found.
+def short_check(spec: StudySpec, files: Sequence[str], store: Path | None, warm: str, seconds: float = SECONDS) -> str:
+    """What was found, in a line. warm: the socket of an interpreter that forks trainers.
 
     It says nothing where there is nothing to check: no configuration yet, `determinism: off`, or a mark in the store.
     """
     source = Catalogue(files).describe()[spec.trainer]
-    job = _job(spec, source.path, seconds)
+    job = _job(spec, source.path)
     mark = None if store is None or job is None else store / MARKS / _digest(source.version, job)
     if job is None or (mark is not None and mark.exists()):
-        yield lambda: ""
-        return
-    with tempfile.TemporaryDirectory(prefix="stagetree-") as folder, _checking(job, Path(folder)) as process:
-        yield lambda: _found(process, Path(folder) / "report", spec.metric, mark, seconds)
+        return ""
+    with closing(Warm(warm)) as interpreter:
+        return _found(job, spec.metric, mark, interpreter, seconds)
 
 
-def _job(spec: StudySpec, file: str, seconds: int) -> Json | None:
+def _job(spec: StudySpec, file: str) -> Json | None:
     if spec.determinism == "off":
         return None
     job = job_of(spec, file, default_device())
-    return job and {**job, "steps": 2, "broken": 1, "is_short": True, "seconds": seconds}
+    return job and {**job, "steps": 2, "broken": 1, "is_short": True}
 
 
 def _digest(version: str, job: Json) -> str:
@@ -66,51 +63,32 @@ def _digest(version: str, job: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@contextmanager
-def _checking(job: Json, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process that checks, which is over after the block at the latest. What it leaves lies in the folder."""
-    (folder / "job").write_text(json.dumps(job))
-    with (folder / "job").open() as given:
-        process = subprocess.Popen(
-            check_command(folder / "report"),
-            stdin=given,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=check_environment(folder),
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
+def _found(job: Json, metric: str, mark: Path | None, warm: Warm, seconds: float) -> str:
     try:
-        yield process
-    finally:
-        if process.returncode is None:
-            _kill(process)
-            process.wait()
-
-
-def _exit_code(process: subprocess.Popen[bytes]) -> int:
-    """How it ended. What it started, such as loader workers, is over too."""
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # nobody else can have its number yet
-    _kill(process)
-    return process.wait()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _found(process: subprocess.Popen[bytes], result: Path, metric: str, mark: Path | None, seconds: int) -> str:
-    code = _exit_code(process)
-    if code == -signal.SIGALRM:
-        return f"Check: given up after {seconds} s. `stagetree check` takes its time."
-    if code or not result.exists():
-        return f"Check: the trainer's process {ending(code)}. `stagetree check` shows more."
-    report = read_report(result, metric)
+        report = _report(job, warm, seconds)
+    except WarmFailed as problem:
+        return f"Check: {problem}."
+    except TrainerFailed as failed:
+        if failed.kind == "hang":
+            return f"Check: given up after {seconds:.0f} s. `stagetree check` takes its time."
+        return f"Check: {failed.error.splitlines()[-1]}. `stagetree check` shows more."
+    name_problem(report, metric)
     if mark is not None and not (report["failed"] or report["differences"] or report["not_exact"]):
         mark.parent.mkdir(mode=0o700, exist_ok=True)
         mark.touch(mode=0o600)
     return f"Check: {_verdict(report)}."
+
+
+def _report(job: Json, warm: Warm, seconds: float) -> Json:
+    """From a process of its own, which is gone afterwards, as is all that it started. Raises as it does."""
+    with tempfile.TemporaryDirectory(prefix="stagetree-") as folder:
+        process = TrainerProcess(*warm.fork())
+        try:
+            process.log(Path(os.devnull))
+            return process.check(job, Path(folder), deadline=Deadline(seconds))
+        finally:
+            process.kill()
+            process.close()
 
 
 def _verdict(report: Json) -> str:

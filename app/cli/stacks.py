@@ -40,14 +40,15 @@ Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
-    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
-    `url_for_others` where other machines reach it, if they do.
+    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, `warm` the
+    socket of its interpreter that forks trainers, and `url_for_others` where other machines reach it, if they do.
     """
 
     client: Asked
     check: Callable[[], None]
     folder: Path | None = None
     place: str = ""
+    warm: str = ""
     url_for_others: str | None = None
 
 
@@ -74,7 +75,7 @@ def reading_study(meant: str, url: str | None, folder: Path | None) -> Iterator[
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnStack:
     """The embedded stack that a command has for itself. folder: where it keeps what it makes; None for nowhere."""
 
     folder: Path | None
@@ -85,14 +86,14 @@ class Own:
     port: int = 0
 
     @classmethod
-    def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> Own:
+    def of(cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]) -> OwnStack:
         """As it was asked for, or else as the settings and this machine have it. Raises `StackFailed`."""
         per_gpu = slots_per_gpu or settings().slots_per_gpu
         return cls(folder, slots or default_slots(per_gpu), per_gpu, trainers)
 
 
 @contextmanager
-def own_stack(own: Own, *, await_slots: bool = False) -> Iterator[Service[Documents]]:
+def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[Documents]]:
     """An embedded stack. A temporary folder is removed when all went well or nothing began, and named when not."""
     folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
     began = False
@@ -103,7 +104,8 @@ def own_stack(own: Own, *, await_slots: bool = False) -> Iterator[Service[Docume
         with ended_in_order(), embedded(stack, await_slots=await_slots), Client(stack.url) as client:
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):
-                yield Service(Documents(client), stack.check, stack.folder, url_for_others=stack.url_for_others)
+                asked, others = Documents(client), stack.url_for_others
+                yield Service(asked, stack.check, stack.folder, warm=stack.warm, url_for_others=others)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT else f" with --dir {folder}"

@@ -22,9 +22,11 @@ from app.api.report import report
 from app.api.services import Services
 from app.cli.errors import FAILED, fail
 from app.cli.places import places
+from app.domain.events import PackingProfiled, PlanOpened
 from app.events.database import Database
 from app.events.log import StoredEvent
 from app.events.plans import Plans
+from app.events.profiles import last_profile
 from app.events.records import SqlRecords
 from app.events.transact import Decide, Write, transact
 from app.registry import Catalogue
@@ -105,6 +107,10 @@ class Store:
 
     def slots(self) -> list[Json]:
         return list(_pages(lambda cursor: reading.slots(self._use, PAGE, cursor)))
+
+    def profile(self, opened: PlanOpened, batch: Json) -> PackingProfiled | None:
+        """What was measured last of packs of the same trainer, with such a batch."""
+        return last_profile(self._use.log, opened, batch)
 
     def trial_log(self, study: str, number: int) -> str:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))

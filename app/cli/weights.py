@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -40,26 +41,38 @@ def weights(
 
     if server and dir:
         fail("--server and --dir name two places: give one of them", USAGE)
+    wanted = _Wanted(trial, step, whole, output)
     try:
         if url := None if dir else server_url(server):
-            _from_server(url, id, trial, step, output, whole)
+            _from_server(url, id, wanted)
         else:
-            _from_store(id, trial, step, output, whole, dir)
+            _from_store(folder_or_default(dir), id, wanted)
     except OSError as error:
         fail(f"{error.filename or output} cannot be written: {error.strerror}")
 
 
-def _from_server(url: str, id: str, trial: int | None, step: int | None, output: Path, whole: bool) -> None:
+@dataclass(frozen=True)
+class _Wanted:
+    """Which state of which trial; the whole of it, or the weights; and the folder to write into."""
+
+    trial: int | None
+    step: int | None
+    whole: bool
+    into: Path
+
+
+def _from_server(url: str, id: str, wanted: _Wanted) -> None:
     from app.cli.documents import Documents
     from app.cli.finding import study_id
-    from stagetree.client import Client
+    from stagetree.client import Client, Holds
 
     with Client(url) as client:
         study = study_id(Documents(client), id)
-        print(client.checkpoint(study, output, trial=trial, step=step, holds="state" if whole else "weights"))
+        holds: Holds = "state" if wanted.whole else "weights"
+        print(client.checkpoint(study, wanted.into, trial=wanted.trial, step=wanted.step, holds=holds))
 
 
-def _from_store(id: str, trial: int | None, step: int | None, output: Path, whole: bool, dir: Path | None) -> None:
+def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
     from app.api.files.checkpoints import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
@@ -68,7 +81,6 @@ def _from_store(id: str, trial: int | None, step: int | None, output: Path, whol
     from app.events.records import SqlRecords
     from app.object_store import open_store
 
-    folder = folder_or_default(dir)
     name, (database, root) = _study(id, folder), places(folder)
     records = SqlRecords(Database(database))
     try:
@@ -77,11 +89,11 @@ def _from_store(id: str, trial: int | None, step: int | None, output: Path, whol
         if row is None:
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
-            found = kept_state(plan, plan.studies[ids.StudyId(name)], trial, step)
+            found = kept_state(plan, plan.studies[ids.StudyId(name)], wanted.trial, wanted.step)
     finally:
         records.close()
-    path = output / f"{name}-{found.file_name(whole=whole)}"
-    _write(path, parts(open_store(root), found.checkpoint, whole=whole))
+    path = wanted.into / f"{name}-{found.file_name(whole=wanted.whole)}"
+    _write(path, parts(open_store(root), found.checkpoint, whole=wanted.whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
     print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
 

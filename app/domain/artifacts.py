@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from app.domain.ids import NodeId
 
@@ -68,13 +69,14 @@ class ExactnessLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingProfiled:
-    """How packs of the plan's models do on a kind of device, seen where the first one was trained.
+    """How packs of the plan's models do on a kind of device, seen before or where the first one was trained.
 
-    batch_seconds: of one batch, by how many lanes a pack has, for the plan's width and the powers of two below it; "0"
-    is one model alone. Optimizers are left out of all. peak_bytes: the most that is in use on the device meanwhile, the
-    same way; nothing on a CPU. exact: whether a model of a pack of the plan's width has the gradients, to the bit, that
-    it has alone. refusal: why they cannot be packed; then nothing else is known. Profiles of older versions have fewer
-    widths.
+    batch_seconds: of one batch, by how many lanes a pack has, for the plan's width and the powers of two below it, as
+    far as they were measured; "0" is one model alone. Optimizers are left out of all. peak_bytes: the most that is in
+    use on the device meanwhile, the same way; nothing on a CPU. exact: whether a model of a pack of the plan's width
+    was found to have the gradients, to the bit, that it has alone. refusal: why they cannot be packed; then nothing
+    else is known. batch: the hyper-parameters that decided which batch it was. Profiles of older versions have fewer
+    widths, and no batch.
     """
 
     device: str
@@ -82,3 +84,15 @@ class PackingProfiled:
     peak_bytes: dict[str, int]
     refusal: str = ""
     exact: bool = False
+    batch: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingChosen:
+    """How many lanes the packs of a plan have that was opened without a width; 0: each stage is trained alone.
+
+    `reason` is in words that follow a colon.
+    """
+
+    width: int
+    reason: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.domain.events import Json, PlanOpened, Stage
+from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import KeptAt, Progresses
 from app.domain.states import ChainOutcome
@@ -177,6 +177,16 @@ class AssignChain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChoosePacking:
+    """So many lanes the packs of a plan are to have that was opened without a width. profile: by which, if it is one
+    of another plan."""
+
+    width: int
+    reason: str
+    profile: PackingProfiled | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoseChain:
     """The lease of a chain ran out with `steps` of its stage run, as far as is known, and `seconds` spent on them.
 
@@ -227,4 +237,5 @@ StudyCommand = (
     | AddNote
 )
 TrialCommand = ApplyTunerActions | AddTrial | Ask | CancelTrial
-Command = SubmitStudy | StudyCommand | TrialCommand | AssignChain | LoseChain | ReleaseCheckpoints | RecordDeleted
+ChainCommand = ChoosePacking | AssignChain | LoseChain
+Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

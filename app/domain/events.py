@@ -16,6 +16,7 @@ from app.domain.artifacts import CheckpointReleased as CheckpointReleased
 from app.domain.artifacts import Evaluated as Evaluated
 from app.domain.artifacts import ExactnessLost as ExactnessLost
 from app.domain.artifacts import Metrics as Metrics
+from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome, FailureKind
@@ -42,7 +43,8 @@ class PlanOpened:
     """First event of every stream: what all studies on this plan have in common.
 
     determinism: as in `StudySpec`; plans from before there was a choice are `strict`. packing: how many lanes the packs
-    have in which all its stages are trained; 0 where each is trained alone.
+    have in which all its stages are trained; 0 where each is trained alone; None where `PackingChosen` will say that,
+    before any is.
     """
 
     trainer: str
@@ -50,7 +52,7 @@ class PlanOpened:
     trainer_args: Json
     seed: int
     determinism: str = "strict"
-    packing: int = 0
+    packing: int | None = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,4 +276,5 @@ Event = (
     | CheckpointDropped
     | ExactnessLost
     | PackingProfiled
+    | PackingChosen
 )

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from app.domain.events import Stage
 from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
+
+WITHOUT_PACK = "trained without their pack, which had failed"
+"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
+
+
+def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
+    """Whether some of a stage was trained alone after its pack had failed."""
+    noted = plan.nodes[stage.node].not_exact if stage.node in plan.nodes else ()
+    return any(reason == WITHOUT_PACK and stage.start < step <= stage.end for step, reason in noted)
 
 
 def of_study(plan: SearchPlan, study: Study) -> list[str]:

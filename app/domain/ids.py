@@ -35,11 +35,15 @@ def plan_id(
     trainer_args: Mapping[str, Any],
     seed: int,
     determinism: str = "strict",
-    packing: int = 0,
+    packing: int | None = 0,
 ) -> PlanId:
-    """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names."""
+    """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
+
+    packing: as in `PlanOpened`. A width that is chosen later is no part of a name that was given before.
+    """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
-    parts += [{"packing": packing}] if packing else []
+    if packing != 0:
+        parts.append({"packing": "auto" if packing is None else packing})
     return PlanId("plan-" + digest(*parts))
 
 

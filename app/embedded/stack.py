@@ -64,6 +64,11 @@ class Embedded:
         """Where other machines reach it; None where they do not."""
         return address.url_for_others(self.host, self.port)
 
+    @property
+    def warm(self) -> str:
+        """The socket of the interpreter that forks trainers."""
+        return f"{self._scratch}/trainers.sock"
+
     def start(self, *, await_slots: bool = False) -> None:
         """Start everything and return when the API answers, or when every slot is ready too. Raises `StackFailed`.
 
@@ -118,7 +123,7 @@ class Embedded:
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
-            "STAGETREE_WARM": f"{self._scratch}/trainers.sock",
+            "STAGETREE_WARM": self.warm,
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
@@ -173,7 +178,7 @@ class Embedded:
         """
         self._trainers, theirs = socket.socketpair()
         with theirs, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"{self._scratch}/trainers.sock")
+            listener.bind(self.warm)
             listener.listen()
             fds = [theirs.fileno(), listener.fileno()]
             command = [*PYTHON, "stagetree.runtime.warm", *map(str, fds)]

@@ -25,17 +25,17 @@ def _name_intermediate(data: Data) -> Data:
 
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(
-    ("CheckpointKept", "PackingProfiled", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2
-)
-VERSIONS |= {"PlanOpened": 3, "StageFailed": 3}
+VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= {"PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 3}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("CheckpointKept", 1): _name_intermediate,
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
+    ("PackingProfiled", 2): lambda data: data | {"batch": None},
     ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
     ("PlanOpened", 2): lambda data: data | {"packing": 0},
+    ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StudyCompleted", 1): lambda data: data | {"reason": {}},

@@ -13,13 +13,19 @@ ROWID = BigInteger().with_variant(Integer, "sqlite")
 ACTIVE = "state NOT IN ('completed', 'failed', 'cancelled')"
 """A study that may still want something. Written out, so that the partial index serves the query."""
 
+PROFILES = "type = 'PackingProfiled'"
+"""What was measured of packs: looked for in all streams."""
+
 LIVE = "state IN ('ready', 'running', 'saving')"
 """A chain that somebody must hear of before its lease runs out."""
 
 
 class EventRow(SQLModel, table=True):
     __tablename__ = "events"
-    __table_args__ = (UniqueConstraint("stream", "version", name="uq_events_stream_version"),)
+    __table_args__ = (
+        UniqueConstraint("stream", "version", name="uq_events_stream_version"),
+        Index("ix_events_profiles", "position", sqlite_where=text(PROFILES), postgresql_where=text(PROFILES)),
+    )
 
     position: int = Field(sa_column=Column(ROWID, primary_key=True, autoincrement=False))
     stream: str

@@ -14,10 +14,10 @@ from app.domain.search_plan import SearchPlan
 from app.scheduling.chains import lead_trial
 from app.scheduling.frontier import Frontier, Span
 
-FORMAT = 5
-READABLE = (2, 3, 4, FORMAT)
+FORMAT = 6
+READABLE = (2, 3, 4, 5, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs."""
+none inside stages, 4 no packs, 5 no measuring."""
 
 
 class UnknownFormat(Exception):
@@ -42,7 +42,8 @@ class ChainAssignment:
     in checkpoints inside its stages. branch_points: the numbers of the stages at whose ends others wait to begin.
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
-    profile: whether nobody knows yet how packs of the plan do on the slot's kind of device.
+    profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
+    do that have up to so many lanes, and train nothing; 0 is to train.
     """
 
     plan: str
@@ -63,6 +64,7 @@ class ChainAssignment:
     packing: int = 0
     pack: tuple[str, ...] = ()
     profile: bool = False
+    measure: int = 0
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -101,7 +103,7 @@ def assign(
         trainer_args=plan.opened.trainer_args,
         seed=plan.opened.seed,
         determinism=plan.opened.determinism,
-        packing=plan.opened.packing,
+        packing=plan.packing or 0,
         study=study,
         trial=trial,
         hp=plan.trial((study, trial)).hp,

@@ -17,9 +17,7 @@ from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.assignment import branch_points, resume_point
 from app.scheduling.frontier import Frontier, Span
-
-BATCH_SIZES = ("bs", "batch_size")
-"""Hyper-parameters by which trials read other batches; such trials are not packed together."""
+from stagetree.lanes import BATCH_SIZES, LANES
 
 WORTHWHILE = 1.1
 """So many times faster another width must be to be worth a word: times that were measured differ by themselves."""
@@ -42,9 +40,11 @@ def best_lanes(width: int, profile: PackingProfiled | None) -> int:
 
 
 def trials_on_a_slot(plan: SearchPlan) -> int:
-    """How many trials a slot can train at once, as far as is known of any device: 1 in a plan without packs."""
-    assert plan.opened is not None
-    width = plan.opened.packing
+    """How many trials a slot can train at once, as far as is known of any device: 1 in a plan without packs.
+
+    Where the width is still to be chosen, as many as are usual: among too few, none would be chosen.
+    """
+    width = LANES if plan.packing is None else plan.packing
     return max((best_lanes(width, profile) for profile in plan.profiles.values()), default=width) or 1
 
 
@@ -76,8 +76,8 @@ def rungs_first(frontier: Frontier, lead: Sequence[Span], passed_over: Container
 
     slots: how many may train the study.
     """
-    assert frontier.plan.opened is not None
-    width, packs = frontier.plan.opened.packing, _alike(frontier, lead, passed_over)
+    assert frontier.plan.packing  # or nothing is packed
+    width, packs = frontier.plan.packing, _alike(frontier, lead, passed_over)
     mine = next(pack for pack in packs if _place(lead) in (head for _, head in pack))
     first = max(
         packs, key=lambda pack: (len(pack) >= width, pack is mine and len(pack) >= width, -pack[0][1][1], pack[0])
@@ -111,8 +111,8 @@ def companions(
 
     free: how many slots can take such work now. It is divided among them: none is left idle for a pack to be full.
     """
-    assert frontier.plan.opened is not None
-    width = best_lanes(frontier.plan.opened.packing, frontier.plan.profiles.get(device))
+    assert frontier.plan.packing  # or nothing is packed
+    width = best_lanes(frontier.plan.packing, frontier.plan.profiles.get(device))
     if width < 2:
         return []
     like = [head for head in _heads(frontier, passed_over) if _is_like(frontier, lead[0], head)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.scheduling.assignment import ResumePoint
+from app.domain import events as e
+from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.execution import Action, Evaluate, Save
+from stagetree.lanes import MOST_LANES
 
 Place = tuple[str, int]
 """A node and a step in it, of which a model is in memory."""
@@ -75,3 +77,15 @@ class Timeline:
         """The same from a step on, which is trained at this time: something else came in between."""
         late = now - self.time_of(step)
         return self if abs(late) < 1e-9 else Timeline(self.begun_at + late, self.start, self.steps, self.seconds)
+
+
+def even_packs(times: float) -> e.PackingProfiled:
+    """Packs of any width in which a step takes so many times as long as alone."""
+    seconds = {"0": 1.0, **{str(width): times for width in range(1, MOST_LANES + 1)}}
+    return e.PackingProfiled(device="cpu", batch_seconds=seconds, peak_bytes={})
+
+
+def pass_times(profile: e.PackingProfiled | None, work: ChainAssignment) -> float:
+    """How many times as long as one trained alone a step of a chain takes."""
+    seconds = profile.batch_seconds if work.pack and profile else {}
+    return seconds[str(work.packing)] / seconds["0"] if seconds else 1.0

@@ -71,8 +71,8 @@ class Simulator:
     keep_every: inside a stage, a checkpoint is kept after each so many steps, as workers do where it costs little.
     keeps_branches: another is kept where known trials would branch off, which follows from keep_every.
     overheads: what a slot spends on other things than steps. turn_seconds: as in `Ports`. make_costs: what steps are
-    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does. pass_times:
-    how many times as long a step takes in a pack as alone; None: slots train no packs.
+    taken to cost; `Costs` where the scheduler is to learn that from how long they took, as a real one does. profile:
+    how long steps take in packs, which slots find when they measure; None: slots train no packs.
     watch: told how many events there are by now; what it raises ends the simulation.
     """
 
@@ -89,7 +89,7 @@ class Simulator:
         overheads: Overheads = NO_OVERHEADS,
         limits: Limits = LIMITS,
         turn_seconds: float | None = None,
-        pass_times: float | None = None,
+        profile: e.PackingProfiled | None = None,
         make_costs: Callable[[], Costs] = Unit,
         watch: Callable[[int], None] = lambda events: None,
     ) -> None:
@@ -105,7 +105,7 @@ class Simulator:
         self._ports = Ports(
             records=self._records,
             plans=self._plans,
-            packs=pass_times is not None,
+            packs=profile is not None,
             policy=policy,
             publish=self._begin_chain,
             new_id=lambda: f"chain-{next(chains)}",
@@ -120,12 +120,12 @@ class Simulator:
             turn_seconds=turn_seconds,
         )
         self.scheduler = Scheduler(self._ports)
-        world = self._world(keep_every, pass_times or 1.0)
+        world = self._world(keep_every, profile)
         self._slots = {name: VirtualSlot(name, world) for name in map("gpu{}".format, range(slots))}
         for slot in self._slots.values():
             slot.register({})
 
-    def _world(self, keep_every: int | None, pass_times: float) -> World:
+    def _world(self, keep_every: int | None, profile: e.PackingProfiled | None) -> World:
         """What the slots see of it."""
         return World(
             records=self._records,
@@ -136,7 +136,7 @@ class Simulator:
             measure=self._measured,
             keep_every=keep_every,
             overheads=self._overheads,
-            pass_times=pass_times,
+            profile=profile,
         )
 
     @property

@@ -5,6 +5,11 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
+from app.domain import events as e
+from app.domain.ids import ChainId
+from app.domain.states import ChainOutcome
+from app.events.rows import Lease
+from app.events.rows.ports import RowsPort
 from app.simulation.pace import Place
 from app.simulation.virtual_chain import VirtualChain, World
 from app.workers.slot.shared_time import SharedTime
@@ -51,6 +56,9 @@ class VirtualSlot:
             first = rows.chains.claim(chain, self._owner, inf)
             others = [other for other in first.assignment["pack"] if other != chain]
             leases = [first, *(rows.chains.claim(other, self._owner, inf) for other in others)]
+        if first.assignment["measure"]:
+            self._measure(first)
+            return
         time = SharedTime(self._world.clock, range(len(leases)))
         self._chains = []
         for number, lease in enumerate(leases):
@@ -65,6 +73,17 @@ class VirtualSlot:
                     on_trained=partial(time.leave, number),
                 )
             )
+
+    def _measure(self, lease: Lease) -> None:
+        """See how packs do, and train nothing. It takes no time."""
+        profile, chain = self._world.profile, ChainId(lease.chain)
+        assert profile is not None  # or the slot would train no packs
+        facts: list[e.Event] = [profile, e.ChainEnded(chain=chain, outcome=ChainOutcome.STOPPED)]
+
+        def end(rows: RowsPort) -> None:
+            rows.chains.end(lease.chain, lease.fence)
+
+        self._world.records.log.append(lease.stream, facts, expected=None, at=self._world.clock(), alongside=end)
 
     def look(self) -> None:
         """A chain under way was told something."""

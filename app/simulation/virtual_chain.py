@@ -18,7 +18,7 @@ from app.events.records import Records
 from app.events.rows.chains import Lease
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment
-from app.simulation.pace import NO_OVERHEADS, Overheads, Place, Timeline
+from app.simulation.pace import NO_OVERHEADS, Overheads, Place, Timeline, pass_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 
 Measure = Callable[[str, int], e.Metrics]
@@ -47,7 +47,7 @@ class World:
 
     clock: virtual seconds. later: calls a function at a time; it says whether anything happened. pace: how long a stage
     that begins on a slot takes, and what goes wrong in it. keep_every: inside a stage, a checkpoint is kept after each
-    so many steps. pass_times: how many times as long as one trained alone a step takes in a pack, however full.
+    so many steps. profile: how long steps take in packs, however full.
     """
 
     records: Records
@@ -58,7 +58,7 @@ class World:
     measure: Measure
     keep_every: int | None = None
     overheads: Overheads = NO_OVERHEADS
-    pass_times: float = 1.0
+    profile: e.PackingProfiled | None = None
 
 
 class VirtualChain:
@@ -83,7 +83,7 @@ class VirtualChain:
         self._lease, self._world, self._flags = lease, world, lease.flags
         self._own_seconds, self._on_trained = seconds, on_trained
         work = ChainAssignment.from_json(lease.assignment)
-        self._pass_times = world.pass_times if work.pack else 1.0
+        self._pass_times = pass_times(world.profile, work)
         self._execution = ChainExecution(lease.chain, work, 1.0 if world.keep_every else 0.0)
         self._action: Action | None = None
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0

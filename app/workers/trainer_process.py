@@ -216,9 +216,25 @@ class TrainerProcess(TrainerConnection):
         }
         return TrainedTogether(self.step, failed, answer["refusal"], frozenset(answer["put_out"]), answer["profile"])
 
+    def measure(
+        self, lane: int, hp: Mapping[str, Any], widest: int, *, deadline: Deadline
+    ) -> tuple[Mapping[str, Any], str]:
+        """What packs of up to so many lanes would cost a lane's model: the fields of `PackingProfiled`.
+
+        None of them, and why, where it cannot be packed.
+        """
+        answer, _ = self._ask("measure", deadline, lane=lane, hp=dict(hp), widest=widest)
+        return answer["profile"], answer["refusal"]
+
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
         """Free the memory of these lanes' models."""
         self._ask("leave", deadline, lanes=list(lanes))
+
+    def check(self, job: Mapping[str, Any], folder: Path, *, deadline: Deadline) -> Message:
+        """The report of `stagetree.runtime.check` on a job. folder: for its temporary files."""
+        answer, _ = self._ask("check", deadline, job=dict(job), folder=str(folder))
+        report: Message = answer["report"]
+        return report
 
     def resident_bytes(self) -> int:
         """What the process has in memory by now; 0 where that is not known."""

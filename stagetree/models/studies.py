@@ -169,4 +169,5 @@ class Preview(Answer):
     makespan_steps: int
     slots: int = 1
     packed_makespan_steps: int | None = None
+    packing: dict[str, Any] | None = None
     advice: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from stagetree.lanes import BATCH_SIZES
 from stagetree.logged import Logged
 from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.torch_trainer import TorchTrainer
@@ -62,6 +63,11 @@ class Lane:
 
     def next_batch(self) -> Span:
         return self.trainer._next_batch()
+
+    @property
+    def batch_hp(self) -> dict[str, Any]:
+        """The hyper-parameters that decide which samples are in its batches."""
+        return {name: self.trainer.hp[name] for name in BATCH_SIZES if name in self.trainer.hp}
 
     def pass_by(self, span: Span) -> None:
         """It has been learned from."""
@@ -129,7 +135,7 @@ class Lane:
         """
         if self._traits is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
-            owned = (owned | {"bs", "batch_size", "optimizer", "momentum"}) - self._read
+            owned = (owned | {*BATCH_SIZES, "optimizer", "momentum"}) - self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
             modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
             self._traits = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))

@@ -73,6 +73,13 @@ class Pack:
         assert self._passes is not None
         return self._passes.profile(lane)
 
+    def measure(self, lane: Lane, widest: int) -> Profile:
+        """As `profile`, of packs of up to so many lanes, for a lane before its first step. Raises `NotPackable`."""
+        assert self._passes is not None
+        for reason in self.refusals([lane]).values():
+            raise reason
+        return self._passes.measure(lane, widest)
+
     def _run(self, bucket: list[Lane], batches: int) -> Failures:
         """So many batches, for lanes that are alike, and stay so at least between them."""
         assert self._passes is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.loss import Learnt, Loss
 from stagetree.packing.places import places
 from stagetree.packing.profile import Cost, Profile, timed, widths_below
-from stagetree.packing.refusals import NotPackable, meaning
+from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
 from stagetree.packing.stack import Stack
 from stagetree.packing.steps import Steps
 from stagetree.training import generators
@@ -107,7 +108,31 @@ class Passes:
             room, narrower = places(self._stack, lane, batch), widths_below(self._stack.width)
             packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
             is_exact = room.exact and lane.trainer.clip_grad_norm is None
-        return Profile(alone, {**packed, self._stack.width: full}, is_exact)
+        return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact)
+
+    def measure(self, lane: Lane, widest: int) -> Profile:
+        """What the next batch of a lane costs its model alone, and packs of up to so many lanes, fewest first.
+
+        There need be no room for these here. It ends where a lane costs no less than in the pack before, or where
+        memory does. Raises `NotPackable`.
+        """
+        with generators.kept(lane.device):
+            generators.restore(lane.generators, lane.device)
+            batch, _ = next(lane.read(lane.next_batch()))
+            alone, room = timed(lambda: Loss(lane.trainer).alone(batch), lane.device), places(self._stack, lane, batch)
+            packed: dict[int, Cost] = {}
+            least = math.inf
+            for width in (*widths_below(widest), widest):
+                try:
+                    packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
+                except Exception as error:
+                    if packed and is_out_of_memory(error):
+                        break
+                    raise meaning(error) from error
+                if packed[width].seconds / width >= least:
+                    break
+                least = packed[width].seconds / width
+        return Profile(alone, packed, lane.batch_hp)
 
     def _cost(self, lane: Lane, batch: Any, rows: int) -> Cost:
         """Of a pass with so many rows, as a narrower pack has."""

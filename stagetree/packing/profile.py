@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,12 +24,13 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """alone: what one batch costs a model by itself. packed: what it costs full packs, by how many lanes they have.
-    is_exact: whether a model of the widest has the gradients and buffers that it has alone, to the bit, on batches of
-    that shape; optimizers make no difference."""
+    batch: the hyper-parameters that decided which batch. is_exact: whether a model of the widest was found to have the
+    gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference."""
 
     alone: Cost
     packed: Mapping[int, Cost]
-    is_exact: bool
+    batch: Mapping[str, Any]
+    is_exact: bool = False
 
 
 def widths_below(width: int) -> list[int]:

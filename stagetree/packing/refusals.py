@@ -60,10 +60,14 @@ def refuse(trainer: Trainer) -> TorchTrainer:
     return trainer
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY in str(error)
+
+
 def meaning(error: Exception) -> NotPackable:
     """What an error out of a packed loss says of the trainer."""
     text = str(error)
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY in text:
+    if is_out_of_memory(error):
         return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)
     for sign, sentence in SIGNS:
         if sign in text:

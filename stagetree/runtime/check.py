@@ -15,7 +15,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -28,11 +27,11 @@ from typing import Any
 
 from stagetree.runtime import inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
+from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
-from stagetree.runtime.warm import import_before_forking
 
 _MEASURED = (
     *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
@@ -44,7 +43,7 @@ _MEASURED = (
 class Job:
     """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
 
-    is_short: in the short form. seconds: after which SIGALRM ends this process, whatever it does; 0 is never.
+    is_short: in the short form.
     """
 
     file: str
@@ -58,7 +57,6 @@ class Job:
     threads: int = 1
     determinism: str = "strict"
     is_short: bool = False
-    seconds: int = 0
 
 
 @dataclass
@@ -285,10 +283,7 @@ def main() -> None:
     job = Job(**json.load(sys.stdin))
     faulthandler.enable()
     machine.refuse_breakpoints()
-    signal.alarm(job.seconds)
-    report = check(job)
-    signal.alarm(0)
-    Path(sys.argv[1]).write_text(json.dumps(asdict(report)))
+    Path(sys.argv[1]).write_text(json.dumps(asdict(check(job))))
 
 
 if __name__ == "__main__":

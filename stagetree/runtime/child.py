@@ -11,9 +11,11 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
+from stagetree.runtime.check import Job, check
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.journal import Journal
 from stagetree.runtime.lanes import Lanes
@@ -69,7 +72,9 @@ class Child:
             "save": self._save,
             "join": self._join,
             "train_together": self._train_together,
+            "measure": self._measure,
             "leave": self._leave,
+            "check": self._check,
         }
 
     def serve(self) -> None:
@@ -203,10 +208,22 @@ class Child:
             "profile": profile,
         }
 
+    def _measure(self, message: Message, fds: list[int]) -> Message:
+        """Measure what packs of up to so many lanes would cost the model of a lane, and train nothing."""
+        profile = self._lanes.measure(message["lane"], Timeline(message["hp"]), message["widest"])
+        return {"profile": profile, "refusal": self._lanes.refusal}
+
     def _leave(self, message: Message, fds: list[int]) -> Message:
         """These lanes are no more."""
         self._lanes.drop(message["lanes"])
         return {}
+
+    # ------------------------------------------------------------------------------------------------ a check
+
+    def _check(self, message: Message, fds: list[int]) -> Message:
+        """In this process, whose temporary files are in a folder from here on."""
+        os.environ["TMPDIR"] = tempfile.tempdir = message["folder"]
+        return {"report": asdict(check(Job(**message["job"])))}
 
     # ------------------------------------------------------------------------------------------------ their parts
 

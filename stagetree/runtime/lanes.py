@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 
+from stagetree.packing import Profile
 from stagetree.runtime.journal import Journal
 from stagetree.runtime.model import Model
 from stagetree.runtime.packed import Failed, PackedModels
@@ -71,14 +72,11 @@ class Lanes:
 
     def profile(self) -> dict[str, object]:
         """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
-        if (found := self._models.profile()) is None:
-            return {}
-        costs = {"0": found.alone, **{str(width): cost for width, cost in found.packed.items()}}
-        return {
-            "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
-            "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},
-            "exact": found.is_exact,
-        }
+        return _as_json(self._models.profile())
+
+    def measure(self, lane: int, timeline: Timeline, widest: int) -> dict[str, object]:
+        """The same of packs of up to so many lanes, before the first step."""
+        return _as_json(self._models.measure(lane, timeline, widest))
 
     def write_journals(self) -> None:
         """Raises `TrainerFailed`."""
@@ -91,6 +89,18 @@ class Lanes:
             self._idle.append(self._models.leave(lane))
             if (journal := self._journals.pop(lane, None)) is not None:
                 journal.write_to(-1)
+
+
+def _as_json(found: Profile | None) -> dict[str, object]:
+    if found is None:
+        return {}
+    costs = {"0": found.alone, **{str(width): cost for width, cost in found.packed.items()}}
+    return {
+        "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
+        "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},
+        "exact": found.is_exact,
+        "batch": dict(found.batch),
+    }
 
 
 def _close(models: Iterable[Model]) -> None:

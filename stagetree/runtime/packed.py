@@ -51,6 +51,21 @@ class PackedModels:
         lane = next(iter(self._packs), None)
         return None if lane is None else self._packs[lane].profile(lane)
 
+    def measure(self, number: int, timeline: Timeline, widest: int) -> Profile | None:
+        """As `Pack.measure`, of a model before its first step; None where it cannot be packed. Raises `TrainerFailed`.
+
+        It is to be trained no further.
+        """
+        for failure in self._set_up({number: timeline}).values():
+            raise failure
+        if (lane := self._lanes.get(number)) is not None:
+            with user_code():
+                try:
+                    return self._packs[lane].measure(lane, widest)
+                except NotPackable as reason:
+                    self._refuse(number, reason)
+        return None
+
     def leave(self, number: int) -> Model:
         """The model goes on by itself, or is no more."""
         self._part(number)

@@ -41,7 +41,9 @@ DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-SCALARS = (int, float, str, bool, type(None))
+PLAIN = frozenset((int, float, str, bool, type(None)))
+"""What is written as it is."""
+
 LENGTH = 8
 """An image begins with the length of its header, in so many bytes; everything in it is aligned to as many."""
 
@@ -122,8 +124,6 @@ def read(fd: int) -> Any:
 
 def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]) -> Any:
     """The JSON tree of a value; its tensors go to `tensors`, under the names by which the tree knows them."""
-    if isinstance(value, SCALARS):  # first, since most values are: Python's generator alone is 625 of them
-        return value
     if isinstance(value, torch.Tensor):
         name = _name(path, tensors)
         tensors[name] = _savable(value, path)
@@ -134,11 +134,13 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
         content = np.frombuffer(value, dtype=np.uint8)
         return {BYTES: _flatten(_tensor_of(content, path), path, tensors)[TENSOR]}
     if isinstance(value, dict):
-        return {PAIRS: [[_key(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
+        return {PAIRS: [[_scalar(k, path), _flatten(v, (*path, k), tensors)] for k, v in value.items()]}
+    if type(value) is list and PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of Python's generator
+        return value
     if isinstance(value, list | tuple):
         items = [_flatten(item, (*path, number), tensors) for number, item in enumerate(value)]
         return {TUPLE: items} if isinstance(value, tuple) else items
-    raise _unsavable(value, path)
+    return _scalar(value, path)
 
 
 def _name(path: tuple[Any, ...], taken: Mapping[str, Any]) -> str:
@@ -161,15 +163,11 @@ def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
     return tensor.detach()
 
 
-def _key(value: Any, path: tuple[Any, ...]) -> Any:
-    if isinstance(value, SCALARS):
+def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise _unsavable(value, path)
-
-
-def _unsavable(value: Any, path: tuple[Any, ...]) -> Unsavable:
     what = f"{_place(path)} is a {type(value).__name__}"
-    return Unsavable(f"{what}; state_dict must hold tensors, arrays, bytes and JSON values only")
+    raise Unsavable(f"{what}; state_dict must hold tensors, arrays, bytes and JSON values only")
 
 
 def _place(path: tuple[Any, ...]) -> str:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
-import importlib
 import os
 import selectors
 import signal
@@ -26,10 +24,8 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
+from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.wire import Message, Wire, pair
-
-MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
-"""The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -73,16 +69,6 @@ def main() -> int:
     from stagetree.runtime.child import run
 
     return run(wire)
-
-
-def import_before_forking() -> None:
-    """What a process that trains imports: here, so that none of the forks has to."""
-    gc.disable()  # next to nothing of what is imported is garbage
-    for name in MODULES:
-        importlib.import_module(name)
-    gc.enable()
-    gc.collect()
-    gc.freeze()  # what is there by now stays shared with the forks
 
 
 class Warm:

@@ -6,10 +6,11 @@ Every field's description completes the sentences "must be ..." and "is missing:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from stagetree.lanes import MOST_LANES
 from stagetree.space import plain
 from stagetree.spec.errors import FieldError
 from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink, as_width
@@ -23,7 +24,7 @@ Count = Annotated[int, Field(ge=1)]
 Restarts = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Width = Annotated[int, BeforeValidator(as_width), Field(ge=0, le=64)]
+Width = Annotated[Annotated[int, Field(ge=0, le=MOST_LANES)] | Literal["auto"], BeforeValidator(as_width)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Factor = Annotated[int, Field(ge=2)]
 Rate = Annotated[int, Field(ge=0, le=64)]

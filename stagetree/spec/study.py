@@ -42,7 +42,8 @@ class StudySpec(Model):
         "results not exact; or off, the fastest",
     )
     packing: Width = Field(
-        default=0, description="true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone"
+        default=0,
+        description="auto, true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone",
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
@@ -176,6 +177,11 @@ class StudySpec(Model):
             "packing": 0,
         }  # left out, as in studies from before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
+
+    @property
+    def lanes(self) -> int | None:
+        """How many a pack has; None where that is to be chosen."""
+        return None if self.packing == "auto" else self.packing
 
     @cached_property
     def search_space(self) -> Space:

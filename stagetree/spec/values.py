@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from stagetree.lanes import LANES, MOST_LANES
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import plain, read_entry
 from stagetree.spec.errors import shown
 from stagetree.where import WhereError
-
-LANES = 8
-"""What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
 
 
 def as_json(value: Any) -> Any:
@@ -61,8 +59,12 @@ def as_named(value: Any) -> Any:
 
 
 def as_width(value: Any) -> Any:
-    """How many lanes a pack has: true for as many as are usual, false for none."""
-    return (LANES if value else 0) if isinstance(value, bool) else value
+    """How many lanes a pack has: true for as many as are usual, false for none, "auto" for as many as is fastest."""
+    if isinstance(value, bool):
+        return LANES if value else 0
+    if value == "auto" or (isinstance(value, int) and 0 <= value <= MOST_LANES):
+        return value
+    raise SequenceError("", f"must be true, auto or a whole number from 0 to {MOST_LANES}, got {shown(value)}")
 
 
 def as_where(value: Any) -> Any:

@@ -12,6 +12,7 @@ from app.api.services import Services
 from app.api.views.packing import packing
 from app.cli.result import packing_text, sharing_text
 from app.domain import events as e
+from app.domain.exactness import WITHOUT_PACK
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome
 from tests.api.world import Workers, changed
@@ -99,3 +100,46 @@ def test_the_result_says_how_full_packs_were(http: TestClient, use: Services, wo
     assert packing_text(alone, 1.5).endswith(", which is slower: it would be faster without `packing`")
     (full,) = packing(workers.plan(study))["devices"]
     assert packing_text(full, None).startswith("4 of 4 lanes had a trial on the CPU: 2.0 times as fast as alone; with")
+
+
+def test_what_was_trained_without_its_pack_fills_no_lane(http: TestClient, use: Services, workers: Workers) -> None:
+    study = http.post("/studies", json=changed(packing=4)).json()["study"]
+    workers.tune(study)
+    root, branch = workers.plan(study).nodes
+    lost = e.ExactnessLost(node=branch, step=1, reason=WITHOUT_PACK)
+    told = [*ran(study, root, "cpu0", (0, 20), (0.0, 40.0)), *ran(study, branch, "cpu0", (0, 40), (0.0, 80.5))]
+    tell(use, workers.stream(study), [*told, (60.0, lost)])
+    assert http.get(f"/studies/{study}").json()["packing"]["at_once"] == 1.0
+
+
+def test_why_packs_are_as_wide_as_they_are_is_told_where_it_was_chosen(
+    http: TestClient, use: Services, workers: Workers
+) -> None:
+    study = http.post("/studies", json=changed(packing="auto")).json()["study"]
+    assert "packing" not in http.get(f"/studies/{study}").json(), "nothing is known yet"
+    profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "2": 1.0}, peak_bytes={})
+    tell(use, workers.stream(study), [(0.0, profile), (0.0, e.PackingChosen(width=2, reason="for a reason"))])
+    shown = http.get(f"/studies/{study}").json()["packing"]
+    assert (shown["width"], shown["chosen"], shown["devices"][0]["lanes"]) == (2, "for a reason", 2)
+    kinds = [item["type"] for item in http.get(f"/studies/{study}/events").json()["items"]]
+    assert kinds == ["StudySubmitted", "PackingProfiled", "PackingChosen"]
+
+
+def test_of_a_study_for_which_no_packs_were_chosen_no_figures_are_told(
+    http: TestClient, use: Services, workers: Workers
+) -> None:
+    study = http.post("/studies", json=changed(packing="auto")).json()["study"]
+    tell(use, workers.stream(study), [(0.0, e.PackingChosen(width=0, reason="for a reason"))])
+    assert http.get(f"/studies/{study}").json()["packing"] == {
+        "width": 0,
+        "at_once": None,
+        "devices": [],
+        "chosen": "for a reason",
+    }
+
+
+@pytest.mark.parametrize("packing", ["wide", 65, -1, 2.5, None])
+def test_a_width_that_is_none_is_refused_in_a_sentence(http: TestClient, packing: object) -> None:
+    refused = http.post("/studies", json=changed(packing=packing))
+    assert refused.status_code == 422
+    assert "packing" in refused.text and "must be true, auto or a whole number from 0 to 64" in refused.text

@@ -18,6 +18,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan
 from app.events.tables import ChainRow, StudyRow
 from app.simulation.forecast import forecast
+from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values
 
@@ -215,7 +216,7 @@ def test_steps_of_trials_that_failed_are_not_expected() -> None:
 @pytest.mark.parametrize("packing", [0, 2, 4])
 def test_the_time_left_is_that_of_the_slots_whatever_they_train_at_once(packing: int) -> None:
     """Eight trials of ten steps on one slot, of which some are done; a pass takes as long as a trial alone."""
-    simulator = Simulator(slots=1, measure=lambda node, step: {"m": 0.0}, pass_times=1.0)
+    simulator = Simulator(slots=1, measure=lambda node, step: {"m": 0.0}, profile=even_packs(1.0))
     opened = e.PlanOpened(trainer="t", trainer_version="", trainer_args={}, seed=0, packing=packing)
     trials = [{"hp": {"lr": rate / 10}, "steps": 10} for rate in range(8)]
     named = {"name": "n", "trainer": "t", "metric": "m", "mode": "max"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from stacks import wait_for
 
 from app.cli.checking import job_of
 from app.cli.short_check import short_check
+from stagetree.runtime.warm import launch
 from stagetree.spec import StudySpec
 
 INEXACT = Path(__file__).parents[1] / "runtime/inexact.py"
 PATIENCE = 60
+Said = Callable[..., str]
 
 
 def study(name: str, **more: Any) -> StudySpec:
@@ -23,12 +26,27 @@ def study(name: str, **more: Any) -> StudySpec:
     return StudySpec.from_dict({**fields, "tuner": {"kind": "grid", "max_steps": 3}, **more}, limits=None)
 
 
-def said(spec: StudySpec, store: Path | None = None, file: Path = INEXACT, seconds: int = PATIENCE) -> str:
-    with short_check(spec, [str(file)], store, seconds) as found:
-        return found()
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The socket of an interpreter as a stack has it."""
+    path = tmp_path_factory.mktemp("stack") / "warm"
+    interpreter, its_life = launch(str(path))
+    yield str(path)
+    its_life.close()
+    interpreter.wait(PATIENCE)
 
 
-def test_an_exact_trainer_is_checked_once_for_each_version_and_store(tmp_path: Path) -> None:
+@pytest.fixture
+def said(warm: str) -> Callable[..., str]:
+    """The line about the trainer of a study."""
+
+    def said(spec: StudySpec, store: Path | None = None, file: Path = INEXACT, seconds: int = PATIENCE) -> str:
+        return short_check(spec, [str(file)], store, warm, seconds)
+
+    return said
+
+
+def test_an_exact_trainer_is_checked_once_for_each_version_and_store(said: Said, tmp_path: Path) -> None:
     file, store = tmp_path / "inexact.py", tmp_path / "store"
     file.write_bytes(INEXACT.read_bytes())
     store.mkdir()
@@ -50,18 +68,20 @@ def test_an_exact_trainer_is_checked_once_for_each_version_and_store(tmp_path: P
         ("diverging", {}, "the trainer failed, value is not a finite number after step 2."),
     ],
 )
-def test_what_is_wrong_is_said_each_time(tmp_path: Path, name: str, args: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_is_said_each_time(
+    said: Said, tmp_path: Path, name: str, args: dict[str, Any], words: str
+) -> None:
     line = said(study(name, trainer_args=args), tmp_path)
     assert line.startswith("Check: ") and words in line and "`stagetree check`" in line and "\n" not in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_metric_that_the_trainer_does_not_report_is_said() -> None:
+def test_a_metric_that_the_trainer_does_not_report_is_said(said: Said) -> None:
     words = "the trainer does not report 'accuracy', the metric of the study; it reports value."
     assert words in said(study("exact", metric="accuracy"))
 
 
-def test_long_steps_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_steps_are_not_waited_for(said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert said(study("endless"), seconds=1) == "Check: given up after 1 s. `stagetree check` takes its time."
     assert list(tmp_path.iterdir()) == []
@@ -71,16 +91,18 @@ def is_over(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_workers_that_were_left_behind_end_with_the_check(tmp_path: Path) -> None:
+def test_workers_that_were_left_behind_end_with_the_check(said: Said, tmp_path: Path) -> None:
     journal = tmp_path / "worker"
-    spec = study("orphaning", trainer_args={"journal": str(journal)})
-    with short_check(spec, [str(INEXACT)], None, PATIENCE) as found:
-        assert "exit code 3" in found()
-        wait_for("the end of what it left behind", lambda: is_over(int(journal.read_text())))
+    assert "exit code 3" in said(study("orphaning", trainer_args={"journal": str(journal)}))
+    wait_for("the end of what it left behind", lambda: is_over(int(journal.read_text())))
+
+
+def test_without_an_interpreter_it_has_its_own(tmp_path: Path) -> None:
+    assert "goes on exactly" in short_check(study("exact"), [str(INEXACT)], None, str(tmp_path / "nobody"))
 
 
 @pytest.mark.parametrize("more", [{"determinism": "off"}, {"space": None, "tuner": {"kind": "external"}}])
-def test_where_there_is_nothing_to_check_nothing_is_said(more: dict[str, Any]) -> None:
+def test_where_there_is_nothing_to_check_nothing_is_said(said: Said, more: dict[str, Any]) -> None:
     assert said(study("broken", **more)) == ""
 
 

@@ -149,7 +149,7 @@ def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here
 def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:
     found, _ = sinks
     tuner = {"kind": "random", "num_trials": 1, "max_steps": 3}
-    study = stack.run(grid("sinks-reopened", seconds=0.5, sinks=[RUNS], tuner=tuner))["study"]
+    study = stack.run(grid("sinks-reopened", seconds=1.5, sinks=[RUNS], tuner=tuner))["study"]
     found.finish(60.0)
     before = completed_at(path_in(here / "runs", study))
     stack.client.pause(stack.client.reopen(study, 2).study)

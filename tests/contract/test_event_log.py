@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from app.domain.events import Evaluated, StudyPaused, StudyResumed, TrialAdded
+from app.domain.events import Evaluated, PackingProfiled, StudyPaused, StudyResumed, TrialAdded
 from app.events.database import Database
 from app.events.log import EventLog, Gap, KeyReused, SqlLog, VersionConflict
 from app.events.memory import MemoryLog
@@ -61,6 +61,16 @@ def test_reading_starts_after_and_stops_at_a_limit(log: EventLog) -> None:
     assert log.tail(after=2) == [(3, "a"), (4, "a")]
     assert log.tail(after=1, limit=1) == [(2, "a")]
     assert log.tail(after=4) == log.read("a", after=9) == []
+
+
+def test_what_was_measured_of_packs_is_found_in_all_streams(log: EventLog) -> None:
+    profiles = [PackingProfiled(device=device, batch_seconds={"0": 1.0}, peak_bytes={}) for device in ("a", "b")]
+    for profile in profiles:
+        log.append(profile.device, [PAUSED, profile], expected=0, at=1.0)
+    assert [(each.stream, each.position, each.event) for each in log.profiles()] == [
+        ("a", 2, profiles[0]),
+        ("b", 4, profiles[1]),
+    ]
 
 
 def test_what_append_returns_is_what_is_read(log: EventLog) -> None:

@@ -112,10 +112,13 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
     program.stdout.close()
 
 
-def test_a_cell_that_starts_a_service_may_be_run_again(tmp_path: Path) -> None:
+def test_a_cell_that_starts_a_service_may_be_run_again_and_another_program_may_not(tmp_path: Path) -> None:
+    code = "import stagetree, sys; stagetree.local(slots=1, dir=sys.argv[1])"
     first = stagetree.local(slots=1, dir=tmp_path)
     with stagetree.local(slots=1, dir=tmp_path) as second:
         assert "stopped" in repr(first) and second.client.slots()
+        said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert "another stagetree is at work in" in said.stderr.splitlines()[-1]
         with pytest.raises(StagetreeError):
             first.client.slots()
     first.stop()
@@ -130,10 +133,3 @@ def test_what_cannot_be_started_is_said_in_a_sentence(tmp_path: Path, capfd: pyt
     with pytest.raises(StagetreeError, match="slots: must be at least 1, got 0"):
         stagetree.local(slots=0, dir=tmp_path)
     assert capfd.readouterr().err == ""
-
-
-def test_a_folder_that_another_service_is_using(tmp_path: Path) -> None:
-    code = "import stagetree, sys; stagetree.local(slots=1, dir=sys.argv[1])"
-    with stagetree.local(slots=1, dir=tmp_path):
-        said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert "another stagetree is at work in" in said.stderr.splitlines()[-1]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from kinds import NETS, Usual
 from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
-from torch import nn
+from torch import OutOfMemoryError, nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
-from stagetree.packing.profile import timed
+from stagetree.packing.profile import Cost, timed
+from stagetree.runtime.timeline import Timeline
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 4
@@ -110,3 +111,54 @@ def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_cannot_be_packed_has_no_profile() -> None:
     assert profiled(Unpackable, {"lr": 0.3, "bs": 8}) is None
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, widest: int = 16) -> Profile | None:
+    """What comes of measuring a model before its first step, where these are the costs: alone, and of each pack."""
+    costs = iter(seconds)
+
+    def cost(compute: object, device: str) -> Cost:
+        found = next(costs)
+        if isinstance(found, Exception):
+            raise found
+        return Cost(found, 0)
+
+    monkeypatch.setattr("stagetree.packing.passes.timed", cost)
+    pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
+    profile = pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), widest)
+    assert (profile is None) == bool(pack.refusal)
+    return profile
+
+
+def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = measured(monkeypatch, 1.0, 3.0, 4.0, 8.0, 1.0)
+    assert profile is not None and {width: cost.seconds for width, cost in profile.packed.items()} == {
+        2: 3.0,
+        4: 4.0,
+        8: 8.0,
+    }
+    assert profile.alone.seconds == 1.0 and profile.batch == {"bs": 8} and not profile.is_exact
+
+
+def test_packs_are_measured_up_to_as_many_lanes_as_come_into_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = measured(monkeypatch, *[1.0] * 4, widest=6)
+    assert profile is not None and set(profile.packed) == {2, 4, 6}
+
+
+def test_packs_are_measured_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = measured(monkeypatch, 1.0, 1.0, OutOfMemoryError("no room"))
+    assert profile is not None and set(profile.packed) == {2}
+    assert measured(monkeypatch, 1.0, OutOfMemoryError("no room")) is None
+
+
+def test_measuring_leaves_the_weights_as_they_are() -> None:
+    pack = fresh(1, [0], Usual, net="dropping", batches_per_step=1)
+    before = {name: each.clone() for name, each in pack[0].trainer.model.state_dict().items()}
+    assert pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), 4) is not None
+    assert_same(pack[0].trainer.model.state_dict(), before)
+
+
+def test_what_cannot_be_packed_is_not_measured() -> None:
+    pack = fresh(1, [0], Unpackable, batches_per_step=1)
+    assert pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), 4) is None
+    assert "asks a tensor for its value" in pack.refusal

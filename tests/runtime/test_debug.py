@@ -6,17 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forks import in_a_fork
 from moods import MOODY, TOY, Start
 
 from app.workers.deadline import Deadline
+from stagetree.runtime.debug import Trial, run_in_terminal
 
 RUN = """
 import sys
 from stagetree.runtime.debug import Trial, run_in_terminal
 
-file, name, mood = sys.argv[1:]
-hp = {"lr": 0.1} if name == "toy" else {"mood": mood}
-print(run_in_terminal(Trial(file=file, name=name, args={}, seed=3, hp=hp), 9))
+file, mood = sys.argv[1:]
+run_in_terminal(Trial(file=file, name="moody", args={}, seed=3, hp={"mood": mood}), 9)
 """
 
 
@@ -29,11 +30,12 @@ def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     process = start()
     process.build(TOY, "toy", {}, 3, deadline=deadline)
     process.train({"lr": 0.1}, 9, deadline=deadline)
-    assert run(TOY, "toy", "").stdout.strip() == str(process.evaluate(deadline=deadline))
+    trial = Trial(file=TOY, name="toy", args={}, seed=3, hp={"lr": 0.1})
+    assert in_a_fork(run_in_terminal, trial, 9) == process.evaluate(deadline=deadline)
 
 
 def test_an_error_is_raised_as_it_is() -> None:
-    done = run(MOODY, "moody", "run_out_of_memory")
+    done = run(MOODY, "run_out_of_memory")
     assert done.returncode == 1 and done.stderr.strip().endswith("ValueError: it did not fit")
 
 
@@ -42,5 +44,5 @@ def test_a_breakpoint_stops_in_the_terminal(tmp_path: Path) -> None:
     file.write_text(
         Path(MOODY).read_text().replace("def fine(self) -> None:", "def fine(self) -> None:\n        breakpoint()")
     )
-    done = run(str(file), "moody", "fine", text="p 'steps', self.steps\nq\n")
+    done = run(str(file), "fine", text="p 'steps', self.steps\nq\n")
     assert "('steps', 0)" in done.stdout

@@ -70,11 +70,11 @@ def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, wh
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_data_loader_has_workers_and_resumes_exactly(start: Start, deadline: Deadline, context: str) -> None:
     alone, watched = (moody(start(), workers=2, context=context) for _ in range(2))
-    train(alone, 3)
+    train(alone, 2)
     train(watched, 1)
     resumed = moody(start(), workers=0)
     resumed.load(watched.save(deadline=deadline), {"mood": "fine"}, 1, deadline=deadline)
-    train(resumed, 3)
+    train(resumed, 2)
     metrics = alone.evaluate(deadline=deadline)
     assert metrics == resumed.evaluate(deadline=deadline)
     assert metrics["daemon"] == 0 and metrics["total"] != 0

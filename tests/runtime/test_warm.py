@@ -179,12 +179,13 @@ def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: S
 
 FULL = """
 import os, sys
-from stagetree.runtime import warm
+from stagetree.runtime import forking, warm
 
 def fork():
     raise OSError(11, "Resource temporarily unavailable")
 
 os.fork = fork
+forking.MODULES = ()
 sys.exit(warm.main())
 """
 

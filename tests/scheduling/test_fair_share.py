@@ -22,6 +22,7 @@ from app.scheduling.fair_share import fair_share
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import critical_path
 from app.scheduling.reach import Need
+from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story, study_of, tried
 
@@ -176,7 +177,7 @@ def story() -> Story:
 
 def test_a_slot_that_trains_several_trials_at_once_is_one_of_those_a_study_may_have() -> None:
     """Eight trials in two packs of four, though there are four slots."""
-    world = Simulator(slots=4, measure=lambda node, step: {METRIC: 0.5}, policy=fair_share, pass_times=1.0)
+    world = Simulator(slots=4, measure=lambda node, step: {METRIC: 0.5}, policy=fair_share, profile=even_packs(1.0))
     spec = study_of([({"lr": 0.1 * number}, 10) for number in range(1, 9)]).to_json() | {"max_slots": 2}
     world.give(c.SubmitStudy(plan=replace(OPENED, packing=4), study=A, spec=spec, at=0.0))
     assert world.run() == 10

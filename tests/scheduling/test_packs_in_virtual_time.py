@@ -21,6 +21,7 @@ from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.packs import WORTHWHILE, best_lanes, better_width, times_faster
 from app.scheduling.replay import replay
 from app.scheduling.tuners import TunerDriver
+from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
@@ -83,9 +84,10 @@ def measure(node: Node, step: int) -> e.Metrics:
     return {METRIC: Random(f"{node.id}/{step}").random()}
 
 
-def submitted(spec: dict[str, Any], packing: int, slots: int, pass_times: float | None = 1.0) -> Simulator:
-    """packing: 0 is a plan without packs."""
-    simulator = Simulator(slots=slots, measure=measure, pass_times=pass_times)
+def submitted(spec: dict[str, Any], packing: int | None, slots: int, pass_times: float | None = 1.0) -> Simulator:
+    """packing: 0 is a plan without packs, None one whose width is to be chosen."""
+    profile = None if pass_times is None else even_packs(pass_times)
+    simulator = Simulator(slots=slots, measure=measure, profile=profile)
     opened = replace(OPENED, packing=packing)
     simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=spec, at=0.0))
     driver = TunerDriver(spec)

@@ -15,9 +15,11 @@ from app.domain.ids import StudyId
 from app.events.export import NotALog, lines, parse
 from app.events.memory import MemoryLog
 from app.scheduling.replay import replay
+from app.scheduling.replay.decisions import Judge
 from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
+from stagetree.limits import LIMITS
 from stagetree.spec import SpecError
 from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers
 
@@ -55,6 +57,11 @@ def test_anyone_can_check_a_promotion(world: Simulator) -> None:
             waiting = [trial for trial in best if (line["rung"], trial) not in promoted]
             assert line["trial"] == waiting[0] and line["steps"] == 3 ** line["rung"]
             promoted.add((line["rung"], line["trial"]))
+
+
+def test_what_was_accepted_under_higher_limits_is_replayed() -> None:
+    long = {"kind": "random", "num_trials": 1, "max_steps": 2 * LIMITS.steps}
+    Judge(spec(ASHA).to_json() | {"tuner": long})
 
 
 @pytest.mark.parametrize("kind", [e.TrialExtended, e.TrialAdded])

@@ -163,3 +163,31 @@ def test_a_preview_says_what_packing_would_save_at_best() -> None:
     found = preview(spec, slots=1)
     assert (found["unique"], found["makespan_steps"], found["packed_makespan_steps"]) == (34, 34, 26)
     assert "packed_makespan_steps" not in preview(study_of(trials), slots=1)
+
+
+def packing_in_preview(packing: int | str, *seconds: tuple[str, float]) -> tuple[int, int | None, str | None]:
+    """Of eight trials of 10 steps: the time with packs, their width, and the device that it was measured on."""
+    profile = e.PackingProfiled(device="a GPU", batch_seconds=dict(seconds), peak_bytes={}) if seconds else None
+    trials = [({"lr": 0.1 + number, "bs": 8}, 10) for number in range(8)]
+    spec = StudySpec.from_dict({**study_of(trials).to_json(), "packing": packing})
+    batches = list[Any]()
+
+    def measured(batch: Any) -> e.PackingProfiled | None:
+        batches.append(batch)
+        return profile
+
+    found = preview(spec, slots=1, measured=measured)
+    assert batches == [{"bs": 8}] and found["makespan_steps"] == 80
+    return found["packed_makespan_steps"], found["packing"]["width"], found["packing"]["device"]
+
+
+def test_a_preview_goes_by_what_was_measured_of_packs() -> None:
+    assert packing_in_preview(4, ("0", 1.0), ("4", 2.0)) == (40, 4, "a GPU")
+    assert packing_in_preview(4) == (20, 4, None)
+    assert packing_in_preview(3, ("0", 1.0), ("4", 2.0)) == (30, 3, None), "another width was measured"
+
+
+def test_a_preview_says_which_width_would_be_chosen() -> None:
+    assert packing_in_preview("auto", ("0", 1.0), ("2", 1.0), ("4", 1.2), ("8", 4.0)) == (24, 4, "a GPU")
+    assert packing_in_preview("auto", ("0", 1.0), ("2", 2.0)) == (80, 0, "a GPU")
+    assert packing_in_preview("auto") == (10, 8, None)

@@ -156,7 +156,7 @@ class Cluster:
         checked = StudySpec.from_dict(spec)
         args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
         version = self.sources[checked.trainer].version
-        how: Json = {"determinism": checked.determinism, "packing": checked.packing}
+        how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,

@@ -64,7 +64,7 @@ def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
     trainer.mark_at(("p", "n", 2))
     sources["toy"] = TrainerSource(TOY, "2")
     train(trainer, 1)
-    with pytest.raises(OtherVersion):
+    with pytest.raises(OtherVersion, match="this slot has version 2"):
         train(trainer, 0)
 
 

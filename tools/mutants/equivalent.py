@@ -29,7 +29,6 @@ EQUIVALENT = {
     "app/workers/scheduler/tuning.py _tune_study: without: driver.suggest(room)": "a transaction that changes nothing",
     "app/workers/scheduler/tuning.py decided: never: if self._observe(plan, study, driver)"
     " and next(attempts) <= OPTIMISTIC": "who waits for the plan waits for the tuner, too",
-    "app/workers/slot/chain_run.py _complete: without: is_last": "a fact is held back for a moment, at most",
     "app/workers/slot/chain_run.py _complete: without: parts.saver.is_quick(self._end_state)": (
         "a fact is held back for a moment, at most"
     ),

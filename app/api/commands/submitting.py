@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from hashlib import sha256
-from typing import Any
 
 from app.api.commands.writing import Write
 from app.api.services import Services
@@ -17,20 +16,28 @@ from app.registry import TrainerSource
 from app.scheduling.tuners.custom import with_version
 from stagetree.spec import StudySpec
 
-Json = dict[str, Any]
-
 
 def submit(use: Services, write: Write, spec: StudySpec, trainer: TrainerSource) -> e.StudySubmitted:
     """The event that says so. The same idempotency key gives the same one. Raises what `write` raises."""
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
-    how: Json = {"determinism": spec.determinism, "packing": spec.packing}
-    same: Json = {"trainer_args": dict(spec.trainer_args), "seed": spec.seed, **how}
-    opened = e.PlanOpened(trainer=spec.trainer, trainer_version=trainer.version, **same)
-    stream, study = plan_id(spec.trainer, trainer.version, **same), _new_id(use, spec.name)
-    command = c.SubmitStudy(plan=opened, study=study, spec=with_version(spec.to_json()), at=use.clock())
+    plan, study = opened(spec, trainer), _new_id(use, spec.name)
+    stream = plan_id(spec.trainer, trainer.version, plan.trainer_args, plan.seed, plan.determinism, plan.packing)
+    command = c.SubmitStudy(plan=plan, study=study, spec=with_version(spec.to_json()), at=use.clock())
     submitted = write(stream, lambda plan: decide(plan, command, use.limits))[-1].event
     assert isinstance(submitted, e.StudySubmitted)
     return submitted
+
+
+def opened(spec: StudySpec, trainer: TrainerSource) -> e.PlanOpened:
+    """The plan that the study is on."""
+    return e.PlanOpened(
+        trainer=spec.trainer,
+        trainer_version=trainer.version,
+        trainer_args=dict(spec.trainer_args),
+        seed=spec.seed,
+        determinism=spec.determinism,
+        packing=spec.lanes,
+    )
 
 
 def _new_id(use: Services, name: str) -> StudyId:

@@ -24,6 +24,7 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
+from app.events.profiles import last_profile
 from app.events.tables import StudyRow
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
@@ -175,8 +176,14 @@ def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS
-    spec, _ = study_of(given, use.trainers, use.limits)
+    spec, trainer = study_of(given, use.trainers, use.limits)
     try:
-        return preview(spec, slots=slots, limits=use.limits, is_over=lambda: time.monotonic() > until)
+        return preview(
+            spec,
+            slots=slots,
+            limits=use.limits,
+            is_over=lambda: time.monotonic() > until,
+            measured=lambda batch: last_profile(use.log, submitting.opened(spec, trainer), batch),
+        )
     except PreviewTooLong as error:
         raise Invalid("", str(error)) from None

@@ -117,7 +117,8 @@ class Study(BaseModel):
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
     packing: dict[str, Any] | None = Field(
-        default=None, description="how many trials its packs have room for, and how they do on each kind of device"
+        default=None,
+        description="how many trials its packs have room for, why, and how they do on each kind of device",
     )
     gpu_sharing: list[dict[str, Any]] | None = Field(
         default=None,
@@ -179,6 +180,11 @@ class Preview(BaseModel):
     critical_path_steps: int = Field(description="no number of slots is faster")
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
     packed_makespan_steps: int | None = Field(
-        default=None, description="the same with packs, where one takes no longer than one trial; of a study that packs"
+        default=None, description="the same with packs, by what was measured of them; of a study that packs"
+    )
+    packing: dict[str, Any] | None = Field(
+        default=None,
+        description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
+        "pack is taken to take no longer than one trial",
     )
     advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

@@ -70,7 +70,7 @@ def study(
         "progress": progress(plan, found, reached or {}, expected),
         "notes": [_note(found, each) for each in found.notes],
     }
-    if plan.opened is not None and plan.opened.packing:
+    if plan.packing or plan.packing_reason:
         view["packing"] = packing(plan)
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
 

@@ -14,12 +14,14 @@ Json = dict[str, Any]
 def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
     """How many trials its packs have room for and, by kind of device, how that does there.
 
-    at_once: how many they had on the average; None for as many as there is room for.
+    at_once: how many they had on the average; None for as many as there is room for. `chosen`: why they are as wide as
+    they are, where that was left to be chosen.
     """
-    assert plan.opened is not None
-    width = plan.opened.packing
-    devices = [_packing_on(each, width, width if at_once is None else at_once) for each in plan.profiles.values()]
-    return {"width": width, "at_once": at_once, "devices": devices}
+    width = plan.packing or 0
+    trials = width if at_once is None else at_once
+    devices = [_packing_on(each, width, trials) for each in plan.profiles.values()] if width else []
+    view = {"width": width, "at_once": at_once, "devices": devices}
+    return view | ({"chosen": plan.packing_reason} if plan.packing_reason else {})
 
 
 def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:

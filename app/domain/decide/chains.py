@@ -14,6 +14,14 @@ MAX_LOST = 3
 """A stage that lost its worker this often is taken to kill its worker, and fails."""
 
 
+def choose_packing(plan: SearchPlan, command: c.ChoosePacking) -> Iterator[e.Event]:
+    if plan.packing is not None:
+        return
+    if command.profile is not None:
+        yield command.profile
+    yield e.PackingChosen(width=command.width, reason=command.reason)
+
+
 def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
     if command.chain in plan.chains:
         return

@@ -20,6 +20,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
     match command:
         case c.ApplyTunerActions() | c.AddTrial() | c.Ask() | c.CancelTrial():
             return tuple(_of_trials(plan, command, limits))
+        case c.ChoosePacking():
+            return tuple(chains.choose_packing(plan, command))
         case c.AssignChain():
             return tuple(chains.assign(plan, command))
         case c.LoseChain():

@@ -14,6 +14,7 @@ from app.domain.states import ChainOutcome
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
     plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at)
+    plan.measurements += plan.packing is None
     for index, stage in enumerate(event.stages):
         plan.node(stage.node).running[event.chain, index] = (stage.start, stage.end)
         plan.touched.add(stage.node)

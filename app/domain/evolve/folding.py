@@ -48,7 +48,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         return
     match event:
         case e.PlanOpened():
-            plan.opened = event
+            plan.opened, plan.packing = event, event.packing
         case e.TrialAdded():
             trials.add(plan, event)
         case e.TrialExtended():
@@ -79,6 +79,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             plan.node(event.node).not_exact[event.step, event.reason] = None
         case e.PackingProfiled():
             plan.profiles[event.device] = event
+        case e.PackingChosen():
+            plan.packing, plan.packing_reason = event.width, event.reason
         case _:
             studies.take(plan, event)
 

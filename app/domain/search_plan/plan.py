@@ -22,6 +22,8 @@ class SearchPlan:
     studies whose events are not folded. aside: nodes that only they passed, which are no part of the tree. unheard: the
     studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
     nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
+    packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
+    packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     """
 
     opened: e.PlanOpened | None = None
@@ -40,6 +42,9 @@ class SearchPlan:
     kept_bytes: int = 0
     released: dict[str, KeptAt] = field(default_factory=dict)
     profiles: dict[str, e.PackingProfiled] = field(default_factory=dict)
+    packing: int | None = 0
+    packing_reason: str = ""
+    measurements: int = 0
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

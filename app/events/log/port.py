@@ -118,6 +118,10 @@ class EventLog(ABC):
         """The studies of the stream that were struck: whoever folds it must know them beforehand."""
 
     @abstractmethod
+    def profiles(self) -> list[StoredEvent]:
+        """What was measured of packs, in all streams, in order; without what cannot be read here."""
+
+    @abstractmethod
     def version(self, stream: str) -> int:
         """How many events the stream has."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, Select, select, update
+from sqlalchemy import Row, Select, select, text, update
 from sqlalchemy.orm import Session
 
 from app.away import LostRace
@@ -15,12 +16,12 @@ from app.domain.events import Event, StudyStruck
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.appending import put
-from app.events.codec import decode, write
+from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, DatabaseUnavailable, insert
 from app.events.log.port import Append, EventLog, Gap, Idempotency, StoredEvent, Used, VersionConflict, placed
 from app.events.projections import project
 from app.events.rows import Rows
-from app.events.tables import EVENTS, HEAD, KEYS, STREAMS
+from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
 
 
 class SqlLog(EventLog):
@@ -61,6 +62,14 @@ class SqlLog(EventLog):
         query = select(EVENTS).where(EVENTS.c.stream == stream, EVENTS.c.type == StudyStruck.__name__)
         with self._database.read() as session:
             return strikes(each.event for each in _fetch(session, query))
+
+    def profiles(self) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
+        with self._database.read() as session:
+            for row in session.execute(select(EVENTS).where(text(PROFILES)).order_by(EVENTS.c.position)):
+                with suppress(UnknownEvent):
+                    found.append(_recorded(row))
+        return found
 
     def version(self, stream: str) -> int:
         with self._database.read() as session:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from app.domain.events import PackingProfiled
 from app.domain.evolve import strikes
 from app.domain.ids import StudyId
 from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, placed
@@ -74,6 +75,10 @@ class MemoryLog(EventLog):
 
     def struck(self, stream: str) -> frozenset[StudyId]:
         return strikes(each.event for each in self.read(stream))
+
+    def profiles(self) -> list[StoredEvent]:
+        with self._tables.lock:
+            return [each for each in self._all if isinstance(each.event, PackingProfiled)]
 
     def version(self, stream: str) -> int:
         with self._tables.lock:

@@ -43,8 +43,12 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             _check_added(plan, event)
         case e.TrialExtended():
             _check_extended(plan, event)
+        case e.PackingChosen() if plan.packing is not None:
+            raise DoesNotFollow(f"that its packs have {plan.packing} lanes was known before")
         case e.ChainAssigned():
             _check_chain(plan, event)
+        case e.StageCompleted() if plan.packing is None:
+            raise DoesNotFollow("how many lanes its packs have was not chosen before")
         case e.StageCompleted() | e.StageFailed() if event.index != (at := plan.chains[event.chain].index):
             raise DoesNotFollow(f"it is about stage {event.index} of chain {event.chain}, which is at stage {at}")
         case e.ChainEnded():
@@ -166,8 +170,7 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
 def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot trains one chain, or those of one pack, which are assigned at once."""
     busy = [chain for chain in plan.chains.values() if chain.slot == event.slot and not chain.is_trained]
-    width = plan.opened.packing if plan.opened is not None else 0
-    if len(busy) >= max(1, width) or any(chain.at != event.at for chain in busy):
+    if len(busy) >= (plan.packing or 1) or any(chain.at != event.at for chain in busy):
         raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
 
 

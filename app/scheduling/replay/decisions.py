@@ -77,7 +77,7 @@ class Judge:
     """Says what the study's tuner would have decided. Raises what tuners and study files raise."""
 
     def __init__(self, spec: Json) -> None:
-        parsed = StudySpec.from_dict(dict(spec))
+        parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
         sampler = sampler_of(parsed)
         self._driver = TunerDriver(spec)
         self._sampler: Sampler | None = sampler if isinstance(sampler, NonAdaptive) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -23,6 +24,7 @@ from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
 from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
 from app.scheduling.policy import Choice
+from app.scheduling.widths import widest
 from app.workers.scheduler.dispatch import Dispatch, messages
 from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.ports import Ports
@@ -35,12 +37,13 @@ MOST_PASSED_OVER = 100
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Spans that a slot is to run in a row; of a pack, several such rows at once."""
+    """Spans that a slot is to run in a row; of a pack, several such rows at once. measure: as in `ChainAssignment`."""
 
     frontier: Frontier
     paths: Sequence[Sequence[Span]]
     slot: Slot
     is_pack: bool
+    measure: int = 0
 
 
 class Assignment:
@@ -55,12 +58,19 @@ class Assignment:
         balance: what is due to each study. Raises `DatabaseUnavailable`.
         """
         frontiers = self._with_trainer(slots) if slots.free else []
-        while slots.free and (placed := self._next(frontiers, slots, balance)) is not None:
+        while slots.free and (placed := self._next(self._ready(frontiers), slots, balance)) is not None:
             if not self._give(placed, len(slots.free)):
                 break
             slots = Candidates(slots.well, [slot for slot in slots.free if slot is not placed.slot])
             self._outlook.refresh(placed.frontier.id, fresh=False)
         return slots
+
+    def _ready(self, frontiers: Sequence[Frontier]) -> Sequence[Frontier]:
+        """Without the plans of which a slot measures how wide their packs are to be: all else waits for that."""
+        return [each for each in frontiers if not (self._is_undecided(each) and each.plan.chains)]
+
+    def _is_undecided(self, frontier: Frontier) -> bool:
+        return self._ports.packs and frontier.plan.packing is None
 
     def _next(self, frontiers: Sequence[Frontier], slots: Candidates, balance: Balance) -> Placed | None:
         """The most urgent path that a slot can take now."""
@@ -80,9 +90,11 @@ class Assignment:
         """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it
-        if not (self._ports.packs and opened.packing):
-            return Placed(frontier, [spans], slot, is_pack=False)
         well, free = (sum(has_trainer(each, opened) for each in some) for some in (slots.well, slots.free))
+        if self._is_undecided(frontier):
+            return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=widest(frontier.plan, well))
+        if not (self._ports.packs and frontier.plan.packing):
+            return Placed(frontier, [spans], slot, is_pack=False)
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = to_the_branch(frontier, rungs_first(frontier, spans, passed_over, most))
         others = companions(frontier, lead, passed_over, more, slot.device)
@@ -129,7 +141,10 @@ class Assignment:
         given = zip(chains, placed.paths, strict=True)
         made = {chain: assign(frontier, path, stages_of(plan, path), budget) for chain, path in given}
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
-        return {chain: replace(assignment, pack=pack, profile=is_new) for chain, assignment in made.items()}
+        how: dict[str, Any] = {"pack": pack, "profile": is_new}
+        if placed.measure:
+            how |= {"packing": 1, "measure": placed.measure}
+        return {chain: replace(assignment, **how) for chain, assignment in made.items()}
 
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
         slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()

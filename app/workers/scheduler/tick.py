@@ -12,6 +12,7 @@ from app.events.database import DatabaseUnavailable
 from app.scheduling.packs import trials_on_a_slot
 from app.scheduling.placement import Candidates
 from app.workers.scheduler.assignment import Assignment
+from app.workers.scheduler.choosing import Choosing
 from app.workers.scheduler.dispatch import Dispatch
 from app.workers.scheduler.flags import Flags
 from app.workers.scheduler.outlook import Outlook
@@ -32,7 +33,7 @@ class Scheduler:
         self._reaper, self._tuning, self._flags = Reaper(ports), Tuning(ports), Flags(ports)
         self._outlook, self._dispatch = Outlook(ports), Dispatch(ports)
         self._assignment = Assignment(ports, self._outlook, self._dispatch)
-        self._sharing = Sharing(ports)
+        self._choosing, self._sharing = Choosing(ports, self._outlook), Sharing(ports)
 
     def tick(self) -> bool:
         """Look at how things stand and decide what is next; whether it came to its end.
@@ -66,6 +67,7 @@ class Scheduler:
         self._tuning.forget(seen.versions)
         self._tuning.slots = room = max(1, len(seen.slots))
         self._tune(room)
+        self._choosing.look(candidates(seen).well)
         slots, waiting = self._with_room(candidates(seen), len(seen.live))
         balance = self._sharing.look(self._outlook.frontiers(), slots)
         slots = self._assignment.assign(slots, balance)
@@ -85,7 +87,7 @@ class Scheduler:
     def _tune(self, slots: int) -> None:
         """Have as many trials as so many slots can train."""
         for frontier in self._outlook.frontiers():
-            lanes = trials_on_a_slot(frontier.plan) if self._ports.packs and frontier.plan.opened else 1
+            lanes = trials_on_a_slot(frontier.plan) if self._ports.packs else 1
             is_asked = self._tuning.was_asked(frontier.id, frontier.plan.version, slots * lanes)
             if not is_asked and self._tuning.tune(frontier.id, slots * lanes):
                 self._outlook.refresh(frontier.id, fresh=False)

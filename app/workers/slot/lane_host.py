@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.trainer_host import Place, TrainerHost
@@ -61,6 +62,13 @@ class LaneHost:
     def save(self) -> State:
         deadline = self._host.deadline("save")
         return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), spares=ITS_OWN)
+
+    def measure(self, work: ChainAssignment) -> tuple[Mapping[str, Any], str]:
+        """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
+        deadline = self._host.deadline("measure")
+        return self._host.call(
+            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), spares=ITS_OWN
+        )
 
     def leave(self) -> None:
         """The memory of the model is free after that. It may be gone already, with its process."""

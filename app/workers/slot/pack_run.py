@@ -12,20 +12,18 @@ from contextlib import closing
 from typing import Any
 
 from app.domain import events as e
+from app.domain.exactness import WITHOUT_PACK
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.driving import Stage, answered
-from app.workers.slot.lane_host import LaneHost, train_together
+from app.workers.slot.lane_host import ITS_OWN, LaneHost, train_together
 from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime
 from app.workers.slot.trainer_host import ModelMisplaced, TrainerHost
-from app.workers.slot.unwanted import PackBroken
+from app.workers.slot.unwanted import PackBroken, Stopped
 from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime.failures import TrainerFailed
 
 logger = logging.getLogger(__name__)
-
-WITHOUT_PACK = "trained without their pack, which had failed"
-"""Why stages of a plan with packs may differ in their last bits from others: see `ExactnessLost`."""
 
 
 class PackRun:
@@ -51,6 +49,7 @@ class PackRun:
         self._wanted: dict[int, int] = {}  # until which step each lane would train
         self.refusal, self.is_broken = "", False
         self._is_new = any(run.work.profile for run in runs.values())
+        self._measures = any(run.work.measure for run in runs.values())
 
     def run(self) -> None:
         """Train all the stages of all chains."""
@@ -58,7 +57,7 @@ class PackRun:
             for number in self._runs:
                 self._begin(number)
         while self._wanted:
-            self._train()
+            self._measure() if self._measures else self._train()
         if self._host.has_failed:  # what has, is tried again in a fresh process
             self._host.end_process()
 
@@ -78,6 +77,26 @@ class PackRun:
                 self._begin(number)
             else:
                 self._lanes[number].leave()
+
+    def _measure(self) -> None:
+        """See how packs of the only lane's model would do, and train nothing."""
+        (number,) = self._wanted
+
+        def measure() -> int:
+            self._tell_profile(number, self._measured(number))
+            raise Stopped
+
+        self._go_on(number, lambda: answered(self._stages[number], measure))
+
+    def _measured(self, number: int) -> Mapping[str, Any]:
+        """Raises `PackBroken` for what may be nobody's fault: then it is measured again."""
+        try:
+            profile, self.refusal = self._lanes[number].measure(self._runs[number].work)
+        except TrainerFailed as failed:
+            if failed.kind not in ITS_OWN:
+                raise PackBroken(str(failed)) from failed
+            profile, self.refusal = {}, f"measuring it failed: {failed.error.strip().splitlines()[-1]}"
+        return profile
 
     def _train(self) -> None:
         """All of them go on, to where the first one has something else to do."""
@@ -104,6 +123,7 @@ class PackRun:
             self._tell(number, begin + trained.steps, trained.failed.get(number))
 
     def _tell_profile(self, number: int, profile: Mapping[str, Any]) -> None:
+        """profile: its fields; none where the models cannot be packed."""
         refused = {"batch_seconds": {}, "peak_bytes": {}, "refusal": self.refusal}
         self._runs[number].note(e.PackingProfiled(device=self._device, **(profile or refused)))
         self._is_new = False

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from app.domain.exactness import WITHOUT_PACK
 from app.workers.slot.chain_run import ChainRun
 from app.workers.slot.claim import Claimed
 from app.workers.slot.lane_host import LaneHost
-from app.workers.slot.pack_run import WITHOUT_PACK, PackRun
+from app.workers.slot.pack_run import PackRun
 from app.workers.slot.parts import Parts
 from app.workers.slot.resuming import ReadOnce
 from app.workers.slot.shared_time import SharedTime

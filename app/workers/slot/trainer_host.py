@@ -107,7 +107,7 @@ class TrainerHost:
         A chain goes on with the code that it began with, whatever becomes of the files meanwhile.
         Raises `OtherVersion`, `NoTrainerProcess`, `ModelMisplaced`, `TrainerFailed`, and what `read` does.
         """
-        source = self._source if index > 0 and self._source is not None else self._source_of(work)
+        source = (index > 0 and self._source) or self._source_of(work)
         built = _Built.of(source, work)
         place, self._place = self._place, None
         self.changes = ()

@@ -27,6 +27,8 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   CheckpointKept: (data) => `the state at step ${data["step"]} was saved`,
   CheckpointReleased: (data) => `the state at step ${data["step"]} is not needed any more`,
   CheckpointDropped: (data) => `the state at step ${data["step"]} is gone: ${data["reason"]}`,
+  PackingProfiled: (data) => `it was measured how packs do on ${data["device"]}`,
+  PackingChosen: (data) => `how wide packs are was chosen: ${data["reason"]}`,
   ExactnessLost: (data) => `not exact from step ${data["step"]} on: ${data["reason"]}`,
 };
 

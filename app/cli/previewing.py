@@ -1,0 +1,52 @@
+"""What `stagetree preview` says of packs, by what earlier studies have measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.places import DEFAULT, is_store
+from app.cli.text import one_line
+
+if TYPE_CHECKING:
+    from app.simulation.preview import Measured
+    from stagetree.spec import StudySpec
+
+Json = dict[str, Any]
+
+
+@contextmanager
+def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Measured]:
+    """What the studies in a folder have measured of the trainer that a study file would be run with."""
+    from app.cli import stacks
+    from app.domain.events import PlanOpened
+    from app.registry import Catalogue
+
+    where = folder or DEFAULT
+    if not spec.packing or not (folder or is_store(where)):
+        yield lambda batch: None
+        return
+    from app.cli.store import Store
+
+    source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
+    opened = PlanOpened(
+        trainer=spec.trainer,
+        trainer_version=source.version if source else "",
+        trainer_args=dict(spec.trainer_args),
+        seed=spec.seed,
+    )
+    with Store(where) as store:
+        yield lambda batch: store.profile(opened, batch)
+
+
+def packed_text(found: Json) -> str:
+    """What packs would make of the time, in a line."""
+    width, device = found["packing"]["width"], found["packing"]["device"]
+    if not width:
+        return f"none: trials alone are faster, by what was measured on {one_line(device)}"
+    packs = f"makespan {found['packed_makespan_steps']} steps of time, with packs of {width}"
+    if device is None:
+        return f"{packs}, if a pack takes no longer than a trial: nothing was measured yet"
+    return f"{packs}, by what was measured on {one_line(device)}"

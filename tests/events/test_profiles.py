@@ -1,0 +1,50 @@
+"""What was measured of packs for one plan is known for others of the same trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.domain.events import PackingProfiled, PlanOpened
+from app.events.log import EventLog
+from app.events.memory import MemoryLog
+from app.events.profiles import last_profile, profiles_on_record
+
+OPENED = PlanOpened(trainer="t", trainer_version="1", trainer_args={"width": 4}, seed=0, packing=None)
+BATCH = {"bs": 8}
+
+
+def profile(device: str, seconds: float = 1.0, **fields: object) -> PackingProfiled:
+    known = PackingProfiled(device=device, batch_seconds={"0": seconds, "2": 1.0}, peak_bytes={}, batch=BATCH)
+    return replace(known, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def log() -> EventLog:
+    log = MemoryLog()
+    log.append("plan", [OPENED, profile("cpu"), profile("gpu", exact=True)], expected=0, at=0.0)
+    return log
+
+
+def test_a_plan_with_another_seed_or_width_has_measured_the_same(log: EventLog) -> None:
+    found = profiles_on_record(log, replace(OPENED, seed=1, packing=8, determinism="off"), BATCH)
+    assert found == {"cpu": profile("cpu"), "gpu": profile("gpu")}, "exact is of the other plan's width"
+
+
+def test_the_last_one_counts(log: EventLog) -> None:
+    log.append("other", [replace(OPENED, seed=2), profile("cpu", 5.0)], expected=0, at=0.0)
+    assert profiles_on_record(log, OPENED, BATCH)["cpu"] == profile("cpu", 5.0)
+    assert last_profile(log, OPENED, BATCH) == profile("cpu", 5.0)
+
+
+@pytest.mark.parametrize("other", [{"trainer": "u"}, {"trainer_version": "2"}, {"trainer_args": {"width": 8}}])
+def test_what_was_measured_of_another_model_says_nothing(log: EventLog, other: dict[str, object]) -> None:
+    assert last_profile(log, replace(OPENED, **other), BATCH) is None  # type: ignore[arg-type]
+
+
+def test_what_was_measured_with_other_batches_says_nothing(log: EventLog) -> None:
+    assert last_profile(log, OPENED, {"bs": 16}) is None
+    assert last_profile(log, OPENED, {}) is None
+    log.append("old", [replace(OPENED, seed=3), profile("cpu", batch=None)], expected=0, at=0.0)
+    assert last_profile(log, OPENED, {}) is None, "nobody knows which batch that was"

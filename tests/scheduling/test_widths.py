@@ -1,0 +1,165 @@
+"""How wide packs are, where that is left to be chosen: the arithmetic, and what becomes of it in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.evolve import fold
+from app.domain.ids import StudyId
+from app.domain.search_plan import SearchPlan
+from app.scheduling.packs import WORTHWHILE
+from app.scheduling.replay import replay
+from app.scheduling.tuners import TunerDriver
+from app.scheduling.widths import NEAR, batch_of, chosen, covers, widest
+from app.simulation.simulator import Simulator
+from tests.plans import METRIC, OPENED, steps, study_of, tried
+from tests.strategies import Trial, spaces
+
+STUDY = StudyId("study")
+WIDTHS = ("2", "4", "8")
+SECONDS = st.fixed_dictionaries({width: st.floats(0.01, 100) for width in ("0", *WIDTHS)})
+SLOTS = st.integers(1, 4)
+
+
+def profile(seconds: dict[str, float], **more: Any) -> e.PackingProfiled:
+    return e.PackingProfiled(device="d", batch_seconds=seconds, peak_bytes={}, **more)
+
+
+def submitted(spec: dict[str, Any], packing: int | None = None, slots: int = 1, **how: Any) -> Simulator:
+    """With the trials that the tuner wants before there is any result."""
+    simulator = Simulator(slots=slots, measure=lambda node, step: {METRIC: 0.5}, **how)
+    simulator.give(c.SubmitStudy(plan=replace(OPENED, packing=packing), study=STUDY, spec=spec, at=0.0))
+    driver = TunerDriver(spec)
+    driver.observe(simulator.plan.studies[STUDY])
+    simulator.give(c.ApplyTunerActions(study=STUDY, actions=driver.suggest(1)))
+    return simulator
+
+
+def planned(trials: list[Trial]) -> SearchPlan:
+    return submitted(study_of(trials).to_json()).plan
+
+
+def flat(count: int, length: int = 10, **hp: Any) -> list[Trial]:
+    """Trials that have nothing in common."""
+    return [({"lr": steps(0.1 + number), **hp}, length) for number in range(count)]
+
+
+EVEN = {"0": 1.0, **dict.fromkeys(("2", "4", "8", "16"), 1.0)}
+
+
+@pytest.mark.parametrize(("trials", "slots", "width"), [(8, 1, 8), (5, 1, 8), (16, 2, 8), (3, 1, 4), (2, 1, 2)])
+def test_packs_are_as_wide_as_trials_can_fill_and_no_wider(trials: int, slots: int, width: int) -> None:
+    seconds = {**EVEN, str(trials): 1.0}
+    most = -(-trials // slots)
+    assert widest(planned(flat(trials)), slots) == most
+    assert chosen(planned(flat(trials)), profile(seconds), slots)[0] == min(width, most)
+
+
+def test_of_widths_that_are_nearly_as_fast_the_narrowest_is_chosen() -> None:
+    plan = planned(flat(8))
+    assert chosen(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 1.9}), 1)[0] == 8
+    assert chosen(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 2.0}), 1)[0] == 4
+
+
+def test_what_is_not_a_tenth_faster_is_trained_alone() -> None:
+    plan = planned(flat(8))
+    assert chosen(plan, profile({"0": 1.0, "2": 1.82}), 1)[0] == 0
+    assert chosen(plan, profile({"0": 1.0, "2": 1.81}), 1)[0] == 2
+
+
+def test_trunks_that_are_shared_speak_for_none() -> None:
+    """Eight trials that part at the last of a hundred steps would fill no pack before."""
+    late = [({"lr": steps(0.1, 0.2 + number, milestones=[99])}, 100) for number in range(8)]
+    slower = profile({"0": 1.0, "8": 1.2})
+    assert chosen(planned(late), slower, 1)[0] == 0
+    assert chosen(planned(flat(8)), slower, 1)[0] == 8
+
+
+def test_batches_of_other_sizes_fill_no_pack() -> None:
+    sizes = [({"lr": steps(0.1), "bs": steps(size)}, 10) for size in (16, 32, 64, 128)]
+    assert widest(planned(sizes), 1) == 1
+    assert batch_of(planned(sizes).nodes[planned(sizes).roots[0]]) == {"bs": 16}
+
+
+def test_where_rungs_get_narrow_packs_are_no_wider_than_usual() -> None:
+    tuner = {"kind": "sha", "num_trials": 32, "min_steps": 1, "max_steps": 4, "sampling_seed": 1}
+    spec = {**study_of(flat(1)).to_json(), "space": {"lr": {"uniform": [0.1, 1.0]}}, "tuner": tuner}
+    assert widest(submitted(spec).plan, 1) == 8
+    assert widest(planned(flat(32)), 1) == 32
+
+
+def test_why_trials_are_trained_alone_is_said() -> None:
+    refused = profile({}, refusal="it is no TorchTrainer")
+    width, reason = chosen(planned(flat(4)), refused, 1)
+    assert width == 0 and reason.endswith("cannot be packed: it is no TorchTrainer")
+
+
+def test_what_was_measured_of_narrow_packs_says_nothing_of_wide_ones_that_are_faster() -> None:
+    assert covers(profile({"0": 1.0, "2": 1.0, "4": 1.0}), 4)
+    assert not covers(profile({"0": 1.0, "2": 1.0, "4": 1.0}), 5)
+    assert covers(profile({"0": 1.0, "2": 1.0, "4": 2.0}), 5), "measuring ended there"
+    assert not covers(profile({"0": 1.0, "2": 9.0}), 4), "of the first pack that is not said"
+
+
+@tried(100)
+@given(spaces(), SLOTS, SECONDS)
+def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(
+    trials: list[Trial], slots: int, seconds: dict[str, float]
+) -> None:
+    plan = planned(trials)
+    width, _ = chosen(plan, profile(seconds), slots)
+    assert width in (0, *map(int, WIDTHS)) and width <= widest(plan, slots)
+
+
+@tried(100)
+@given(st.integers(2, 40), SLOTS, SECONDS)
+def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_faster(
+    trials: int, slots: int, seconds: dict[str, float]
+) -> None:
+    plan = planned(flat(trials))
+    width, _ = chosen(plan, profile(seconds), slots)
+    possible = [each for each in map(int, WIDTHS) if each <= widest(plan, slots)]
+    took = {each: ceil(trials / (slots * each)) * seconds[str(each)] for each in possible}
+    best, alone = min(took.values(), default=inf), max(trials / slots, 1) * seconds["0"]
+    if width:
+        assert took[width] <= NEAR * best and took[width] * WORTHWHILE <= alone * (1 + 1e-9)
+    else:
+        assert best * WORTHWHILE >= alone * (1 - 1e-9)
+
+
+# ------------------------------------------------------------------------------------------------------ in virtual time
+
+
+@tried(40)
+@given(spaces(), SLOTS, SECONDS)
+def test_the_width_is_chosen_once_before_any_stage_and_all_who_read_the_log_see_the_same(
+    trials: list[Trial], slots: int, seconds: dict[str, float]
+) -> None:
+    simulated = submitted(study_of(trials).to_json(), slots=slots, profile=profile(seconds | {"3": 1.0, "5": 1.0}))
+    simulated.run()
+    events, done = simulated.events, simulated.plan.studies[STUDY]
+    assert done.state == "completed" and done.executed == done.unique
+    (chosen_at,) = (at for at, event in enumerate(events) if isinstance(event, e.PackingChosen))
+    assert not any(isinstance(event, e.StageCompleted | e.Evaluated) for event in events[:chosen_at])
+    assert sum(isinstance(event, e.ChainAssigned) for event in events[:chosen_at]) <= 1
+    assert fold(events).packing == simulated.plan.packing
+    assert replay(enumerate(events, 1), STUDY).identical
+
+
+@tried(100)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), SECONDS)
+def test_on_one_slot_trials_with_nothing_in_common_are_never_slower_than_alone(
+    lengths: list[int], seconds: dict[str, float]
+) -> None:
+    trials = [({"lr": steps(0.1 + number)}, length) for number, length in enumerate(lengths)]
+    simulated = submitted(study_of(trials).to_json(), profile=profile(seconds))
+    taken, alone = simulated.run(), sum(lengths)
+    assert taken * WORTHWHILE <= alone * (1 + 1e-9) if simulated.plan.packing else taken == alone

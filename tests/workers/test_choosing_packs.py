@@ -1,0 +1,199 @@
+"""A slot measures how packs do before anything is trained, and by that the width is chosen, whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+
+from app.domain import events as e
+from app.domain.evolve import fold
+from app.domain.ids import StudyId
+from app.domain.search_plan import Study
+from app.events.database import Database
+from app.registry import TrainerSource
+from app.scheduling.replay import replay
+from app.workers.trainer_connection import TrainerKilled
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+from stagetree.runtime.failures import TrainerFailed
+
+LANES = Path(__file__).parents[1] / "packing" / "lanes.py"
+Json = dict[str, Any]
+
+
+class Killed(BaseException):
+    """As `kill -9` of the slot: nothing of it runs any more."""
+
+
+@pytest.fixture
+def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+    """One slot that trains in processes of its own."""
+    database = Database(sqlite_url)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=20.0)
+    for name in ("tiny", "unpackable", "moody"):
+        made.sources[name] = TrainerSource(str(LANES), "1")
+    yield made
+    made.close()
+    database.dispose()
+
+
+def spec(trainer: str = "tiny", count: int = 4, **fields: Any) -> Json:
+    trials = [{"hp": {"lr": 0.1 / (1 + number), "bs": 4}, "steps": 3} for number in range(count)]
+    named = {"name": "study", "trainer": trainer, "metric": "val_loss", "mode": "min", "packing": "auto"}
+    return {**named, "tuner": {"kind": "trials", "trials": trials}, **fields}
+
+
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What comes of measuring, in turn: seconds by width, or what is raised. Then what a trainer's process says."""
+    outcomes: list[object] = []
+    real = TrainerProcess.measure
+
+    def measure(process: TrainerProcess, *args: Any, **how: Any) -> Any:
+        outcome = outcomes.pop(0) if outcomes else real(process, *args, **how)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if isinstance(outcome, dict):
+            return {"batch_seconds": outcome, "peak_bytes": {}, "exact": False, "batch": {"bs": 4}}, ""
+        return outcome
+
+    monkeypatch.setattr(TrainerProcess, "measure", measure)
+    return outcomes
+
+
+FASTER = {"0": 1.0, "2": 1.0, "4": 1.0}
+SLOWER = {"0": 1.0, "2": 2.0, "4": 4.0}
+
+
+def chosen(cluster: Cluster) -> tuple[int, str]:
+    (event,) = cluster.events(e.PackingChosen)
+    return event.width, event.reason
+
+
+def before_choice(cluster: Cluster) -> list[e.Event]:
+    events = [stored.event for stored in cluster.log.read(cluster.stream)]
+    return events[: next(at for at, event in enumerate(events) if isinstance(event, e.PackingChosen))]
+
+
+def assert_sound(cluster: Cluster, done: Study) -> None:
+    """Everything was trained once, after the choice; and the log says all of it."""
+    assert done.state == "completed" and done.executed == done.unique
+    assert not any(isinstance(event, e.StageCompleted) for event in before_choice(cluster))
+    log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream)]
+    assert replay(log, done.id).identical
+    assert fold(event for _, event in log).packing == cluster.plan.packing == chosen(cluster)[0]
+    assert cluster.idle()
+
+
+def values(cluster: Cluster, study: StudyId) -> list[Any]:
+    return [metrics for _, metrics in cluster.values(study)]
+
+
+def test_what_a_slot_has_measured_is_chosen_by(cluster: Cluster) -> None:
+    done = cluster.run(cluster.submit(spec()))
+    assert_sound(cluster, done)
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert {"0", "2"} <= profile.batch_seconds.keys() <= {"0", "2", "4"} and profile.batch == {"bs": 4}
+
+
+def test_trials_have_the_numbers_of_the_width_that_was_chosen(cluster: Cluster, measuring: list[object]) -> None:
+    measuring.append(FASTER)
+    auto = cluster.run(cluster.submit(spec()))
+    assert_sound(cluster, auto)
+    found = values(cluster, auto.id)
+    assert chosen(cluster) == (4, "packs of 4 were reckoned to be 4.0 times as fast as trials alone on the CPU")
+    assert len(cluster.events(e.ChainAssigned)) == 1 + 4 and cluster.lengths  # all four in one pack
+    said = cluster.run(cluster.submit(spec(packing=4)))
+    assert values(cluster, said.id) == found
+
+
+def test_what_is_slower_packed_is_trained_as_without(cluster: Cluster, measuring: list[object]) -> None:
+    measuring.append(SLOWER)
+    auto = cluster.run(cluster.submit(spec()))
+    assert_sound(cluster, auto)
+    found = values(cluster, auto.id)
+    assert chosen(cluster) == (0, "no packs were reckoned to be a tenth faster than trials alone on the CPU")
+    said = cluster.run(cluster.submit(spec(packing=0)))
+    assert values(cluster, said.id) == found
+
+
+def test_what_cannot_be_packed_is_trained_alone_and_it_is_said_why(cluster: Cluster) -> None:
+    done = cluster.run(cluster.submit(spec("unpackable")))
+    assert_sound(cluster, done)
+    width, reason = chosen(cluster)
+    assert width == 0 and "cannot be packed: its loss asks a tensor for its value" in reason
+
+
+def test_what_raises_while_it_is_measured_is_trained_alone(cluster: Cluster, measuring: list[object]) -> None:
+    measuring.append(TrainerFailed("exception", "Traceback ...\nKeyError: 'x'\n", 0, "KeyError"))
+    done = cluster.run(cluster.submit(spec()))
+    assert_sound(cluster, done)
+    assert chosen(cluster)[0] == 0 and chosen(cluster)[1].endswith("measuring it failed: KeyError: 'x'")
+    assert not cluster.events(e.StageFailed), "no trial is to blame yet"
+
+
+@pytest.mark.parametrize("accident", [TrainerKilled("killed"), TrainerFailed("crash", "its process died", 0, "crash")])
+def test_a_process_that_ends_while_it_measures_is_nobodys_fault(
+    cluster: Cluster, measuring: list[object], accident: Exception
+) -> None:
+    measuring += [accident, FASTER]
+    done = cluster.run(cluster.submit(spec()))
+    assert_sound(cluster, done)
+    assert chosen(cluster)[0] == 4 and not cluster.events(e.StageFailed)
+
+
+def test_nobody_waits_for_ever_for_what_cannot_be_measured(cluster: Cluster, measuring: list[object]) -> None:
+    measuring += [TrainerFailed("crash", "its process died", 0, "crash")] * 2
+    done = cluster.run(cluster.submit(spec()))
+    assert_sound(cluster, done)
+    assert chosen(cluster) == (0, "trials are trained alone, since measuring packs came to no end 2 times")
+
+
+def test_a_slot_that_is_killed_while_it_measures_is_made_good(cluster: Cluster, measuring: list[object]) -> None:
+    measuring += [Killed(), FASTER]
+    study = cluster.submit(spec())
+    with pytest.raises(Killed):
+        cluster.run(study)
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0")
+    assert_sound(cluster, cluster.run(study))
+    outcomes = [event.outcome for event in before_choice(cluster) if isinstance(event, e.ChainEnded)]
+    assert outcomes == ["lost", "stopped"] and chosen(cluster)[0] == 4
+
+
+def test_a_message_to_measure_that_never_came_is_sent_again(cluster: Cluster, measuring: list[object]) -> None:
+    measuring.append(FASTER)
+    study = cluster.submit(spec())
+    cluster.beat()
+    cluster.ticker.tick()
+    cluster.messages.clear()
+    cluster.clock.wait(20.0)
+    assert_sound(cluster, cluster.run(study))
+    assert chosen(cluster)[0] == 4
+
+
+def test_a_database_that_is_away_while_it_is_measured_is_waited_for(cluster: Cluster, measuring: list[object]) -> None:
+    measuring.append(FASTER)
+    study = cluster.submit(spec())
+    faults = cluster.faults["gpu0"]
+    faults.before[e.PackingProfiled] = lambda: faults.away_for(30.0)
+    assert_sound(cluster, cluster.run(study))
+    assert faults.refusals and chosen(cluster)[0] == 4
+
+
+def test_what_was_measured_for_another_seed_is_not_measured_again(cluster: Cluster, measuring: list[object]) -> None:
+    measuring.append(FASTER)
+    cluster.run(cluster.submit(spec()))
+    again = cluster.run(cluster.submit(spec(seed=1)))
+    assert_sound(cluster, again)
+    assert chosen(cluster)[0] == 4 and len(cluster.events(e.ChainAssigned)) == 4, "none of them to measure"
+
+
+def test_trials_that_are_never_two_at_once_are_not_measured(cluster: Cluster) -> None:
+    done = cluster.run(cluster.submit(spec(count=1)))
+    assert_sound(cluster, done)
+    assert chosen(cluster) == (0, "trials are trained alone, since no slot has two of them at once")
+    assert not cluster.events(e.PackingProfiled)
