@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.domain.events import Json, PackingProfiled, PlanOpened
+from app.events.codec import UnknownEvent
 from app.events.log import EventLog
 
 
@@ -30,7 +31,11 @@ def last_profile(log: EventLog, opened: PlanOpened, batch: Json) -> PackingProfi
 
 
 def _is_alike(log: EventLog, stream: str, opened: PlanOpened) -> bool:
-    other = log.read(stream, limit=1)[0].event
+    """Whether the models of a plan are the same; not if this version cannot read that."""
+    try:
+        other = log.read(stream, limit=1)[0].event
+    except UnknownEvent:
+        return False
     return isinstance(other, PlanOpened) and _trained(other) == _trained(opened)
 
 
