@@ -73,7 +73,8 @@ def test_until_the_width_is_chosen_one_slot_measures_and_the_others_wait() -> No
     scene.submit(opened=CHOSEN_LATER)
     for _ in range(2):
         (chain,) = given(scene)
-    assert (chain.assignment["measure"], chain.assignment["packing"], chain.assignment["pack"]) == (2, 1, (chain.chain,))
+    given_to_measure = {name: chain.assignment[name] for name in ("measure", "packing", "pack")}
+    assert given_to_measure == {"measure": 2, "packing": 1, "pack": (chain.chain,)}
     assert len(chain.assignment["stages"]) == 1
 
 
