@@ -39,7 +39,7 @@ def plan_id(
 ) -> PlanId:
     """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
 
-    packing: as in `PlanOpened`. A width that is chosen later is no part of a name that was given before.
+    packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen.
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:

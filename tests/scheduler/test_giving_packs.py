@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from scenes import OPENED, Scene
 
+from app.domain import commands as c
 from app.domain import events as e
 from app.events.rows.ports import ChainRecord
 
@@ -62,3 +63,29 @@ def test_as_many_trials_are_asked_for_as_slots_can_train_at_once() -> None:
 
     alone = asked_for(OPENED, packs=True)
     assert asked_for(PACKED, packs=False) == alone < asked_for(PACKED, packs=True) == 4 * alone
+
+
+CHOSEN_LATER = replace(OPENED, packing=None)
+
+
+def test_until_the_width_is_chosen_one_slot_measures_and_the_others_wait() -> None:
+    scene = Scene(slots=2)
+    scene.submit(opened=CHOSEN_LATER)
+    for _ in range(2):
+        (chain,) = given(scene)
+    given_to_measure = {name: chain.assignment[name] for name in ("measure", "packing", "pack")}
+    assert given_to_measure == {"measure": 2, "packing": 1, "pack": (chain.chain,)}
+    assert len(chain.assignment["stages"]) == 1
+
+
+def test_where_slots_train_no_packs_nothing_is_measured() -> None:
+    scene = Scene(slots=2, packs=False)
+    scene.submit(opened=CHOSEN_LATER)
+    assert [chain.assignment["measure"] for chain in given(scene)] == [0, 0]
+
+
+def test_a_study_that_is_paused_chooses_nothing() -> None:
+    scene = Scene()
+    study = scene.submit(opened=CHOSEN_LATER)
+    scene.give(c.PauseStudy(study=study))
+    assert not given(scene) and not scene.events(e.PackingChosen)

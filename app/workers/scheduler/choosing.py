@@ -33,7 +33,7 @@ class Choosing:
         self._ports, self._outlook = ports, outlook
 
     def look(self, well: Sequence[Slot]) -> None:
-        """Choose wherever that can be done now. well: the slots. Raises `DatabaseUnavailable`."""
+        """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
         for frontier in self._outlook.frontiers():
             if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
                 self._choose(frontier, well)
