@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +19,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, Connection
 
 SAFE_WAL = (3, 51, 3)
+LOOK_SECONDS = 0.02
 
 
 def newest_sqlite() -> ModuleType:
@@ -118,12 +119,13 @@ def sqlite(url: URL, patience: float) -> Engine:
     options: dict[str, Any] = {"pool_timeout": patience} if url.database else {}
     engine = create_engine(url, module=SQLITE, **options)
     journal = "WAL" if SQLITE.sqlite_version_info >= SAFE_WAL else "DELETE"
-    settings = {"journal_mode": journal, "synchronous": "FULL", "foreign_keys": "ON"}
+    settings = {"synchronous": "FULL", "foreign_keys": "ON"}
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # the driver must not begin transactions by itself
         connection.execute(f"PRAGMA busy_timeout={round(1000 * patience)}")  # first: the next one takes a lock
+        _set_journal(connection, journal, until=monotonic() + patience)
         for name, value in settings.items():
             connection.execute(f"PRAGMA {name}={value}")
 
@@ -132,3 +134,15 @@ def sqlite(url: URL, patience: float) -> Engine:
         connection.exec_driver_sql("BEGIN " + connection.get_execution_options().get("sqlite_begin", "DEFERRED"))
 
     return engine
+
+
+def _set_journal(connection: sqlite3.Connection, journal: str, until: float) -> None:
+    """Try again until then, since SQLite itself does not wait for one who writes to a file that is to change."""
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode={journal}")
+            return
+        except SQLITE.OperationalError as error:
+            if error.sqlite_errorcode != SQLITE.SQLITE_BUSY or monotonic() > until:
+                raise
+        sleep(LOOK_SECONDS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from app.events.connections import SQLITE
+from app.events.connections import SAFE_WAL, SQLITE
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import SqlLog
 from app.events.tables import metadata
@@ -61,6 +62,20 @@ def migrate(url: str) -> None:
     database = Database(url)
     database.create()
     database.dispose()
+
+
+@pytest.mark.skipif(SQLITE.sqlite_version_info < SAFE_WAL, reason="this SQLite is used without a write-ahead log")
+def test_whoever_comes_first_waits_for_one_who_writes_already(tmp_path: Path) -> None:
+    """SQLite would not: the file is to get another journal, and it is refused at once where somebody has its lock."""
+    writer = SQLITE.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)
+    writer.execute("CREATE TABLE streams (stream TEXT)")
+    writer.execute("BEGIN IMMEDIATE")
+    Timer(0.2, lambda: writer.execute("COMMIT")).start()
+    database = Database(f"sqlite:///{tmp_path}/log.db")
+    with database.read() as session:
+        assert session.scalar(COUNT) == 0
+    database.dispose()
+    writer.close()
 
 
 def test_creating_again_keeps_what_is_there(database: Database) -> None:
