@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scenes import OPENED, Scene
+from scenes import LOST_RACE, ONE, OPENED, Scene
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.events.log import Append
 from app.events.rows.ports import ChainRecord
+from app.workers.scheduler.choosing import MOST_MEASUREMENTS
 
 PACKED = replace(OPENED, packing=4)
 
@@ -89,3 +91,75 @@ def test_a_study_that_is_paused_chooses_nothing() -> None:
     study = scene.submit(opened=CHOSEN_LATER)
     scene.give(c.PauseStudy(study=study))
     assert not given(scene) and not scene.events(e.PackingChosen)
+
+
+def profile(**seconds: float) -> e.PackingProfiled:
+    """Of packs without hyper-parameters that decide the batch: `_0` is one model alone, `_2` a pack of two."""
+    by_width = {width.removeprefix("_"): taken for width, taken in seconds.items()}
+    return e.PackingProfiled(device="cpu", batch_seconds=by_width, peak_bytes={}, batch={})
+
+
+def measured_before(scene: Scene, **seconds: float) -> None:
+    """Another plan of the trainer has such a profile."""
+    scene.records.log.append("before", [replace(CHOSEN_LATER, seed=1), profile(**seconds)], expected=0, at=0.0)
+
+
+def widths(scene: Scene) -> list[int]:
+    return [event.width for event in scene.events(e.PackingChosen)]
+
+
+def test_what_another_plan_has_measured_decides_at_once() -> None:
+    scene = Scene()
+    measured_before(scene, _0=1.0, _2=1.0, _4=1.0)
+    scene.submit(opened=CHOSEN_LATER)
+    assert len(given(scene)) == 4 and widths(scene) == [4]
+
+
+def test_what_is_known_of_narrower_packs_only_is_measured_anew() -> None:
+    scene = Scene()
+    measured_before(scene, _0=1.0, _2=1.0)
+    scene.submit(opened=CHOSEN_LATER)
+    assert [chain.assignment["measure"] for chain in given(scene)] == [4] and not widths(scene)
+
+
+def test_nothing_is_chosen_for_slots_that_do_not_have_the_trainer() -> None:
+    scene = Scene(slots=0)
+    scene.register("gpu0", trainers={"toy": "2"})
+    scene.submit(ONE, opened=CHOSEN_LATER)
+    assert not given(scene) and not widths(scene)
+    scene.register("gpu1")
+    assert given(scene) and widths(scene) == [0]
+
+
+def test_where_slots_train_no_packs_nothing_is_chosen() -> None:
+    scene = Scene(packs=False)
+    scene.submit(ONE, opened=CHOSEN_LATER)
+    assert given(scene) and not widths(scene)
+
+
+def test_nothing_is_chosen_while_the_last_attempt_to_measure_is_under_way() -> None:
+    scene = Scene()
+    scene.submit(opened=CHOSEN_LATER)
+    for _ in range(MOST_MEASUREMENTS):
+        assert len(given(scene)) == len(given(scene)) == 1 and not widths(scene)
+        scene.claim()
+        scene.expire("gpu0")
+    assert given(scene) and widths(scene) == [0]
+
+
+def test_a_choice_that_others_are_in_the_way_of_holds_up_its_own_plan_only() -> None:
+    scene = Scene(slots=0)
+    scene.submit(ONE, opened=CHOSEN_LATER)
+    scene.submit(ONE, name="other", plan="other")
+    scene.scheduler.tick()
+    scene.register("gpu0")
+
+    def lose(append: Append) -> None:
+        if append.stream != "other":
+            raise LOST_RACE
+
+    scene.records.before_write = lose
+    assert [chain.stream for chain in given(scene)] == ["other"] and not widths(scene)
+    scene.records.before_write = lambda append: None
+    scene.scheduler.tick()
+    assert widths(scene) == [0]

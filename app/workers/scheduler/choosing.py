@@ -40,7 +40,8 @@ class Choosing:
 
     def _choose(self, frontier: Frontier, well: Sequence[Slot]) -> None:
         stream, opened = frontier.id, frontier.plan.opened
-        able = [slot for slot in well if opened is not None and has_trainer(slot, opened)]
+        assert opened is not None  # or its packing would be 0
+        able = [slot for slot in well if has_trainer(slot, opened)]
         try:
             with self._ports.plans.holding(stream, fresh=False) as plan:
                 command = self._command(plan, able) if able else None

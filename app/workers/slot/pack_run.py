@@ -57,7 +57,10 @@ class PackRun:
             for number in self._runs:
                 self._begin(number)
         while self._wanted:
-            self._measure() if self._measures else self._train()
+            if self._measures:
+                self._measure()
+            else:
+                self._train()
         if self._host.has_failed:  # what has, is tried again in a fresh process
             self._host.end_process()
 
