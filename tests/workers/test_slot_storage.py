@@ -259,8 +259,11 @@ def test_the_scheduler_hears_at_once_of_a_step_that_was_asked_for_on_the_way(clu
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
-def test_a_trained_chain_waits_for_the_store_and_for_no_message(cluster: Cluster) -> None:
-    """For longer than a lease, which its heartbeat renews."""
+def test_a_trained_chain_waits_for_the_store_and_for_no_message(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than a lease, which its heartbeat renews. What is on record by then does not take the rest with it."""
+    monkeypatch.setattr("app.workers.slot.outbox.MOMENT", 0.0)
     may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
 
     def hold_up(key: str) -> None:
