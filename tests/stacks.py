@@ -100,8 +100,15 @@ class Service:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """For all tests of a session."""
+    with started(tmp_path_factory.mktemp("stack")) as service:
+        yield service
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Service]:
     """The embedded stack with two slots, the toy trainers and those of the examples."""
-    embedded = Embedded(tmp_path_factory.mktemp("stack"), 2, TRAINERS)
+    embedded = Embedded(folder, 2, TRAINERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGETREE_INTERMEDIATE_OVERHEAD", "1")  # the toy's steps are shorter than writing a file
         embedded.start()

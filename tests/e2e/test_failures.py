@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from stacks import Service
+from stacks import Service, started
 from toys import grid, switch, trials
 
 from stagetree.client import Invalid
@@ -22,6 +23,13 @@ KINDS = {
     "absurd": ("exception", "TypeError: evaluate must return a dict of numbers, got str"),
     "unsavable": ("exception", "state_dict must hold tensors, arrays, bytes and JSON values only"),
 }
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for these alone: a slot on which so much fails is given nothing for a while."""
+    with started(tmp_path_factory.mktemp("failures")) as service:
+        yield service
 
 
 @pytest.fixture(scope="module")
