@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from app.events.connections import SAFE_WAL, SQLITE
+from app.events.connections import SQLITE
 from app.events.database import Database, DatabaseUnavailable
 from app.events.log import SqlLog
 from app.events.tables import metadata
@@ -64,7 +64,6 @@ def migrate(url: str) -> None:
     database.dispose()
 
 
-@pytest.mark.skipif(SQLITE.sqlite_version_info < SAFE_WAL, reason="this SQLite is used without a write-ahead log")
 def test_whoever_comes_first_waits_for_one_who_writes_already(tmp_path: Path) -> None:
     """SQLite would not: the file is to get another journal, and it is refused at once where somebody has its lock."""
     writer = SQLITE.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)

@@ -89,6 +89,13 @@ def assert_sound(cluster: Cluster, done: Study) -> None:
     assert cluster.idle()
 
 
+def assert_as_said(cluster: Cluster, auto: Study, width: int) -> None:
+    """It has the numbers of a study that said the width that was chosen for it."""
+    found = values(cluster, auto.id)
+    said = cluster.run(cluster.submit(spec(packing=width)))
+    assert values(cluster, said.id) == found
+
+
 def values(cluster: Cluster, study: StudyId) -> list[Any]:
     return [metrics for _, metrics in cluster.values(study)]
 
@@ -104,21 +111,17 @@ def test_trials_have_the_numbers_of_the_width_that_was_chosen(cluster: Cluster, 
     measuring.append(FASTER)
     auto = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, auto)
-    found = values(cluster, auto.id)
     assert chosen(cluster) == (4, "packs of 4 were reckoned to be 4.0 times as fast as trials alone on the CPU")
     assert len(cluster.events(e.ChainAssigned)) == 1 + 4 and cluster.lengths  # all four in one pack
-    said = cluster.run(cluster.submit(spec(packing=4)))
-    assert values(cluster, said.id) == found
+    assert_as_said(cluster, auto, 4)
 
 
 def test_what_is_slower_packed_is_trained_as_without(cluster: Cluster, measuring: list[object]) -> None:
     measuring.append(SLOWER)
     auto = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, auto)
-    found = values(cluster, auto.id)
     assert chosen(cluster) == (0, "no packs were reckoned to be a tenth faster than trials alone on the CPU")
-    said = cluster.run(cluster.submit(spec(packing=0)))
-    assert values(cluster, said.id) == found
+    assert_as_said(cluster, auto, 0)
 
 
 def test_what_cannot_be_packed_is_trained_alone_and_it_is_said_why(cluster: Cluster) -> None:
