@@ -21,24 +21,18 @@ Json = dict[str, Any]
 def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterator[Measured]:
     """What the studies in a folder have measured of the trainer that a study file would be run with."""
     from app.cli import stacks
-    from app.domain.events import PlanOpened
     from app.registry import Catalogue
 
     where = folder or DEFAULT
     if not spec.packing or not (folder or is_store(where)):
         yield lambda batch: None
         return
+    from app.api.commands.submitting import opened
     from app.cli.store import Store
 
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
-    opened = PlanOpened(
-        trainer=spec.trainer,
-        trainer_version=source.version if source else "",
-        trainer_args=dict(spec.trainer_args),
-        seed=spec.seed,
-    )
     with Store(where) as store:
-        yield lambda batch: store.profile(opened, batch)
+        yield lambda batch: store.profile(opened(spec, source), batch) if source else None
 
 
 def packed_text(found: Json) -> str:
