@@ -216,6 +216,8 @@ def test_a_study_that_cannot_be_read_is_said_and_asked_for_again(
     expect(page.get_by_role("alert").first).to_be_visible()
     page.unroute_all(behavior="wait")
     page.goto(f"{stack.url}/#/slots")
+    # two changes of the address at once are one to a busy browser: the study would never have been left
+    expect(page.get_by_role("heading", name="Slots")).to_be_visible()
     page.goto(f"{stack.url}/#/studies/{study}")
     expect(page.get_by_role("region", name="Best trial")).to_contain_text("score")
 
