@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -41,6 +40,8 @@ class Mixtures:
 
     def below(self, values: Array) -> Array:
         """The probability of at most values[row], by row."""
+        from scipy.special import ndtr  # here: every command knows the tuners, and few look ahead
+
         return np.minimum(self.total(ndtr((values[self.row] - self.mean) / self.spread)), 1.0)
 
     def log_density(self, values: Array) -> Array:
@@ -58,6 +59,8 @@ class Mixtures:
 
     def quantile(self, q: float) -> Array:
         """The value that is not exceeded with probability q, by row: by halving what lies between the components'."""
+        from scipy.special import ndtri
+
         edges = self.mean + self.spread * ndtri(q)
         low, high = np.full(self.rows, np.inf), np.full(self.rows, -np.inf)
         np.minimum.at(low, self.row, edges)
