@@ -70,9 +70,13 @@ page-check: page  ## types of the page against the API's own description, and th
 	@$(BIN)/python hatch_build.py run check
 	@$(BIN)/python hatch_build.py run test
 
-check: .venv/.installed-dev page-check  ## ruff, mypy, import-linter, tsc
+check: ruff types page-check  ## ruff, mypy, import-linter, tsc
+
+ruff: .venv/.installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: .venv/.installed-dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
@@ -80,4 +84,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu test-torch night mutants docs page pictures page-check check format
+.PHONY: help demo up test test-gpu test-torch night mutants docs page pictures page-check check ruff types format
