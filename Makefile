@@ -31,9 +31,16 @@ up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot),
 # The files that take longest come first, and the shortest last.
 WAITING := tests/docs tests/e2e tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
 
-test: .venv/.installed-dev  ## all tests: first those of processes and clusters, which mostly wait, then the others
+test: .venv/.installed-dev  ## all tests: those of processes and clusters, which mostly wait, and in the time they leave the others
+	@$(MAKE) --no-print-directory --jobs=2 test-processes test-others
+
+test-processes: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(WAITING)
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(WAITING:%=--ignore %)
+
+# What it says comes when it is done, so that the two are not mixed.
+test-others: .venv/.installed-dev
+	@said=$$(nice $(BIN)/python -m pytest -n auto --dist loadfile $(WAITING:%=--ignore %) 2>&1); code=$$?; \
+	echo "$$said"; exit $$code
 
 test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
 	@$(BIN)/python -m pytest -m gpu tests/gpu
@@ -84,4 +91,4 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-.PHONY: help demo up test test-gpu test-torch night mutants docs page pictures page-check check ruff types format
+.PHONY: help demo up test test-processes test-others test-gpu test-torch night mutants docs page pictures page-check check ruff types format
