@@ -56,7 +56,8 @@ class Proxy:
         self._links: list[Link] = []
         self._flows, self._delay, self._answer, self._cut = True, 0.0, b"", 0
         self._listener: socket.socket | None = None
-        self.port = 0
+        self._place = bound(0)  # also while nobody listens there, nobody else gets it
+        self.port: int = self._place.getsockname()[1]
         self._listen()
 
     # ------------------------------------------------------------------------------------------------ what goes wrong
@@ -64,9 +65,9 @@ class Proxy:
     def refuse(self) -> None:
         """Nobody is there: what is open breaks, and no connection is made."""
         assert self._listener is not None
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._listener = None
+        listener, self._listener = self._listener, None
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
         self.reset()
 
     def freeze(self) -> None:
@@ -108,6 +109,7 @@ class Proxy:
     def close(self) -> None:
         if self._listener is not None:
             self.refuse()
+        self._place.close()
 
     def _change(self, **changes: object) -> None:
         for name, value in changes.items():
@@ -122,12 +124,8 @@ class Proxy:
     # ------------------------------------------------------------------------------------------------ passing on
 
     def _listen(self) -> None:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener = self._listener = bound(self.port)
         listener.listen(128)
-        self.port = listener.getsockname()[1]
-        self._listener = listener
         self._run(self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -145,6 +143,8 @@ class Proxy:
                 client.close()
                 continue
             self._links.append(link)
+            if self._listener is not listener:  # it was accepted just before
+                link.ends = "reset"
             self._run(self._pump, link)
 
     def _connect(self) -> socket.socket:
@@ -195,6 +195,14 @@ class Proxy:
 
     def _run(self, target: Callable[..., None], *args: object) -> None:
         threading.Thread(target=target, args=args, daemon=True).start()
+
+
+def bound(port: int) -> socket.socket:
+    """A socket at this port, or at a free one."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    return made
 
 
 def proxied(url: str) -> tuple[Proxy, str]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from proxies import Proxy
+from stacks import PATIENCE
 
 SELECTABLE = 1024
 """Descriptors beyond so many cannot be waited for by `select`."""
@@ -35,10 +36,10 @@ def proxy() -> Iterator[Proxy]:
 
 
 def connect(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE)
 
 
-def echo(link: socket.socket, text: bytes = b"hello", timeout: float = 5) -> bytes:
+def echo(link: socket.socket, text: bytes = b"hello", timeout: float = PATIENCE) -> bytes:
     link.settimeout(timeout)
     link.sendall(text)
     return link.recv(100)
@@ -82,6 +83,16 @@ def test_it_refuses_and_heals(proxy: Proxy) -> None:
         assert echo(link) == b"hello"
 
 
+def test_nobody_else_gets_its_port_while_it_refuses(proxy: Proxy) -> None:
+    """It could not listen there again, or who comes in vain met somebody."""
+    proxy.refuse()
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", proxy.port))
+    proxy.heal()
+    with closing(connect(proxy)) as link:
+        assert echo(link) == b"hello"
+
+
 def test_it_freezes_and_goes_on(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         echo(link)
@@ -91,7 +102,7 @@ def test_it_freezes_and_goes_on(proxy: Proxy) -> None:
         with closing(connect(proxy)) as other, pytest.raises(TimeoutError):
             echo(other, timeout=0.1)
         proxy.heal()
-        link.settimeout(5)
+        link.settimeout(PATIENCE)
         assert link.recv(100) == b"hello"
 
 
