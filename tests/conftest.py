@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import fsspec.asyn
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from app.events.database import Database
@@ -25,8 +25,10 @@ from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
 pytest_plugins = ["stacks"]
-settings.register_profile("unhurried", parent=settings(), deadline=None)  # a busy machine is no failure
+slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a busy machine is no failure
+settings.register_profile("unhurried", parent=settings(), **slow)
 settings.load_profile("unhurried")
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
