@@ -56,8 +56,8 @@ class Proxy:
         self._links: list[Link] = []
         self._flows, self._delay, self._answer, self._cut = True, 0.0, b"", 0
         self._listener: socket.socket | None = None
-        self._place = bound(0)  # also while nobody listens there, nobody else gets it
-        self.port: int = self._place.getsockname()[1]
+        self._held = hold(("127.0.0.1", 0))  # while nobody listens, too
+        self.port = int(self._held.getsockname()[1])
         self._listen()
 
     # ------------------------------------------------------------------------------------------------ what goes wrong
@@ -109,7 +109,7 @@ class Proxy:
     def close(self) -> None:
         if self._listener is not None:
             self.refuse()
-        self._place.close()
+        self._held.close()
 
     def _change(self, **changes: object) -> None:
         for name, value in changes.items():
@@ -124,8 +124,9 @@ class Proxy:
     # ------------------------------------------------------------------------------------------------ passing on
 
     def _listen(self) -> None:
-        listener = self._listener = bound(self.port)
+        listener = hold(("127.0.0.1", self.port))
         listener.listen(128)
+        self._listener = listener
         self._run(self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -197,12 +198,15 @@ class Proxy:
         threading.Thread(target=target, args=args, daemon=True).start()
 
 
-def bound(port: int) -> socket.socket:
-    """A socket at this port, or at a free one."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind(("127.0.0.1", port))
-    return made
+def hold(place: tuple[str, int]) -> socket.socket:
+    """A socket with this address, or with a free port of it for 0. Until it is closed, the port is given to nobody.
+
+    It may listen; else another one that was made in this way may, as servers are.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(place)
+    return held
 
 
 def proxied(url: str) -> tuple[Proxy, str]:

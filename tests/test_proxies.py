@@ -78,16 +78,8 @@ def test_it_refuses_and_heals(proxy: Proxy) -> None:
             echo(link)
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
-    proxy.heal()
-    with closing(connect(proxy)) as link:
-        assert echo(link) == b"hello"
-
-
-def test_nobody_else_gets_its_port_while_it_refuses(proxy: Proxy) -> None:
-    """It could not listen there again, or who comes in vain met somebody."""
-    proxy.refuse()
-    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", proxy.port))
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("127.0.0.1", proxy.port))  # or another process had it when it heals
     proxy.heal()
     with closing(connect(proxy)) as link:
         assert echo(link) == b"hello"
