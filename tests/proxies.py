@@ -56,7 +56,8 @@ class Proxy:
         self._links: list[Link] = []
         self._flows, self._delay, self._answer, self._cut = True, 0.0, b"", 0
         self._listener: socket.socket | None = None
-        self.port = 0
+        self._held = hold(("127.0.0.1", 0))  # while nobody listens, too
+        self.port = int(self._held.getsockname()[1])
         self._listen()
 
     # ------------------------------------------------------------------------------------------------ what goes wrong
@@ -64,9 +65,9 @@ class Proxy:
     def refuse(self) -> None:
         """Nobody is there: what is open breaks, and no connection is made."""
         assert self._listener is not None
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._listener = None
+        listener, self._listener = self._listener, None
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
         self.reset()
 
     def freeze(self) -> None:
@@ -108,6 +109,7 @@ class Proxy:
     def close(self) -> None:
         if self._listener is not None:
             self.refuse()
+        self._held.close()
 
     def _change(self, **changes: object) -> None:
         for name, value in changes.items():
@@ -122,11 +124,8 @@ class Proxy:
     # ------------------------------------------------------------------------------------------------ passing on
 
     def _listen(self) -> None:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener = hold(("127.0.0.1", self.port))
         listener.listen(128)
-        self.port = listener.getsockname()[1]
         self._listener = listener
         self._run(self._accept, listener)
 
@@ -145,6 +144,8 @@ class Proxy:
                 client.close()
                 continue
             self._links.append(link)
+            if self._listener is not listener:  # it was accepted just before
+                link.ends = "reset"
             self._run(self._pump, link)
 
     def _connect(self) -> socket.socket:
@@ -195,6 +196,17 @@ class Proxy:
 
     def _run(self, target: Callable[..., None], *args: object) -> None:
         threading.Thread(target=target, args=args, daemon=True).start()
+
+
+def hold(place: tuple[str, int]) -> socket.socket:
+    """A socket with this address, or with a free port of it for 0. Until it is closed, the port is given to nobody.
+
+    It may listen; else another one that was made in this way may, as servers are.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(place)
+    return held
 
 
 def proxied(url: str) -> tuple[Proxy, str]:

@@ -22,12 +22,21 @@ class Thing:
 
 
 @pytest.fixture
-def set_aside() -> Iterator[None]:
+def unfrozen() -> Iterator[None]:
+    """Nothing is set aside, whatever ran before, and the collector makes no pass of its own accord."""
+    gc.unfreeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.fixture
+def set_aside(unfrozen: None) -> Iterator[None]:
     before = list(gc.callbacks)
     gc_tuning.freeze_survivors()
     yield
     gc.callbacks[:] = before
-    gc.unfreeze()
 
 
 def test_what_outlives_a_full_pass_is_set_aside(set_aside: None) -> None:
@@ -90,13 +99,6 @@ def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_i
     gc.collect()
     add(MANY)
     assert not [each for each in gc.get_objects() if isinstance(each, dict) and len(each) >= MANY]
-
-
-@pytest.fixture
-def unfrozen() -> Iterator[None]:
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
 
 
 def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:

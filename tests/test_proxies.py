@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from proxies import Proxy
+from stacks import PATIENCE
 
 SELECTABLE = 1024
 """Descriptors beyond so many cannot be waited for by `select`."""
@@ -35,10 +36,10 @@ def proxy() -> Iterator[Proxy]:
 
 
 def connect(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE)
 
 
-def echo(link: socket.socket, text: bytes = b"hello", timeout: float = 5) -> bytes:
+def echo(link: socket.socket, text: bytes = b"hello", timeout: float = PATIENCE) -> bytes:
     link.settimeout(timeout)
     link.sendall(text)
     return link.recv(100)
@@ -77,6 +78,8 @@ def test_it_refuses_and_heals(proxy: Proxy) -> None:
             echo(link)
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("127.0.0.1", proxy.port))  # or another process had it when it heals
     proxy.heal()
     with closing(connect(proxy)) as link:
         assert echo(link) == b"hello"
@@ -91,7 +94,7 @@ def test_it_freezes_and_goes_on(proxy: Proxy) -> None:
         with closing(connect(proxy)) as other, pytest.raises(TimeoutError):
             echo(other, timeout=0.1)
         proxy.heal()
-        link.settimeout(5)
+        link.settimeout(PATIENCE)
         assert link.recv(100) == b"hello"
 
 

@@ -59,7 +59,10 @@ def test_nothing_is_read_again_while_nothing_changes(one: str, helper: Path, mon
     assert catalogue.describe() == before
 
 
-def test_a_file_just_written_is_not_trusted_to_tell_by_its_times(one: str, helper: Path) -> None:
+def test_a_file_just_written_is_not_trusted_to_tell_by_its_times(
+    one: str, helper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "SETTLED_SECONDS", 3600.0)
     catalogue = Catalogue([one])
     before, at = catalogue.describe(), helper.stat()
     helper.write_text("x = 9")

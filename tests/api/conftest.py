@@ -10,6 +10,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app.api import health
+from app.api.files import built as files
 from app.api.services import Services
 from app.main import create_app
 from app.settings import Settings
@@ -26,6 +28,15 @@ class Letters(Trainer):
     name = "letters"
     version = "1"
 """
+
+INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
+<script type="module" crossorigin src="./assets/index-1.js"></script></head><body></body>"""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there answers the question whether it is, however busy the machine."""
+    monkeypatch.setattr(health, "PATIENCE_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -89,6 +100,22 @@ def tuned(study: str, workers: Workers) -> str:
     """A study with its two trials, none of which has begun."""
     workers.tune(study)
     return study
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of the built page."""
+    monkeypatch.setattr(files, "BUILT", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def built_page(built: Path) -> None:
+    """A page in that folder, whether the real one was built or not."""
+    (built / "assets").mkdir()
+    (built / "index.html").write_text(INDEX)
+    (built / "assets" / "index-1.js").write_text("/* </script> */")
+    (built / "assets" / "index-1.css").write_text("p {}")
 
 
 @pytest.fixture

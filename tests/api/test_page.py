@@ -8,18 +8,6 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.files import built as files
-
-INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
-<script type="module" crossorigin src="./assets/index-1.js"></script></head><body></body>"""
-
-
-@pytest.fixture
-def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of the built page."""
-    monkeypatch.setattr(files, "BUILT", tmp_path)
-    return tmp_path
-
 
 def test_the_page_comes_with_a_strict_policy(http: TestClient, built: Path) -> None:
     (built / "index.html").write_text("<title>page</title>")
@@ -51,11 +39,7 @@ def test_a_page_that_was_not_built_says_what_is_missing(http: TestClient, built:
     assert answer.status_code == 503 and "no &lt;network&gt;" in answer.text and "docs" in answer.text
 
 
-def test_a_report_holds_the_page_and_its_answers(http: TestClient, tuned: str, built: Path) -> None:
-    (built / "assets").mkdir()
-    (built / "index.html").write_text(INDEX)
-    (built / "assets" / "index-1.js").write_text("/* </script> */")
-    (built / "assets" / "index-1.css").write_text("p {}")
+def test_a_report_holds_the_page_and_its_answers(http: TestClient, tuned: str, built_page: None) -> None:
     answer = http.get(f"/studies/{tuned}/report")
     assert answer.headers["Content-Disposition"].endswith(f'{tuned}.html"')
     assert answer.text.count("</script>") == 2 and "p {}" in answer.text and "src=" not in answer.text

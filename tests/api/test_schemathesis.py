@@ -28,7 +28,7 @@ NOT_ASKED = [positive_data_acceptance]
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_found(app: FastAPI, tuned: str, workers: Workers) -> None:
+def test_nothing_is_found(app: FastAPI, tuned: str, workers: Workers, built_page: None) -> None:
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
         workers.look()  # or nobody has been at work for long, which is a 503
         probe(found.ok(), tuned)

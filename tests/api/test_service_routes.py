@@ -112,6 +112,13 @@ def test_it_is_not_ready_on_a_database_that_cannot_be_written(
         assert (problem.status_code, problem.headers["retry-after"]) == (503, "1")
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As whoever asks for it does, what does not answer is not waited for long."""
+    monkeypatch.setattr(health, "PATIENCE_SECONDS", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
     url = "s3://bucket/x?endpoint_url=nowhere"
     where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": url}
@@ -144,6 +151,7 @@ def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str)
         assert not_ready(http).keys() == {"scheduler", "slots"}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
     url = "redis://:hidden1@127.0.0.1:1/0"
     with TestClient(create_app(Settings(database_url=sqlite_url, broker_url=url, hosts="test"))) as http:

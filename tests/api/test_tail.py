@@ -41,13 +41,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not look():
             await asyncio.sleep(0.005)
 
 
 async def woken(watcher: Watcher) -> str:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await watcher.wait(1000)
     return watcher.stream
 

@@ -174,7 +174,7 @@ def test_a_reader_that_follows_misses_nothing(log: EventLog) -> None:
     reader.start()
     in_threads(4, lambda n: [log.append(f"s{n}", [PAUSED] * (1 + i % 3), expected=None, at=0.0) for i in range(30)])
     done.set()
-    reader.join(30)
+    reader.join(60)
     assert followed == list(range(1, log.head() + 1))
     assert log.head() == 4 * 60
 
@@ -239,7 +239,7 @@ def test_a_deadlock_is_a_conflict(postgres_url: str) -> None:
     def lock(order: str) -> Callable[[Rows], None]:
         def alongside(rows: Rows) -> None:
             rows.studies.set_state(order[0], "paused")
-            met.wait(10)
+            met.wait(60)
             rows.studies.set_state(order[1], "paused")
 
         return alongside

@@ -19,6 +19,9 @@ from app.events.records import SqlRecords, change
 from app.events.rows import Rows
 
 PATIENCE = 1.0
+LONGER = 3.0
+"""Where the server is to give up before its client does, which waits half as long again."""
+
 FACT = StudyPaused(study="s")
 
 
@@ -76,7 +79,7 @@ def test_a_writer_that_is_frozen_in_a_transaction_stops_nobody(postgres_url: str
 
 
 def test_a_lock_is_not_waited_for_without_end(postgres_url: str) -> None:
-    holder, waiter = (SqlRecords(Database(postgres_url, patience=p)) for p in (20.0, PATIENCE))
+    holder, waiter = (SqlRecords(Database(postgres_url, patience=p)) for p in (20.0, LONGER))
     with holder.database.write() as session:
         session.execute(text("UPDATE log_head SET position = position"))
         with pytest.raises(DatabaseUnavailable, match="lock timeout"):
@@ -100,7 +103,7 @@ def test_a_primary_that_was_demoted_is_away(postgres_url: str, postgres_admin: E
 
 
 def test_a_full_pool_is_a_database_that_is_away(postgres_url: str) -> None:
-    database = Database(postgres_url, patience=0.2)
+    database = Database(postgres_url, patience=LONGER)
     with pytest.raises(DatabaseUnavailable, match="QueuePool"), ExitStack() as held:
         for _ in range(100):  # more than any pool here has
             held.enter_context(database.read())
@@ -121,7 +124,7 @@ def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -
             tries.append(order)
             rows.studies.set_state(order[0], "paused")
             if len(tries) == 1:
-                met.wait(10)
+                met.wait(60)
             rows.studies.set_state(order[1], "paused")
 
         change(records, both)

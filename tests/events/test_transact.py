@@ -323,7 +323,7 @@ def test_a_plan_is_read_while_its_writer_waits_for_the_disk(log: EventLog) -> No
 
     def alongside(rows: object) -> None:
         with ThreadPoolExecutor(1) as other:
-            seen.append(other.submit(version).result(timeout=10))
+            seen.append(other.submit(version).result(timeout=60))
 
     write(log, plans, lambda plan: [submitted("t")], alongside=alongside)
     assert seen == [1]

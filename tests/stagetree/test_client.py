@@ -126,7 +126,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def client(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(_http, "FIRST_PAUSE", 0.001)
-    with Client(server.url, timeout=5, retries=3) as made:
+    with Client(server.url, timeout=60, retries=3) as made:
         yield made
 
 

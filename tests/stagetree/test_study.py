@@ -65,14 +65,14 @@ def working(workers: Workers, study: str) -> Iterator[None]:
 
 async def until(look: Callable[[], bool]) -> None:
     """Wait until it is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(look):
             await asyncio.sleep(0.01)
 
 
 async def asked(study: AsyncStudy, trials: int) -> None:
     """Wait until the server has so many trials."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(await trials_of(study)) < trials:
             await asyncio.sleep(0.01)
 
@@ -374,7 +374,7 @@ def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             study.run(endless)
-        assert ended.wait(10)
+        assert ended.wait(60)
 
 
 def test_a_program_that_closes_nothing_ends(server: str) -> None:
@@ -384,12 +384,12 @@ def test_a_program_that_closes_nothing_ends(server: str) -> None:
 
 
 def test_a_server_that_cannot_be_named_leaves_no_thread_behind() -> None:
-    def fail() -> int:
+    def fail() -> set[threading.Thread]:
         with pytest.raises(Unreachable):
             Study.open("s1", url="http://[::1")
-        return threading.active_count()
+        return set(threading.enumerate())
 
-    assert fail() == fail() == fail()
+    assert fail() >= fail() | fail()  # others' threads may end meanwhile
 
 
 def test_a_fork_has_a_loop_of_its_own(server: str) -> None:
