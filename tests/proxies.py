@@ -56,7 +56,8 @@ class Proxy:
         self._links: list[Link] = []
         self._flows, self._delay, self._answer, self._cut = True, 0.0, b"", 0
         self._listener: socket.socket | None = None
-        self.port = 0
+        self._held = hold(("127.0.0.1", 0))  # while nobody listens, too
+        self.port = int(self._held.getsockname()[1])
         self._listen()
 
     # ------------------------------------------------------------------------------------------------ what goes wrong
@@ -108,6 +109,7 @@ class Proxy:
     def close(self) -> None:
         if self._listener is not None:
             self.refuse()
+        self._held.close()
 
     def _change(self, **changes: object) -> None:
         for name, value in changes.items():
@@ -122,11 +124,8 @@ class Proxy:
     # ------------------------------------------------------------------------------------------------ passing on
 
     def _listen(self) -> None:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener = hold(("127.0.0.1", self.port))
         listener.listen(128)
-        self.port = listener.getsockname()[1]
         self._listener = listener
         self._run(self._accept, listener)
 
@@ -195,6 +194,17 @@ class Proxy:
 
     def _run(self, target: Callable[..., None], *args: object) -> None:
         threading.Thread(target=target, args=args, daemon=True).start()
+
+
+def hold(place: tuple[str, int]) -> socket.socket:
+    """A socket with this address, or with a free port of it for 0. Until it is closed, the port is given to nobody.
+
+    It may listen; else another one that was made in this way may, as servers are.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(place)
+    return held
 
 
 def proxied(url: str) -> tuple[Proxy, str]:

@@ -77,6 +77,8 @@ def test_it_refuses_and_heals(proxy: Proxy) -> None:
             echo(link)
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("127.0.0.1", proxy.port))  # or another process had it when it heals
     proxy.heal()
     with closing(connect(proxy)) as link:
         assert echo(link) == b"hello"
