@@ -195,6 +195,12 @@ class Cluster(Service):
             return None
         return children[0].pid if children else None
 
+    def signal_child(self, name: str, number: int) -> int:
+        """Send a signal to the process that trains, as soon as there is one; its id."""
+        pid = int(wait_for(f"the child of {name}", lambda: self.child(name)))
+        os.kill(pid, number)
+        return pid
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to the process that was started, as the kernel or an operator does, and see it end."""
         os.kill(self.processes[name].pid, number)
