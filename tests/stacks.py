@@ -211,7 +211,7 @@ class Cluster(Service):
 
     def wake_scheduler(self) -> None:
         """Ask for a tick, as whoever records something does."""
-        with Celery(broker=self.settings["STAGETREE_BROKER_URL"]) as sender:
+        with Celery(broker=self.settings["STAGETREE_BROKER_URL"], set_as_current=False) as sender:
             sender.conf.broker_transport_options = {"global_keyprefix": "stagetree:"}
             sender.send_task("stagetree.tick", queue="scheduler")
 
