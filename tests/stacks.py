@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import boto3
 import psutil
 import pytest
 from celery import Celery
-from proxies import Proxy, proxied
+from proxies import Proxy, hold, proxied
 from redis import Redis
 from sqlalchemy import make_url
 
@@ -195,6 +195,12 @@ class Cluster(Service):
             return None
         return children[0].pid if children else None
 
+    def signal_child(self, name: str, number: int) -> int:
+        """Send a signal to the process that trains, as soon as there is one; its id."""
+        pid = int(wait_for(f"the child of {name}", lambda: self.child(name)))
+        os.kill(pid, number)
+        return pid
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to the process that was started, as the kernel or an operator does, and see it end."""
         os.kill(self.processes[name].pid, number)
@@ -205,7 +211,7 @@ class Cluster(Service):
 
     def wake_scheduler(self) -> None:
         """Ask for a tick, as whoever records something does."""
-        with Celery(broker=self.settings["STAGETREE_BROKER_URL"]) as sender:
+        with Celery(broker=self.settings["STAGETREE_BROKER_URL"], set_as_current=False) as sender:
             sender.conf.broker_transport_options = {"global_keyprefix": "stagetree:"}
             sender.send_task("stagetree.tick", queue="scheduler")
 
@@ -301,7 +307,14 @@ def networks_of(database_url: str, broker: int, bucket: dict[str, str]) -> dict[
     }
 
 
+_held: list[socket.socket] = []
+"""The sockets of `free_port`, for as long as this process."""
+
+
 def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine at which nobody listens, and which nobody else is given from here on.
+
+    A server that is started later, or again, may listen there: like all servers it says SO_REUSEADDR.
+    """
+    _held.append(hold(("127.0.0.1", 0)))
+    return int(_held[-1].getsockname()[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 from stacks import Cluster, wait_for
@@ -17,12 +19,31 @@ Json = dict[str, Any]
 def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.15) -> tuple[str, str]:
     """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
     study = cluster.submit(grid(tag, seconds=seconds))
+    return study, wait_for("a stage under way", lambda: at_work(cluster, study, slot))[0]
 
-    def at_work() -> list[str]:
-        inside = [run for run in cluster.running(study) if run["start"] < run["step"] < run["end"]]
-        return [run["slot"] for run in inside if slot in (None, run["slot"])]
 
-    return study, wait_for("a stage under way", at_work)[0]
+def at_work(cluster: Cluster, study: str, slot: str | None = None) -> list[str]:
+    """The slots (or this one, if it is among them) that are in the middle of a stage of the study."""
+    inside = [run for run in cluster.running(study) if run["start"] < run["step"] < run["end"]]
+    return [run["slot"] for run in inside if slot in (None, run["slot"])]
+
+
+def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
+    """A slot in the middle of a stage of the study, and its child, stopped: so its chain cannot end by itself.
+
+    Without that, it might have by the time that somebody does something to it, and the next one not have begun.
+    """
+
+    def stopped() -> tuple[str, int] | None:
+        for slot in at_work(cluster, study):
+            child = cluster.signal_child(slot, signal.SIGSTOP)
+            if at_work(cluster, study, slot):
+                return slot, child
+            os.kill(child, signal.SIGCONT)
+        return None
+
+    slot, child = wait_for("a slot that is stopped in a stage", stopped)
+    return slot, child
 
 
 def check(cluster: Cluster, study: str, expected: list[Json]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import begin, check, check_cost
+from faults import begin, check, check_cost, stop_at_work
 from sqlalchemy import Engine, make_url, text
-from stacks import ROOT, Cluster, wait_for
+from stacks import ROOT, Cluster
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
@@ -64,14 +64,13 @@ def test_a_clock_of_the_database_that_jumps(
     cluster: Cluster, expected: list[Json], set_database_clock: Callable[[int], None]
 ) -> None:
     """Forwards, nobody is taken for lost; backwards, a machine that is dead is not taken for alive."""
-    study, slot = begin(cluster, "database-clock", seconds=0.3)
+    study, _ = begin(cluster, "database-clock", seconds=0.3)
     set_database_clock(HOUR)
     time.sleep(LOOKS)
     assert "lost" not in outcomes(cluster, study)
-    dead = [cluster.child(slot) or 0, cluster.processes[slot].pid]
-    wait_for("a chain on it", lambda: slot in [run["slot"] for run in cluster.running(study)])
-    for pid in dead:
-        os.kill(pid, signal.SIGSTOP)
+    slot, child = stop_at_work(cluster, study)
+    dead = [child, cluster.processes[slot].pid]
+    os.kill(dead[1], signal.SIGSTOP)
     set_database_clock(0)
     try:
         cluster.wait_for_event(study, "ChainEnded", outcome="lost")

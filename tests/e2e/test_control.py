@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from stacks import Service, wait_for
@@ -10,11 +13,26 @@ from toys import curves, executed, grid, switch, trials
 
 from stagetree.client import Conflict, NotFound
 
-SOON = 2.0
+ENDLESS = 20_000
+"""Steps: so many take ten minutes, and nothing here waits for so long."""
 
 
-def test_a_paused_study_goes_on_where_it_was(stack: Service) -> None:
-    study = stack.submit(grid("pause", seconds=0.05))
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Path]:
+    """As long as this file is there, the studies of `slowly` take seconds to go on."""
+    file = tmp_path / "slow"
+    file.touch()
+    yield file
+    file.unlink(missing_ok=True)
+
+
+def slowly(study: dict[str, Any], slow: Path) -> dict[str, Any]:
+    """The study, with steps that take a fifth of a second while that file is there."""
+    return study | {"trainer_args": {**study["trainer_args"], "seconds": 0.2, "slow_while": str(slow)}}
+
+
+def test_a_paused_study_goes_on_where_it_was(stack: Service, slow: Path) -> None:
+    study = stack.submit(slowly(grid("pause"), slow))
     stack.wait_for_step(study, 3)
     assert stack.client.pause(study)["state"] == "paused"
     idle(stack, study)
@@ -22,18 +40,21 @@ def test_a_paused_study_goes_on_where_it_was(stack: Service) -> None:
     assert 0 < steps < 56
     time.sleep(0.3)
     assert executed(stack, study) == steps
+    slow.unlink()
     assert stack.client.resume(study)["state"] == "running"
     assert stack.wait(study)["steps"]["executed"] == 56
     undisturbed = stack.run(grid("pause-not"))["study"]
     assert curves(stack, study) == curves(stack, undisturbed)
 
 
-def test_pausing_one_study_leaves_the_other_what_they_share(stack: Service) -> None:
-    first = stack.submit(trials("pause-one", ({}, 30), seconds=0.03))
+def test_pausing_one_study_leaves_the_other_what_they_share(stack: Service, slow: Path) -> None:
+    shared = slowly(trials("pause-one", ({}, 30)), slow)
+    first = stack.submit(shared)
     stack.wait_for_step(first, 2)
-    second = stack.submit(trials("pause-one", ({}, 30), seconds=0.03))
+    second = stack.submit(shared)
     wait_for("the second study's trial", lambda: list(stack.client.trials(second)))
     stack.client.pause(first)
+    slow.unlink()
     assert stack.wait(second)["state"] == "completed"
     assert executed(stack, first, second) == 30
     stack.client.resume(first)
@@ -42,7 +63,7 @@ def test_pausing_one_study_leaves_the_other_what_they_share(stack: Service) -> N
 
 
 def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> None:
-    study = stack.submit(trials("cancel", ({}, 5), ({}, 400), seconds=0.05))
+    study = stack.submit(trials("cancel", ({}, 5), ({}, ENDLESS), seconds=0.03))
     stack.wait_for_step(study, 8)
     stack.client.cancel(study)
     idle(stack, study)
@@ -58,7 +79,7 @@ def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> N
 
 
 def test_what_a_cancelled_study_trained_serves_the_next(stack: Service) -> None:
-    first = stack.submit(trials("heir", ({}, 400), seconds=0.03))
+    first = stack.submit(trials("heir", ({}, ENDLESS), seconds=0.03))
     stack.wait_for_step(first, 8)
     stack.client.cancel(first)
     idle(stack, first)
@@ -68,14 +89,12 @@ def test_what_a_cancelled_study_trained_serves_the_next(stack: Service) -> None:
 
 
 def test_a_cancelled_trial_stops_and_its_siblings_go_on(stack: Service) -> None:
-    long = ({"lr": switch(0.1, 0.3, 4)}, 400)
+    long = ({"lr": switch(0.1, 0.3, 4)}, ENDLESS)
     study = stack.submit(trials("cancel-trial", ({}, 12), long, seconds=0.03))
     stack.wait_for_step(study, 7)
     stack.client.cancel_trial(study, 1)
     stack.client.cancel_trial(study, 1)  # twice does no harm
-    begun = time.monotonic()
     found = stack.wait(study)
-    assert time.monotonic() - begun < 400 * 0.03 / 2
     assert [trial["state"] for trial in found["trials"]] == ["completed", "cancelled"]
     with pytest.raises(Conflict):
         stack.client.cancel_trial(study, 0)
@@ -84,14 +103,14 @@ def test_a_cancelled_trial_stops_and_its_siblings_go_on(stack: Service) -> None:
 
 
 def test_a_trial_that_is_added_while_the_study_runs(stack: Service) -> None:
-    study = stack.submit(trials("add", ({}, 40), seconds=0.03))
+    study = stack.submit(trials("add", ({}, 40), seconds=0.1))  # it is heard of seconds before they part
     stack.wait_for_step(study, 2)
-    stack.client.add_trial(study, {"lr": switch(0.1, 0.3, 30)}, 35)
+    stack.client.add_trial(study, {"lr": switch(0.1, 0.3, 38)}, 43)
     found = stack.wait(study)
     assert [trial["state"] for trial in found["trials"]] == ["completed", "completed"]
-    assert found["steps"] == {"requested": 75, "unique": 45, "executed": 45}
+    assert found["steps"] == {"requested": 83, "unique": 45, "executed": 45}
 
 
 def idle(stack: Service, study: str) -> None:
-    """Until no slot does anything for the study, which must be soon."""
-    wait_for(f"the end of all stages of {study}", lambda: not stack.running(study), SOON)
+    """Until no slot does anything for the study."""
+    wait_for(f"the end of all stages of {study}", lambda: not stack.running(study))

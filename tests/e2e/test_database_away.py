@@ -30,9 +30,6 @@ MOMENT = 0.5
 LONG = 30.0
 """Seven of the cluster's leases, and longer than any process waits for one answer."""
 
-AGAIN = 15.0
-"""After an outage, everybody is at work again long before."""
-
 
 @pytest.fixture(params=["refuse", "demoted"])
 def outage(request: pytest.FixtureRequest, cluster: Cluster, postgres_admin: Engine) -> Outage:
@@ -163,7 +160,7 @@ def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
             time.sleep(LONG / 3)
     with demoted(cluster, postgres_admin):
         time.sleep(LONG / 3)
-    wait_for("new work for both", lambda: {*assigned(cluster, study)[before:]} == {"gpu0", "gpu1"}, AGAIN)
+    wait_for("new work for both", lambda: {*assigned(cluster, study)[before:]} == {"gpu0", "gpu1"})
     check(cluster, study, expected)
     check_cost(cluster, study)
 

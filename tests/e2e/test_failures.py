@@ -80,7 +80,9 @@ def test_all_trials_fail(stack: Service) -> None:
 
 
 def test_wrong_arguments_are_refused_at_the_door(stack: Service) -> None:
-    with pytest.raises(Invalid, match="colour: is no argument of trainer 'toy': there are seconds, journal, tag"):
+    with pytest.raises(
+        Invalid, match="colour: is no argument of trainer 'toy': there are seconds, slow_while, journal, tag"
+    ):
         stack.run(grid("argument", trainer_args={"tag": "argument", "colour": "red"}))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import boto3
 import psutil
 import pytest
-from faults import begin, check, check_log
-from stacks import Cluster, wait_for
+from faults import begin, check, check_log, stop_at_work
+from stacks import PATIENCE, Cluster, wait_for
 from toys import curves, grid, switch, trials
 
 Json = dict[str, Any]
@@ -19,15 +19,16 @@ pytestmark = pytest.mark.usefixtures("whole")
 
 
 def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> None:
-    study, slot = begin(cluster, "child")
-    os.kill(cluster.child(slot) or 0, signal.SIGKILL)
+    study, _ = begin(cluster, "child")
+    _, child = stop_at_work(cluster, study)
+    os.kill(child, signal.SIGKILL)
     cluster.wait_for_event(study, "ChainEnded", outcome="lost")
     check(cluster, study, expected)
 
 
 def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: list[Json]) -> None:
-    study, slot = begin(cluster, "main")
-    child = cluster.child(slot) or 0
+    study, _ = begin(cluster, "main")
+    slot, child = stop_at_work(cluster, study)
     cluster.kill(slot)
     wait_for("the end of the child", lambda: not psutil.pid_exists(child))
     cluster.start(slot)
@@ -48,9 +49,8 @@ def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, ex
 
 
 def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, expected: list[Json]) -> None:
-    study, slot = begin(cluster, "zombie")
-    zombie = cluster.child(slot) or 0
-    os.kill(zombie, signal.SIGSTOP)
+    study, _ = begin(cluster, "zombie")
+    slot, zombie = stop_at_work(cluster, study)
     try:
         lost = cluster.wait_for_event(study, "ChainEnded", outcome="lost")["data"]["chain"]
         cluster.wait(study)
@@ -72,7 +72,7 @@ def test_a_broker_that_forgets_everything(cluster: Cluster, expected: list[Json]
 
 
 def test_a_broker_that_loses_the_message_between_two_stages(cluster: Cluster) -> None:
-    study = cluster.submit(trials("hole", ({}, 10), ({}, 15), ({}, 20), seconds=0.1))
+    study = cluster.submit(trials("hole", ({}, 10), ({}, 15), ({}, 20), seconds=0.3))
     cluster.wait_for_step(study, 2)
     slot = cluster.running(study)[0]["slot"]
     os.kill(cluster.processes[slot].pid, signal.SIGSTOP)
@@ -92,7 +92,7 @@ def test_a_killed_scheduler(cluster: Cluster, expected: list[Json]) -> None:
     family = psutil.Process(cluster.processes["scheduler"].pid).children(recursive=True)
     cluster.kill("scheduler")
     assert len(family) == 2
-    assert psutil.wait_procs(family, timeout=5)[1] == []
+    assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
     cluster.start("scheduler")
     check(cluster, study, expected)
 
@@ -117,7 +117,7 @@ def test_a_checkpoint_behind_our_back(cluster: Cluster, harm: str) -> None:
     tag = f"checkpoint-{harm}"
     first = cluster.run(trials(tag, ({}, 6)))["study"]
     kept = cluster.wait_for_event(first, "CheckpointKept", step=6)["data"]
-    cluster.run(trials(f"another model in each slot's memory: {harm}", ({}, 4), ({"lr": 0.7}, 4), seconds=0.1))
+    forget_models(cluster, f"others: {harm}")
     storage = boto3.client("s3")
     if harm == "deleted":
         storage.delete_object(Bucket="checkpoints", Key=f"tests/{kept['key']}")
@@ -131,6 +131,13 @@ def test_a_checkpoint_behind_our_back(cluster: Cluster, harm: str) -> None:
     alone = cluster.run(trials(tag, branch, merge=False))
     assert curves(cluster, study["study"]) == curves(cluster, alone["study"])
     check_log(cluster, study["study"])
+
+
+def forget_models(cluster: Cluster, tag: str) -> None:
+    """Each slot trains a model of another plan, so that it has that in memory."""
+    others = cluster.submit(trials(tag, ({}, 1000), ({"lr": 0.7}, 1000), seconds=0.1))
+    wait_for("both slots", lambda: {run["slot"] for run in cluster.running(others) if run["step"]} == {"gpu0", "gpu1"})
+    cluster.client.cancel(others)
 
 
 def test_a_stage_that_kills_its_process_is_given_up_and_its_siblings_go_on(cluster: Cluster) -> None:

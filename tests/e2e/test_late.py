@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stacks import Service
+from stacks import Service, wait_for
 from toys import trials
 
 TRUNK = 5000
@@ -25,7 +25,7 @@ def kept(stack: Service, study: str, most: int) -> list[int]:
 def test_a_late_decay_costs_the_steps_from_the_last_checkpoint(stack: Service) -> None:
     trunk = stack.submit(trials("late", (decay(TRUNK), TRUNK + 10), seconds=0.02, eval_every=5))
     stack.wait_for_step(trunk, 60)
-    last = max(kept(stack, trunk, 45))
+    last = max(wait_for("a state of the trunk", lambda: kept(stack, trunk, 45)))
     late = stack.submit(trials("late", (decay(45), 55), seconds=0.02, eval_every=None))
     found = stack.wait(late)
     assert stack.client.study(trunk, trials=False)["state"] == "running", "the other slot did it meanwhile"

@@ -90,8 +90,8 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
         "server = stagetree.local(slots=1)\n"
         "study = server.create(trainer=Count, name='long', metric='n', mode='max', space={'lr': [1]},"
         " tuner={'kind': 'grid', 'max_steps': 100000})\n"
-        "print(json.dumps({'pid': server._process.pid}), flush=True)\n"
-        "try:\n    study.wait(show=False)\nexcept KeyboardInterrupt:\n"
+        "try:\n    print(json.dumps({'pid': server._process.pid}), flush=True)\n    study.wait(show=False)\n"
+        "except KeyboardInterrupt:\n"
         "    print(json.dumps({'state': study.refresh().state}), flush=True)\n"
         "input()\n"
     )

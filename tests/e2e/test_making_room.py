@@ -9,7 +9,9 @@ from toys import trials
 def test_a_small_study_does_not_wait_for_the_long_chains_of_another(stack: Service) -> None:
     long = [({"momentum": 0.1 * number}, 3000) for number in range(2)]
     large = stack.submit(trials("room-large", *long, seconds=0.02))
-    wait_for("the large study to have both slots", lambda: len(stack.running(large)) == 2)
+    wait_for(
+        "both slots to be inside the large study", lambda: [r["step"] > 0 for r in stack.running(large)] == [True] * 2
+    )
     small = stack.wait(stack.submit(trials("room-small", ({}, 20), seconds=0.02)))
     assert small["state"] == "completed"
     assert small["steps"]["executed"] == small["steps"]["unique"] == 20

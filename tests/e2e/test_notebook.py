@@ -33,7 +33,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """What each cell shows, by its media types."""
     notebook = new_notebook(cells=[new_code_cell(source) for source in CELLS.values()])
     folder: Path = tmp_path_factory.mktemp("notebook")
-    NotebookClient(notebook, km=KernelManager(), timeout=120).execute(cwd=str(folder))
+    # Through files: a port that was free when it was chosen may not be when the kernel listens there.
+    NotebookClient(notebook, km=KernelManager(transport="ipc"), timeout=120).execute(cwd=str(folder))
     return {
         name: [output["data"] for output in cell.outputs if "data" in output]
         for name, cell in zip(CELLS, notebook.cells, strict=True)

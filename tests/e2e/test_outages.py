@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from faults import begin, check
-from stacks import Cluster, wait_for
+from stacks import PATIENCE, Cluster, wait_for
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
@@ -19,6 +19,9 @@ pytestmark = pytest.mark.usefixtures("whole")
 PROCESSES = ("api", "gpu0", "gpu1", "scheduler")
 LONG = 9.0
 """More than two of the cluster's leases."""
+
+MISSING = 2.0
+"""What is not there for longer than the cluster's five seconds of patience is struck, as it should be."""
 
 
 @pytest.mark.parametrize("server", ["database", "broker", "store"])
@@ -67,7 +70,7 @@ def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
 def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) -> None:
     study, _ = begin(cluster, f"store-{how}")
     with bad_store(cluster, how):
-        time.sleep(6)
+        time.sleep(MISSING if how == "404" else 6)
     check(cluster, study, expected)
     assert "CheckpointDropped" not in [event["type"] for event in cluster.client.events(study)]
 
@@ -75,8 +78,7 @@ def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) 
 def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluster, expected: list[Json]) -> None:
     study, slot = begin(cluster, "orphan")
     with cluster.fault("database", "refuse"):
-        before = cluster.child(slot) or 0
-        os.kill(before, signal.SIGKILL)
+        before = cluster.signal_child(slot, signal.SIGKILL)
         wait_for("a new process", lambda: cluster.child(slot) not in (None, before))
         time.sleep(1)
     wait_for("the slot", lambda: cluster.is_ready(slot))
@@ -91,7 +93,7 @@ def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
         for name in names:
             os.kill(cluster.processes[name].pid, signal.SIGTERM)
         for name in names:
-            cluster.processes[name].wait(20)
+            cluster.processes[name].wait(PATIENCE)
     cluster.start(*names)
     wait_for("the end of the study", lambda: over(cluster, study))
 

@@ -49,7 +49,7 @@ def test_a_device_that_a_trial_broke_is_whole_for_all_others(stack: Service) -> 
 @pytest.fixture(scope="module")
 def unwell(cluster: Cluster) -> Iterator[Cluster]:
     """gpu1 is sick, and nobody waits for long for a trainer that is silent."""
-    restart(cluster, gpu0={}, gpu1={"SICK": "1", "STAGETREE_WARM": ""}, STAGETREE_SILENCE_SECONDS="2")
+    restart(cluster, gpu0={}, gpu1={"SICK": "1", "STAGETREE_WARM": ""}, STAGETREE_SILENCE_SECONDS="10")
     yield cluster
     restart(cluster, gpu0={}, gpu1={})
 

@@ -26,6 +26,7 @@ def task(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [str(Path(sys.executable).with_name("stagetree")), "worker", "slurm"]
     with (tmp_path / "task.log").open("wb") as log:
         environment = {**os.environ, **cluster.settings, **slurm, "STAGETREE_SLOTS_PER_GPU": "2", "STAGETREE_WARM": ""}
+        environment["STAGETREE_STOP_SECONDS"] = "60"  # a slow machine is to lose nothing either
         options = {"env": environment, "stdout": log, "stderr": log, "cwd": tmp_path, "start_new_session": True}
         running = subprocess.Popen(command, **options)  # type: ignore[call-overload]
     yield running

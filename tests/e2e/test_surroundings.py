@@ -67,7 +67,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=clean(**environment), capture_output=True, text=True, timeout=100, check=False
+        command, cwd=folder, env=clean(**environment), capture_output=True, text=True, timeout=180, check=False
     )
 
 

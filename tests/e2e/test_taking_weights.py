@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ STUDY = {
 
 def stagetree(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "app.cli", *args]
-    how: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 120}
+    how: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 180}
     return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
@@ -55,7 +56,13 @@ def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
 SLOW_DISK = """
 import os, time
 fsync = os.fsync
-os.fsync = lambda fd: (time.sleep(5), fsync(fd))
+
+def slow(fd):
+    while not os.path.exists({stored!r}):
+        time.sleep(0.05)
+    fsync(fd)
+
+os.fsync = slow
 """
 
 
@@ -63,13 +70,21 @@ def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
     """It waited 3 s for that, and a large model's last state was half a file."""
     study, store = tmp_path / "study.yaml", str(tmp_path / "store")
     study.write_text(yaml.safe_dump({**STUDY, "space": {"lr": 0.1}, "tuner": {"kind": "grid", "max_steps": 1}}))
-    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK)
+    stored = tmp_path / "stored"
+    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK.format(stored=str(stored)))
     killed = tmp_path / "store/checkpoints/plan/node/7.safetensors.partial"
     killed.parent.mkdir(parents=True)
     killed.touch()
-    run = ("run", str(study), "--slots", "1", "--dir", store, "--no-check")
-    done = stagetree(*run, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 0 and "Saving the last checkpoints" in done.stderr, done.stderr
+    command = [sys.executable, "-m", "app.cli", "run", str(study), "--slots", "1", "--dir", store, "--no-check"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as run:
+        while "Saving the last checkpoints" not in (line := run.stderr.readline()):
+            assert line, "it ended before it said so"
+        time.sleep(3)
+        stored.touch()
+        rest = run.stderr.read()
+    assert run.returncode == 0, rest
     written = stagetree("weights", "last", "--dir", store, "-o", str(tmp_path / "best"))
     assert written.returncode == 0, written.stderr
     assert not list(tmp_path.glob("store/checkpoints/**/*.partial"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from faults import begin, check
+from faults import begin, check, stop_at_work
 from stacks import Cluster, wait_for
 from toys import trials
 
@@ -17,13 +17,13 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("whole")
 
 
-def another(cluster: Cluster, like: str, *queues: str) -> subprocess.CompletedProcess[str]:
-    """A worker as `like` is, but on these queues, which ends by itself."""
+def another(cluster: Cluster, like: str, *queues: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A worker as `like` is, but on these queues and with these settings, which ends by itself."""
     command = list(cluster.commands[like])
     command[command.index("-Q") + 1] = ",".join(queues)
-    environment = {**os.environ, **cluster.settings, **cluster.addresses(like)}
+    environment = {**os.environ, **cluster.settings, **cluster.addresses(like), **settings}
     return subprocess.run(
-        command, env=environment, cwd=cluster.folder, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, cwd=cluster.folder, capture_output=True, text=True, timeout=180, check=False
     )
 
 
@@ -54,12 +54,8 @@ def test_a_second_worker_on_a_queue_ends_with_a_sentence(cluster: Cluster, expec
 
 def test_a_worker_of_another_machine_on_a_queue_ends_with_a_sentence(cluster: Cluster, tmp_path: Any) -> None:
     """As one would see it: it has other locks. The heartbeat of the first one tells."""
-    before = cluster.settings["STAGETREE_LOCKS"]
-    cluster.settings["STAGETREE_LOCKS"] = str(tmp_path)
-    try:
-        ended = another(cluster, "gpu0", "gpu0")
-    finally:
-        cluster.settings["STAGETREE_LOCKS"] = before
+    patient = {"STAGETREE_LOCKS": str(tmp_path), "STAGETREE_LEASE_SECONDS": "60"}
+    ended = another(cluster, "gpu0", "gpu0", **patient)
     assert ended.returncode == 1
     assert "slot gpu0 is taken by process" in ended.stderr
     assert cluster.is_ready("gpu0")
@@ -80,9 +76,8 @@ def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json
         main.children()[-1]
     ]
     beat.kill()
-    study, slot = begin(cluster, "beat")
-    os.kill(cluster.child(slot) or 0, signal.SIGSTOP)
-    stopped = cluster.child(slot) or 0
+    study, _ = begin(cluster, "beat")
+    _, stopped = stop_at_work(cluster, study)
     try:
         cluster.wait_for_event(study, "ChainEnded", outcome="lost")
     finally:

@@ -25,9 +25,10 @@ broken = False
 class Toy(Trainer):
     """Eight weights that a step moves by `lr`, `momentum` and every global generator.
 
-    seconds: how long a step takes at least. journal: a file that gets a line for each step: process, slot's time before
-    and after it. tag: makes another plan. `mood` says what goes wrong, see `MOODS`: "hiccup" once a journal,
-    "sick" where the environment says so, and "device" for all that comes after it in the same process.
+    seconds: how long a step takes at least; where `slow_while` names a file, as long as that is there. journal: a file
+    that gets a line for each step: process, slot's time before and after it. tag: makes another plan. `mood` says what
+    goes wrong, see `MOODS`: "hiccup" once a journal, "sick" where the environment says so, and "device" for all that
+    comes after it in the same process.
     """
 
     name = "toy"
@@ -36,8 +37,10 @@ class Toy(Trainer):
         *("sleep", "chatty", "leak", "hiccup", "device", "sick"),
     )
 
-    def __init__(self, *, seed: int, device: str, seconds: float = 0.0, journal: str = "", tag: str = "") -> None:
-        self.seconds, self.journal = seconds, journal
+    def __init__(
+        self, *, seed: int, device: str, seconds: float = 0.0, slow_while: str = "", journal: str = "", tag: str = ""
+    ) -> None:
+        self.seconds, self.slow_while, self.journal = seconds, slow_while, journal
         self.hp: dict[str, Any] = {}
         self.weights = torch.randn(8, dtype=torch.float64)
         self.velocity = torch.zeros(8, dtype=torch.float64)
@@ -58,7 +61,8 @@ class Toy(Trainer):
         self.weights = torch.sin(self.weights + self.hp["lr"] * self.velocity)
         self.trained += 1
         self.log("push", push.norm())
-        time.sleep(self.seconds)
+        if not self.slow_while or os.path.exists(self.slow_while):
+            time.sleep(self.seconds)
         if self.journal:
             with open(self.journal, "a") as journal:
                 journal.write(f"{os.getpid()} {self.trained} {begun} {time.monotonic()}\n")
