@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opened import opened
 
 from app.away import Away
 from app.object_store import PART, LocalStore, ObjectStore, StoreUnavailable, open_store
@@ -115,10 +115,10 @@ def test_what_was_deleted_behind_our_back_is_deleted() -> None:
 
 def test_what_could_not_be_read_to_its_end_leaves_nothing_open() -> None:
     checkpoints = CheckpointStore(Broken(ClientError("reset")))
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     with pytest.raises(StoreUnavailable):
         checkpoints.read("key", "")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not opened() - before
 
 
 def test_a_bucket_that_is_not_there_is_away_and_nothing_in_it_is_missing(bucket_url: str) -> None:
