@@ -31,9 +31,11 @@ class Notifier:
         self._thread.join(CLOSE_SECONDS)
 
     def _work(self) -> None:
-        while not self._is_closed:
+        is_last = False
+        while not is_last:
             self._asked.wait()
             self._asked.clear()
+            is_last = self._is_closed  # before it tells: what is noted while it does is told of once more
             try:
                 self._tell()
             except Exception:  # whatever it is, the next one is told; what is missed, the next regular tick sees

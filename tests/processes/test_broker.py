@@ -7,15 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kombu import Connection, Consumer, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import get_transport_cls
 from proxies import Proxy
-from redis import Redis
-from stacks import wait_for
+from redis import ConnectionError, Redis
+from stacks import PATIENCE, wait_for
 
 from app.embedded import redis_server
 from app.workers.broker import install, transport_options
@@ -35,16 +34,27 @@ def socket() -> Iterator[str]:
         path = f"{folder}/redis.sock"
         command = [redis_server(), "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-            wait_for("Redis", lambda: Path(path).exists())
-            yield path
-            server.terminate()
+            try:
+                wait_for("Redis", lambda: answers(path))
+                yield path
+            finally:
+                server.terminate()
+
+
+def answers(path: str) -> bool:
+    """Its socket is there a moment before anybody can connect to it."""
+    with Redis(unix_socket_path=path) as redis:
+        try:
+            return bool(redis.ping())
+        except ConnectionError:
+            return False
 
 
 def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> None:
     get_transport_cls("redis")  # somebody was quicker
     install()
     url, received = f"redis+socket://{socket}", list[object]()
-    with Connection(url, transport_options=transport_options(5.0)) as connection:
+    with Connection(url, transport_options=transport_options(PATIENCE)) as connection:
         queue = Queue("gpu0", routing_key="gpu0")
         redis = Redis(unix_socket_path=socket)
         producer = connection.Producer()
@@ -60,7 +70,7 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
             producer.publish({"chain": 1}, routing_key="gpu0", declare=[queue])
             for _ in range(20):
                 if not received:
-                    connection.drain_events(timeout=5)
+                    connection.drain_events(timeout=PATIENCE)
     assert received == [{"chain": 1}]
 
 
@@ -68,11 +78,11 @@ def test_a_message_that_was_fetched_is_noted_nowhere_and_comes_back_if_nobody_to
     """Two round trips fewer for each message; it is lost with a worker that is killed, and then sent again."""
     install()
     redis, received = Redis(unix_socket_path=socket), list[object]()
-    with Connection(f"redis+socket://{socket}", transport_options=transport_options(5.0)) as connection:
+    with Connection(f"redis+socket://{socket}", transport_options=transport_options(PATIENCE)) as connection:
         queue = Queue("gpu0", routing_key="gpu0")
         connection.Producer().publish({"chain": 1}, routing_key="gpu0", declare=[queue])
         with Consumer(connection, [queue], callbacks=[lambda body, message: received.append(message)]):
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=PATIENCE)
         assert received and not redis.exists("stagetree:gpu0", "stagetree:unacked", "stagetree:unacked_index")
     assert redis.llen("stagetree:gpu0") == 1
 
@@ -83,8 +93,8 @@ def test_a_system_without_one_of_the_options_of_tcp_does_with_the_others(monkeyp
     assert len(transport_options(5.0)["socket_keepalive_options"]) == len(every) - 1
 
 
-def wake_scheduler(url: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": "3"}
+def wake_scheduler(url: str, lease: str = "60") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "STAGETREE_BROKER_URL": url, "STAGETREE_LEASE_SECONDS": lease}
     command = [sys.executable, "-c", WAKES]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
 
@@ -102,7 +112,7 @@ def test_a_broker_that_is_away_is_no_error() -> None:
 def test_a_broker_that_says_nothing_is_given_up(socket: str) -> None:
     proxy = Proxy(socket)
     proxy.freeze()
-    wake_scheduler(f"redis://127.0.0.1:{proxy.port}/0")
+    wake_scheduler(f"redis://127.0.0.1:{proxy.port}/0", lease="3")
     proxy.close()
 
 

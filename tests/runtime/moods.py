@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,32 @@ def train(process: TrainerProcess, until: int, mood: str = "fine", **more: Any) 
     return process.train(hp, until, **{"deadline": PATIENT, **more})
 
 
-SECONDS = 30.0
+class Until(Deadline):
+    """Long enough for anything, until something has happened: then it is over at once, however fast the machine is."""
+
+    def __init__(self, has_happened: Callable[[], bool]) -> None:
+        super().__init__(60.0)
+        self._has_happened = has_happened
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self._has_happened() else 60.0
+
+
+SECONDS = 60.0
 """How long to wait for what happens in milliseconds on an idle machine."""
 
 
 def are_gone(*pids: int) -> bool:
     """Whether all of them have ended, or do soon."""
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    processes = list[psutil.Process]()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
     ends = time.monotonic() + SECONDS
-    while any(_runs(process) for process in processes) and time.monotonic() < ends:
-        psutil.wait_procs(processes, timeout=0.1)
-    return not any(_runs(process) for process in processes)
+    while any(map(_runs, processes)) and time.monotonic() < ends:
+        time.sleep(0.01)
+    return not any(map(_runs, processes))
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -51,10 +67,15 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
+def is_done(journal: Path) -> bool:
+    """Whether a trainer has written down all that it will."""
+    return journal.exists() and journal.read_text().endswith("done\n")
+
+
 def workers(journal: Path) -> list[int]:
     """The workers of a trainer, once it has written them all down."""
     ends = time.monotonic() + SECONDS
-    while not journal.exists() or not journal.read_text().endswith("done\n"):
+    while not is_done(journal):
         assert time.monotonic() < ends, "the trainer did not begin"
         time.sleep(0.01)
     return [int(line) for line in journal.read_text().split()[:-1]]

@@ -31,7 +31,7 @@ class Numbers(Dataset[torch.Tensor]):
 class Moody(Trainer):
     """size: bytes of its state. workers: of a DataLoader that every step reads through; context: how they are begun.
 
-    journal: a file that gets the ids of these workers, and of what it forks.
+    journal: a file that gets the ids of these workers, and of what it forks, and "done" when nothing more will come.
     """
 
     name = "moody"
@@ -70,6 +70,11 @@ class Moody(Trainer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights, self.total, self.steps = state["weights"].clone(), state["total"].clone(), state["steps"]
 
+    def _note(self, text: str) -> None:
+        if self.journal:
+            with open(self.journal, "a") as journal:
+                journal.write(text)
+
     # ------------------------------------------------------------------------------------------------ moods
 
     def stop(self) -> None:
@@ -78,13 +83,12 @@ class Moody(Trainer):
     def fine(self) -> None:
         self.weights += 1
         batches = iter(self.loader)
-        if self.journal:
-            with open(self.journal, "a") as journal:
-                journal.write("".join(f"{worker.pid}\n" for worker in batches._workers))
+        self._note("".join(f"{worker.pid}\n" for worker in getattr(batches, "_workers", ())))
         for number, batch in enumerate(batches):
             self.total = torch.sin(self.total + number * batch.sum() + torch.rand(1, dtype=torch.float64))
 
     def hang(self) -> None:
+        self._note("done\n")
         threading.Event().wait()
 
     def end_a_fork(self) -> None:
@@ -98,11 +102,11 @@ class Moody(Trainer):
     def hang_with_workers(self) -> None:
         self.fine()
         batches = iter(self.loader)
-        with open(self.journal, "a") as journal:
-            journal.write("".join(f"{worker.pid}\n" for worker in batches._workers) + "done\n")
+        self._note("".join(f"{worker.pid}\n" for worker in batches._workers) + "done\n")
         threading.Event().wait()
 
     def hold_the_gil(self) -> None:
+        self._note("done\n")
         re.match(r"(a+)+$", "a" * 64 + "b")
 
     def leave(self) -> None:
@@ -121,7 +125,7 @@ class Moody(Trainer):
 
     def hang_with_another(self) -> None:
         self._fork(lambda: None)
-        self.hang()
+        threading.Event().wait()
 
     def _fork(self, begin: Callable[[], None]) -> None:
         """Write down a process that begins like this and waits for ever, once it has begun."""
@@ -131,8 +135,7 @@ class Moody(Trainer):
             os.write(write, b".")
             threading.Event().wait()
         os.read(read, 1)
-        with open(self.journal, "a") as journal:
-            journal.write(f"{pid}\ndone\n")
+        self._note(f"{pid}\ndone\n")
 
     def close_all_files(self) -> None:
         os.closerange(3, 4096)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from moods import Start, are_gone, moody, train, workers
+from moods import SECONDS, Start, Until, are_gone, is_done, moody, train, workers
 
 from app.workers.deadline import Deadline
 from app.workers.warm import Warm
@@ -23,14 +23,15 @@ from stagetree.runtime.wire import Wire
 
 @pytest.mark.parametrize("mood", ["hang", "hold_the_gil"])
 def test_who_is_silent_for_too_long_is_ended_and_it_is_said_where_it_was(
-    start: Start, monkeypatch: pytest.MonkeyPatch, mood: str
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mood: str
 ) -> None:
     monkeypatch.setattr("app.workers.trainer_connection.STACK_SECONDS", 1e6)  # it says so at once
-    process = moody(start())
+    journal, looks = tmp_path / "journal", list[int]()
+    process = moody(start(), journal=str(journal))
     train(process, 2)
-    looks: list[int] = []
+    deadline = Until(lambda: is_done(journal) and len(looks) > 3)
     with pytest.raises(TrainerFailed, match="nothing was heard") as failed:
-        train(process, 9, mood, deadline=Deadline(1.0, longest=0.01), on_progress=looks.append)
+        train(process, 9, mood, deadline=deadline, on_progress=looks.append)
     assert (failed.value.kind, failed.value.step) == ("hang", 2)
     assert f"in {mood}\n" in failed.value.error and failed.value.error.endswith(", so it was ended")
     assert set(looks) == {2} and len(looks) > 3  # the slot was not held up
@@ -38,16 +39,20 @@ def test_who_is_silent_for_too_long_is_ended_and_it_is_said_where_it_was(
 
 
 @pytest.mark.parametrize(
-    ("mood", "words"),
+    ("mood", "seconds", "words"),
     [
-        ("leave", "exit code 7"),
-        ("crash", r"in crash\n(.|\n)*was ended by signal 11 \(SIGSEGV\)\Z"),
-        ("close_all_files", "exit code 1"),
-        ("close_all_files_and_hang", "closed its connection"),
-        ("be_killed", r"signal 9 \(SIGKILL\): the machine may have run out of memory"),
+        ("leave", SECONDS, "exit code 7"),
+        ("crash", SECONDS, r"in crash\n(.|\n)*was ended by signal 11 \(SIGSEGV\)\Z"),
+        ("close_all_files", SECONDS, "exit code 1"),
+        ("close_all_files_and_hang", 0.1, "closed its connection"),
+        ("be_killed", SECONDS, r"signal 9 \(SIGKILL\): the machine may have run out of memory"),
     ],
 )
-def test_a_crash_is_told_with_its_reason(start: Start, mood: str, words: str) -> None:
+def test_a_crash_is_told_with_its_reason(
+    start: Start, monkeypatch: pytest.MonkeyPatch, mood: str, seconds: float, words: str
+) -> None:
+    """seconds: how long its end is waited for, once it has closed its connection."""
+    monkeypatch.setattr("app.workers.trainer_connection.END_SECONDS", seconds)
     process = moody(start())
     train(process, 2)
     with pytest.raises(TrainerFailed, match=words) as failed:
@@ -117,7 +122,7 @@ def test_workers_of_a_trainer_end_with_it(start: Start, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     process = moody(start(), workers=2, journal=str(journal))
     with pytest.raises(TrainerFailed, match="nothing was heard"):
-        train(process, 1, "hang_with_workers", deadline=Deadline(2.0))
+        train(process, 1, "hang_with_workers", deadline=Until(lambda: is_done(journal)))
     begun = workers(journal)
     assert len(begun) == 4 and are_gone(process.pid, *begun)
 

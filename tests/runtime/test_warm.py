@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from moods import SECONDS, Start, are_gone, interpreter_of, moody, train, workers
+from opened import opened
 
 from app.workers import warm as warm_module
 from app.workers.deadline import Deadline
@@ -143,6 +144,7 @@ def test_an_interpreter_that_ends_each_time_is_started_twice_and_its_end_is_said
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]), ours
 
     monkeypatch.setattr(warm_module, "launch", launch_dead)
+    monkeypatch.setattr(warm_module, "END_SECONDS", SECONDS)
     with pytest.raises(WarmFailed, match="cannot be started: it ended with exit code 3"):
         own.fork()
     assert len(started) == 2
@@ -174,6 +176,7 @@ def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: S
         process = start()
         os.kill(process.pid, signal.SIGKILL)
         process.kill()
+        process.close()
     assert interpreter_of(start()) == interpreter
 
 
@@ -211,10 +214,10 @@ def test_an_interpreter_that_is_not_ready_is_not_waited_for_for_ever(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.bind(str(tmp_path / "deaf"))
         deaf.listen()
-        before = psutil.Process().num_fds()
+        before = opened()
         with pytest.raises(WarmFailed, match="was not ready after"):
             Warm(str(tmp_path / "deaf")).fork()
-        assert psutil.Process().num_fds() == before
+        assert not opened() - before
 
 
 def test_a_machines_interpreter_that_hangs_up_each_time_is_said(tmp_path: Path) -> None:

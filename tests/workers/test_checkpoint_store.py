@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opened import opened
 
 from app.away import Away
 from app.object_store import PART, LocalStore, ObjectStore, StoreUnavailable, open_store
@@ -29,6 +29,14 @@ def contents(state: State) -> bytes:
     return data
 
 
+def write(checkpoints: CheckpointStore, place: str, image: bytes, **how: Any) -> Stored:
+    state = State.of(image)
+    try:
+        return checkpoints.write(place, state, **how)
+    finally:
+        state.close()
+
+
 def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectStore) -> None:
     checkpoints, state = CheckpointStore(store), State.of(BIG)
     stored = checkpoints.write("plan/node/3", state)
@@ -40,7 +48,7 @@ def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectSt
 
 def test_what_is_not_there_or_not_the_same_is_unreadable(store: ObjectStore) -> None:
     checkpoints = CheckpointStore(store)
-    stored = checkpoints.write("plan/node/3", State.of(b"state"))
+    stored = write(checkpoints, "plan/node/3", b"state")
     with pytest.raises(CheckpointUnreadable, match="damaged"):
         checkpoints.read(stored.key, "0" * 64)
     checkpoints.delete(stored.key)
@@ -63,7 +71,7 @@ def test_an_object_that_broke_off_does_not_exist(store: ObjectStore) -> None:
 def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> None:
     assert list(store.all_keys()) == []
     before = time.time()
-    keys = {CheckpointStore(store).write(f"{plan}/node/3", State.of(b"state")).key for plan in ("a", "b")}
+    keys = {write(CheckpointStore(store), f"{plan}/node/3", b"state").key for plan in ("a", "b")}
     assert {*store.all_keys()} == keys
     for key in keys:
         assert store.written(key).size == 5
@@ -100,7 +108,7 @@ class ClientError(Exception):
 def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: str) -> None:
     checkpoints = CheckpointStore(Broken(error))
     calls: dict[str, Callable[[], object]] = {
-        "write": lambda: checkpoints.write("place", State.of(b"state")),
+        "write": lambda: write(checkpoints, "place", b"state"),
         "read": lambda: checkpoints.read("key", ""),
         "delete": lambda: checkpoints.delete("key"),
     }
@@ -115,10 +123,10 @@ def test_what_was_deleted_behind_our_back_is_deleted() -> None:
 
 def test_what_could_not_be_read_to_its_end_leaves_nothing_open() -> None:
     checkpoints = CheckpointStore(Broken(ClientError("reset")))
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened()
     with pytest.raises(StoreUnavailable):
         checkpoints.read("key", "")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not opened() - before
 
 
 def test_a_bucket_that_is_not_there_is_away_and_nothing_in_it_is_missing(bucket_url: str) -> None:
@@ -135,12 +143,12 @@ def test_a_folder_that_is_not_mounted_is_away_and_nothing_in_it_is_missing(tmp_p
 
 def test_recent_states_are_read_from_memory_up_to_so_many_bytes(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
-    first = checkpoints.write("a", State.of(b"first"))
-    second = checkpoints.write("b", State.of(b"secnd"))
+    first = write(checkpoints, "a", b"first")
+    second = write(checkpoints, "b", b"secnd")
     for path in tmp_path.iterdir():
         path.unlink()
     assert contents(checkpoints.read(first.key, first.sha256)) == b"first"  # and so it is the most recent
-    third = checkpoints.write("c", State.of(b"third"))
+    third = write(checkpoints, "c", b"third")
     assert contents(checkpoints.read(first.key, first.sha256)) == b"first"
     assert contents(checkpoints.read(third.key, third.sha256)) == b"third"
     with pytest.raises(CheckpointUnreadable):
@@ -159,41 +167,42 @@ def held(checkpoints: CheckpointStore, folder: Path, *states: Stored) -> list[bo
             found.append(False)
         else:
             found.append(True)
+    checkpoints.close()
     return found
 
 
 def test_where_several_stages_begin_is_in_memory_for_longer(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
-    branch = checkpoints.write("a", State.of(b"first"), is_branch_point=True)
-    others = [checkpoints.write(place, State.of(b"other")) for place in "bc"]
+    branch = write(checkpoints, "a", b"first", is_branch_point=True)
+    others = [write(checkpoints, place, b"other") for place in "bc"]
     assert held(checkpoints, tmp_path, branch, *others) == [True, False, True]
 
 
 def test_no_more_than_so_many_are_in_memory_however_small(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2**20)
-    stored = [checkpoints.write(f"{number}", State.of(b"small")) for number in range(MOST_RECENT + 1)]
+    stored = [write(checkpoints, f"{number}", b"small") for number in range(MOST_RECENT + 1)]
     assert held(checkpoints, tmp_path, *stored) == [False] + MOST_RECENT * [True]
 
 
 def test_what_is_too_large_for_memory_takes_nobodys_place(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
-    small = checkpoints.write("a", State.of(b"small"))
-    large = checkpoints.write("b", State.of(b"larger than all of it"))
+    small = write(checkpoints, "a", b"small")
+    large = write(checkpoints, "b", b"larger than all of it")
     assert held(checkpoints, tmp_path, small, large) == [True, False]
 
 
 def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=5)
-    first = checkpoints.write("a", State.of(b"first"))
+    first = write(checkpoints, "a", b"first")
     state = checkpoints.read(first.key, first.sha256)
-    checkpoints.write("b", State.of(b"other"))  # and the first is forgotten
+    write(checkpoints, "b", b"other")  # and the first is forgotten
     assert contents(state) == b"first"
 
 
 def test_where_several_stages_wait_to_begin_stays_in_memory_while_others_come_and_go(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=3 * len(BIG))
-    trunk = checkpoints.write("plan/trunk/3", State.of(BIG), is_branch_point=True)
-    ends = [checkpoints.write(f"plan/end/{number}", State.of(BIG)) for number in range(5)]
+    trunk = write(checkpoints, "plan/trunk/3", BIG, is_branch_point=True)
+    ends = [write(checkpoints, f"plan/end/{number}", BIG) for number in range(5)]
     for path in tmp_path.rglob("*.safetensors"):
         path.unlink()
     assert contents(checkpoints.read(trunk.key, trunk.sha256)) == BIG
@@ -204,7 +213,7 @@ def test_where_several_stages_wait_to_begin_stays_in_memory_while_others_come_an
 
 def test_a_branch_point_makes_room_for_a_newer_one(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2 * len(BIG))
-    trunks = [checkpoints.write(f"plan/{number}/3", State.of(BIG), is_branch_point=True) for number in range(3)]
+    trunks = [write(checkpoints, f"plan/{number}/3", BIG, is_branch_point=True) for number in range(3)]
     for path in tmp_path.rglob("*.safetensors"):
         path.unlink()
     with pytest.raises(CheckpointUnreadable):

@@ -33,7 +33,7 @@ class Killed(BaseException):
 def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""
     database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=20.0)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
     for name in ("tiny", "unpackable", "moody"):
         made.sources[name] = TrainerSource(str(LANES), "1")
     yield made

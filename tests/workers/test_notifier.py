@@ -2,9 +2,17 @@ from __future__ import annotations
 
 from threading import Event as Flag
 
+import pytest
 from stacks import wait_for
 
+from app.workers import notifier as module
 from app.workers.notifier import Notifier
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last words are waited for, however long they take."""
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 60.0)
 
 
 def test_many_calls_while_it_tells_are_one_more() -> None:
@@ -12,7 +20,7 @@ def test_many_calls_while_it_tells_are_one_more() -> None:
 
     def tell() -> None:
         told.append(1)
-        may_end.wait(5)
+        may_end.wait(60)
 
     notifier = Notifier(tell)
     notifier.notify()
@@ -23,6 +31,22 @@ def test_many_calls_while_it_tells_are_one_more() -> None:
     wait_for("the second word", lambda: len(told) == 2)
     notifier.close()
     assert len(told) == 3  # the last words
+
+
+def test_the_last_words_come_also_where_it_is_closed_while_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.0)
+    told, may_end = list[int](), Flag()
+
+    def tell() -> None:
+        told.append(1)
+        may_end.wait(60)
+
+    notifier = Notifier(tell)
+    notifier.notify()
+    wait_for("the first word", lambda: told)
+    notifier.close()
+    may_end.set()
+    wait_for("the last words", lambda: len(told) == 2)
 
 
 def test_it_outlives_whatever_goes_wrong() -> None:

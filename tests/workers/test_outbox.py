@@ -12,6 +12,7 @@ from app.domain import events as e
 from app.events.memory import MemoryRecords
 from app.events.rows import Fenced
 from app.events.rows.ports import RowsPort
+from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.patience import Patience
@@ -23,6 +24,12 @@ def fact(index: int, seconds: float = 1.0) -> e.StageCompleted:
 
 def always(rows: RowsPort) -> None:
     """Whoever asks may state it."""
+
+
+@pytest.fixture(autouse=True)
+def a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it takes to state two facts one after the other, on a machine that is busy, too."""
+    monkeypatch.setattr(module, "MOMENT", 60.0)
 
 
 @pytest.fixture
@@ -109,7 +116,8 @@ def test_news_that_await_more_are_told_of(told: Told) -> None:
     assert told.nudges == 1
 
 
-def test_what_does_not_come_is_not_waited_for_for_ever(told: Told) -> None:
+def test_what_does_not_come_is_not_waited_for_for_ever(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOMENT", 0.01)
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     assert told.outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event as Flag
 
 import pytest
 from cluster import LEASE, Cluster
@@ -143,18 +144,22 @@ def test_a_chain_that_was_lost_is_not_trained_on(cluster: Cluster, caplog: pytes
     assert "a fault of ours" not in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_dies_before_its_checkpoint_is_saved(cluster: Cluster) -> None:
     """The stage is done and its checkpoint is lost with the process: it is trained again, to the same end."""
+    died = Flag()
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
     study = cluster.submit(BRANCHES)
 
     def die(key: str) -> None:
+        died.set()
         raise SystemExit  # the saver's thread is gone, as with its process
 
-    dying = cluster.slots["gpu0"]
+    dying = cluster.slots["gpu0"] = cluster.make_slot("gpu0", grace=0.1)
     cluster.store.before_write = die
     cluster.ticker.tick()
     cluster.deliver()
+    assert died.wait(60.0)
     cluster.messages.clear()
     cluster.store.before_write = lambda key: None
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""
     database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=20.0)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
     made.sources["tiny"] = TrainerSource(str(LANES), "1")
     made.sources["moody"] = TrainerSource(str(LANES), "1")
     made.sources["greedy"] = TrainerSource(str(LANES), "1")

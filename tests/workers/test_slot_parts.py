@@ -6,6 +6,7 @@ from threading import Event as Flag
 from threading import enumerate as enumerate_threads
 
 import pytest
+from stacks import wait_for
 
 from app.workers.slot.health import FIRST_SECONDS, LONGEST_SECONDS, MOST_NODES, Health
 from app.workers.slot.notes import Notes
@@ -60,7 +61,7 @@ def test_a_thread_that_is_closed_ends() -> None:
     thread.put(1)
     assert thread.drain(60.0)
     thread.close()
-    assert "to be closed" not in {each.name for each in enumerate_threads()}
+    wait_for("its end", lambda: "to be closed" not in {each.name for each in enumerate_threads()})
 
 
 def test_what_follows_is_taken_as_soon_as_it_is_there() -> None:

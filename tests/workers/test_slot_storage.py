@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cluster import LEASE, Cluster
 from in_process import InProcess
+from opened import opened_states
 from stacks import wait_for
 from studies import ALONE, BRANCHES, spec
 from toys import switch
@@ -282,14 +283,8 @@ def test_a_trained_chain_waits_for_the_store_and_for_no_message(
 
 
 def test_a_slot_that_ends_leaves_no_state_open(cluster: Cluster) -> None:
-    before = open_states()
+    before = opened_states()
     cluster.run(cluster.submit(BRANCHES))
-    assert open_states() > before
+    assert opened_states() - before
     cluster.close()
-    assert open_states() == before
-
-
-def open_states() -> int:
-    """How many states in memory this process has open."""
-    opened = Path("/proc/self/fd").iterdir()
-    return sum(each.is_symlink() and "memfd:stagetree" in str(each.readlink()) for each in opened)
+    assert not opened_states() - before

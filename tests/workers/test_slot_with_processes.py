@@ -14,17 +14,18 @@ from app.api.views import documents
 from app.domain import events as e
 from app.events.database import Database
 from app.registry import TrainerSource
+from app.workers.deadline import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
-SCATTERING = Path(__file__).parents[1] / "runtime" / "test_determinism.py"
+RUNTIME = Path(__file__).parents[1] / "runtime"
 
 
 @pytest.fixture
 def real(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """One slot that trains in processes of its own."""
     database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=2.0, growth_bytes=2**24)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0, growth_bytes=2**24)
     yield made
     made.close()
     database.dispose()
@@ -48,12 +49,30 @@ def test_a_crash_costs_restarts_and_then_the_trial(real: Cluster) -> None:
     assert "exit code 7" in failures[0].error
 
 
-def test_a_step_that_hangs_is_ended_and_says_where_it_was(real: Cluster) -> None:
-    done = real.run(real.submit(spec(({"mood": switch("fine", "sleep", 2)}, 6))))
+class UntilItHangs(Deadline):
+    """However long everything before that takes. journal: where the trainer says so."""
+
+    def __init__(self, floor: float, journal: Path) -> None:
+        super().__init__(floor)
+        self._journal = journal
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self._journal.exists() and "done" in self._journal.read_text() else self.floor
+
+
+def test_a_step_that_hangs_is_ended_and_says_where_it_was(
+    real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    monkeypatch.setattr("app.workers.slot.trainer_host.Deadline", lambda floor: UntilItHangs(floor, journal))
+    real.sources["moody"] = TrainerSource(str(RUNTIME / "moody.py"), "1")
+    hangs = spec(({"mood": switch("fine", "hang", 2)}, 6), trainer_args={"journal": str(journal)})
+    done = real.run(real.submit({**hangs, "trainer": "moody", "metric": "total", "max_restarts": 0}))
     assert [trial.state for trial in done.trials] == ["failed"]
-    failure = real.events(e.StageFailed)[0]
-    assert failure.kind == "hang"
-    assert "_fail_if_in_the_mood" in failure.error
+    [failure] = real.events(e.StageFailed)
+    assert (failure.kind, failure.step) == ("hang", 2)
+    assert "in hang\n" in failure.error
 
 
 def test_a_process_that_keeps_more_and_more_memory_is_replaced_between_two_chains(
@@ -78,7 +97,7 @@ def test_what_a_trial_prints_is_in_its_log(real: Cluster) -> None:
 
 
 def test_a_result_says_which_operations_were_not_deterministic(real: Cluster) -> None:
-    real.sources["scattering"] = TrainerSource(str(SCATTERING), "1")
+    real.sources["scattering"] = TrainerSource(str(RUNTIME / "test_determinism.py"), "1")
     done = real.run(real.submit({**spec(({}, 2), ({}, 4)), "trainer": "scattering", "determinism": "warn"}))
     assert [trial.state for trial in done.trials] == ["completed", "completed"]
     told = documents.study(real.plan, done.id, now=0.0)["not_exact"]

@@ -1,0 +1,33 @@
+"""What this process has open, to compare before and after.
+
+Not how much that is: threads of others, as those of a store's client, may close something of theirs meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+File = tuple[int, int, int]
+"""Descriptor, device and number."""
+
+
+def opened() -> set[File]:
+    found = set[File]()
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # it was closed by then, as the folder itself was
+            file = os.fstat(int(name))
+            found.add((int(name), file.st_dev, file.st_ino))
+    return found
+
+
+def opened_states() -> set[File]:
+    """The states of models in memory. Linux only."""
+    return {file for file in opened() if "memfd:stagetree" in _name(file)}
+
+
+def _name(file: File) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{file[0]}")
+    except OSError:  # it was closed by then
+        return ""
