@@ -14,6 +14,7 @@ from stacks import TOYS, Service, wait_for
 from toys import grid, held, trials
 
 from app.embedded import Embedded
+from app.embedded.address import reserve
 from stagetree.client import Client
 
 
@@ -105,7 +106,8 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
 
 def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callable[..., Page], tmp_path: Path) -> None:
     """The whole stack ends while its study runs, and is started again in the same folder at the same address."""
-    embedded = Embedded(tmp_path, 1, TOYS)
+    port, kept = reserve("127.0.0.1", 0)
+    embedded = Embedded(tmp_path, 1, TOYS, port)
     try:
         embedded.start()
         with Client(embedded.url) as client:
@@ -123,6 +125,7 @@ def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callab
             expect(page.locator("header.study")).to_contain_text("cancelled")
     finally:
         embedded.stop()
+        kept.close()
 
 
 def is_said_to_be_gone(page: Page) -> None:
