@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,14 +23,15 @@ import boto3
 import psutil
 import pytest
 from celery import Celery
-from proxies import Proxy, hold, proxied
+from proxies import Proxy, proxied
 from redis import Redis
 from sqlalchemy import make_url
 
 from app.embedded import Embedded, redis_server
+from app.embedded.address import reserve
 from app.events.database import Database
 from app.events.records import SqlRecords
-from stagetree.client import Client
+from stagetree.client import Client, Unreachable
 from stagetree.runtime.warm import launch
 
 ROOT = Path(__file__).parents[1]
@@ -151,6 +151,8 @@ class Cluster(Service):
         for name in names:
             if name.startswith("gpu"):
                 wait_for(f"the start of {name}", lambda name=name: self.is_ready(name))
+            elif name == "api":
+                wait_for("the start of the API", self.is_serving)
 
     def addresses(self, name: str) -> dict[str, str]:
         """Where a process finds the servers: each behind a proxy of its own."""
@@ -186,6 +188,15 @@ class Cluster(Service):
         assert self.processes[slot].poll() is None, f"{slot} ended: {self.log(slot)}"
         with SqlRecords(self.database).read() as rows:
             return any(row.name == slot and row.pid == self.child(slot) for row in rows.slots.all())
+
+    def is_serving(self) -> bool:
+        """Whether the API answers."""
+        assert self.processes["api"].poll() is None, f"the API ended: {self.log('api')}"
+        try:
+            self.client.health()
+        except Unreachable:
+            return False
+        return True
 
     def child(self, name: str) -> int | None:
         """The process that trains, a child of the worker's main process; None while there is none."""
@@ -251,7 +262,7 @@ def bucket() -> Iterator[dict[str, str]]:
 def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
     """What `docker compose up` starts, as plain processes; its checkpoints go through S3."""
     folder = Path(tempfile.mkdtemp(prefix="stagetree-cluster-"))
-    api, broker = free_port(), free_port()
+    (api, kept), (broker, kept_too) = (reserve("127.0.0.1", 0) for _ in range(2))
     with (folder / "warm.log").open("ab") as log:
         interpreter, its_life = launch(str(folder / "warm"), log)
     settings = {
@@ -282,7 +293,7 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
     }
     database = Database(cluster_url)
     networks = {name: networks_of(cluster_url, broker, bucket) for name in ("api", "gpu0", "gpu1", "scheduler")}
-    with Client(f"http://127.0.0.1:{api}") as client:
+    with Client(f"http://127.0.0.1:{api}") as client, kept, kept_too:
         running = Cluster(client, folder, database, settings, commands, networks)
         try:
             running.start()
@@ -305,16 +316,3 @@ def networks_of(database_url: str, broker: int, bucket: dict[str, str]) -> dict[
         "broker": Proxy(("127.0.0.1", broker)),
         "store": Proxy((host, int(port))),
     }
-
-
-_held: list[socket.socket] = []
-"""The sockets of `free_port`, for as long as this process."""
-
-
-def free_port() -> int:
-    """A port of this machine at which nobody listens, and which nobody else is given from here on.
-
-    A server that is started later, or again, may listen there: like all servers it says SO_REUSEADDR.
-    """
-    _held.append(hold(("127.0.0.1", 0)))
-    return int(_held[-1].getsockname()[1])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from stacks import Service
@@ -65,3 +69,24 @@ def switch(before: Any, after: Any, step: int) -> Json:
 
 def executed(service: Service, *studies: str) -> int:
     return sum(service.client.study(study)["steps"]["executed"] for study in studies)
+
+
+@contextmanager
+def held(journal: Path) -> Iterator[Callable[[], None]]:
+    """No step that keeps this journal ends, until they are let go: it is a pipe, and waits for a reader.
+
+    The block holds what they write meanwhile, so it ends after the study.
+    """
+    os.mkfifo(journal)
+    reading: list[int] = []
+
+    def let_go() -> None:
+        reading.append(os.open(journal, os.O_RDONLY | os.O_NONBLOCK))
+        journal.unlink()  # from here on it is a file
+
+    try:
+        yield let_go
+    finally:
+        if not reading:
+            let_go()
+        os.close(reading[0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+import sys
 from ipaddress import ip_address
 
 from app.embedded.errors import StackFailed
@@ -11,12 +13,25 @@ from app.embedded.errors import StackFailed
 
 def free_port(host: str, port: int) -> int:
     """The port, or one that is free for 0. Raises `StackFailed` where nobody can listen at this address."""
+    found, reserved = reserve(host, port)
+    reserved.close()
+    return found
+
+
+def reserve(host: str, port: int) -> tuple[int, socket.socket]:
+    """The same, with a socket that keeps the port: until it is closed, nobody is given it who asks for a free one.
+
+    Whoever asks for it by its number may listen there. Only Linux allows both: elsewhere the socket is closed at once.
+    """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-            return int(probe.getsockname()[1])
+        with contextlib.ExitStack() as closing:
+            reserved = closing.enter_context(socket.socket(family, kind, protocol))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(place)
+            if sys.platform == "linux":
+                closing.pop_all()
+            return int(reserved.getsockname()[1]), reserved
     except (OSError, UnicodeError) as error:
         is_taken = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
         advice = (

@@ -24,7 +24,9 @@ from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
 from stagetree.whole_file import remove_partial
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
+"""That one of its processes has ended is seen at once; what is left is a machine that is slow."""
+
 STOP_SECONDS = 120.0
 """For the slots to save what they have when the stack ends, unless the environment says otherwise."""
 
@@ -52,6 +54,7 @@ class Embedded:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _scratch: str = ""
     _lock: IO[bytes] | None = None
+    _reserved: socket.socket | None = None
     _trainers: socket.socket | None = None
 
     @property
@@ -76,7 +79,7 @@ class Embedded:
         """
         with private_files():
             self._prepare_folder()
-        self.port = address.free_port(self.host, self.port)
+        self.port, self._reserved = address.reserve(self.host, self.port)
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
             with private_files():
@@ -102,8 +105,8 @@ class Embedded:
         for process in self._processes.values():
             kill(process)
         self._processes.clear()
-        if self._trainers:
-            self._trainers.close()
+        for held in filter(None, (self._trainers, self._reserved)):
+            held.close()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._lock:

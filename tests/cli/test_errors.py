@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from commandline import Stagetree
-from stacks import TOYS, Service, free_port
+from stacks import TOYS, Service
 from toys import grid, trials
 
 from app.cli.errors import CODES
+from app.embedded.address import reserve
 
 Json = dict[str, Any]
 Write = Callable[[Any], Path]
@@ -129,8 +130,10 @@ def test_usage(stagetree: Stagetree, write: Write) -> None:
 @pytest.mark.parametrize("command", ["studies", "watch x", "trials x", "events x", "pause x", "resume x", "cancel x"])
 def test_a_server_that_is_not_there(stagetree: Stagetree, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree._http.FIRST_PAUSE", 0.001)
-    url = f"http://127.0.0.1:{free_port()}"
-    said = stagetree(*command.split(), "--server", url)
+    port, kept = reserve("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{port}"
+    with kept:
+        said = stagetree(*command.split(), "--server", url)
     assert (said.code, said.out) == (69, "")
     assert said.err.startswith(f"stagetree: no stagetree server answers at {url}: ")
 
@@ -176,7 +179,7 @@ def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_pa
 def test_a_setting_that_cannot_be_used(command: list[str], name: str, value: str, sentence: str) -> None:
     environment = {**os.environ, f"STAGETREE_{name}": value}
     run = [sys.executable, "-P", "-m", "app.cli", *command]
-    said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    said = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.startswith(f"stagetree: STAGETREE_{sentence}")
 

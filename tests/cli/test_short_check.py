@@ -98,7 +98,8 @@ def test_workers_that_were_left_behind_end_with_the_check(said: Said, tmp_path: 
 
 
 def test_without_an_interpreter_it_has_its_own(tmp_path: Path) -> None:
-    assert "goes on exactly" in short_check(study("exact"), [str(INEXACT)], None, str(tmp_path / "nobody"))
+    found = short_check(study("exact"), [str(INEXACT)], None, str(tmp_path / "nobody"), PATIENCE)
+    assert "goes on exactly" in found
 
 
 @pytest.mark.parametrize("more", [{"determinism": "off"}, {"space": None, "tuner": {"kind": "external"}}])

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from commandline import Stagetree
-from stacks import TOYS, Service, wait_for
-from toys import grid, trials
+from stacks import PATIENCE, TOYS, Service, wait_for
+from toys import grid, held, trials
 
 from app.cli.study_sinks import StudySinks
 from stagetree.client import Client, Conflict
@@ -76,14 +76,17 @@ def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_mi
 ) -> None:
     study = stack.submit(grid("sinks-killed", seconds=0.2, sinks=[RUNS]))
     noted = path_in(here / "runs", study)
+    stack.wait_for_step(study, 3)
+    stack.client.pause(study)  # it is not over before the process was killed, however long that takes to start
     with process(stack.url, here):
         wait_for("something written", lambda: noted.is_file() and noted.read_bytes().count(b"\n") > 5)
+    stack.client.resume(study)
     stack.wait(study)
     assert not is_complete(here / "runs", study)
     with process(stack.url, here) as running:
         wait_for("all written", lambda: is_complete(here / "runs", study))
         running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 128 + signal.SIGTERM
+        assert running.wait(PATIENCE) == 128 + signal.SIGTERM
     assert written(here / "runs", study) == written_alone(stack, study, here / "alone")
 
 
@@ -104,8 +107,13 @@ def sinks(stack: Service, here: Path) -> Iterator[tuple[StudySinks, Callable[[],
     yield found, lambda: said
     found.finish(60.0)  # what other tests submitted is followed, too, and must not be when this is no longer the folder
     found.end()
+    join_followers()
+
+
+def join_followers() -> None:
+    """Wait for threads that have written all."""
     for following in (thread for thread in threading.enumerate() if thread.name.startswith("tensorboard:")):
-        following.join(60.0)
+        following.join(PATIENCE)
 
 
 def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, here: Path, sinks: Any) -> None:
@@ -147,15 +155,18 @@ def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here
 
 
 def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:
-    found, _ = sinks
-    tuner = {"kind": "random", "num_trials": 1, "max_steps": 3}
-    study = stack.run(grid("sinks-reopened", seconds=1.5, sinks=[RUNS], tuner=tuner))["study"]
+    (found, _), journal = sinks, here / "journal"
+    drawn = {"space": {"lr": {"uniform": [0.1, 0.2]}}, "tuner": {"kind": "random", "num_trials": 1, "max_steps": 3}}
+    spec = grid("sinks-reopened", sinks=[RUNS], runtime_args={"journal": str(journal)}, **drawn)
+    study = stack.run(spec)["study"]
     found.finish(60.0)
+    join_followers()
     before = completed_at(path_in(here / "runs", study))
-    stack.client.pause(stack.client.reopen(study, 2).study)
-    with Client(stack.url) as client:
+    journal.unlink()
+    with held(journal) as let_go, Client(stack.url) as client:
+        stack.client.reopen(study, 2)
         found.look(client)
-        stack.client.resume(study)
+        let_go()
         stack.wait(study)
         wait_for("the end", lambda: completed_at(path_in(here / "runs", study)) not in (None, before))
     assert sorted(written(here / "runs", study)) == ["trial-0", "trial-1"]

@@ -16,7 +16,7 @@ from stacks import ROOT, wait_for
 
 from app.cli import stacks
 from app.embedded import StackFailed
-from app.embedded.address import free_port, url, url_for_others
+from app.embedded.address import free_port, reserve, url, url_for_others
 from stagetree.client import Client
 
 TRAINER = """
@@ -65,6 +65,17 @@ def test_how_it_is_reached(host: str, here: str, others: str | None) -> None:
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_an_address_of_ipv6() -> None:
     assert free_port("::1", 0) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody could listen at a port that is kept")
+def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
+    """Between the choice of a port and its use, seconds later, whoever asked for a free one could be given it."""
+    port, kept = reserve("127.0.0.1", 0)
+    with kept, socket.socket() as another:
+        with pytest.raises(OSError, match="in use"):
+            another.bind(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+            pass
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "a..b"])  # an address for documents, and no name

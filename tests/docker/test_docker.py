@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import pytest
 import yaml
 from celery.bin.worker import worker as celery_worker
 from redis import Redis
-from stacks import Cluster, redis_server
+from redis.exceptions import RedisError
+from stacks import Cluster, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
 from app.api.health import check_schema
@@ -209,17 +210,21 @@ def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) ->
     assert b"".join(store.read("plan/node/1")) == b"state"
 
 
+def answers(client: Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False
+
+
 @pytest.fixture
-def redis_of_compose(tmp_path: Path) -> Iterator[Redis]:
+def redis_of_compose() -> Iterator[Redis]:
     """A Redis with the options of compose.yaml, on a socket."""
-    folder = Path(f"/tmp/stagetree-redis-{os.getpid()}")  # a socket's path must be short
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="st-redis-"))  # a socket's path must be short
     options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--dir", str(folder)]
     process = subprocess.Popen([redis_server(), *SERVICES["redis"]["command"][1:], *options], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
-    while not (folder / "redis.sock").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
     with Redis(unix_socket_path=f"{folder}/redis.sock", password="stagetree") as client:
+        wait_for("its start", lambda: answers(client))
         yield client
     process.terminate()
     process.wait()

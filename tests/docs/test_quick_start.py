@@ -7,15 +7,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from docs_pages import DOCS, Block, blocks
-from stacks import free_port
 
 ADDRESS = "http://127.0.0.1:8000"
 """Where the pages say that the server is; here it is at a port that is free."""
+
+PATIENCE = 300
+"""Seconds, for what on a quiet machine takes a few."""
 
 
 @dataclass
@@ -23,7 +25,7 @@ class Reader:
     """Somebody who does what the pages say."""
 
     folder: Path
-    url: str = field(default_factory=lambda: f"http://127.0.0.1:{free_port()}")
+    url: str = ADDRESS
     server: subprocess.Popen[str] | None = None
 
     def do(self, page: str) -> str:
@@ -41,21 +43,23 @@ class Reader:
 
     def run(self, script: str) -> str:
         script = "set -euo pipefail\n" + script.replace(ADDRESS, self.url)
-        found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, **self.where())
+        found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, **self.where())
         assert found.returncode == 0, f"{script}\n{found.stdout}\n{found.stderr}"
         return found.stdout
 
     def start(self, block: Block) -> None:
         """The command of the other terminal; returns when it says that it is up."""
-        command = [*block.text.split(), "--port", self.url.rsplit(":", 1)[-1]]
+        command = [*block.text.split(), "--port", "0"]
         self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **self.where())
         assert self.server.stdout is not None
-        assert "stagetree is up" in self.server.stdout.readline()
+        said = self.server.stdout.readline()
+        assert said.startswith("stagetree is up at http://127.0.0.1:")
+        self.url = said.split()[4]
 
     def stop(self) -> None:
         if self.server is not None:
             self.server.send_signal(signal.SIGINT)
-            assert self.server.wait(30) == 130
+            assert self.server.wait(PATIENCE) == 130
             assert self.server.stdout is not None
             self.server.stdout.close()
 

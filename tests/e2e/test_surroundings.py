@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from installed import install
-from stacks import ROOT, free_port, wait_for
+from stacks import ROOT, wait_for
 
 from app.embedded import redis_server
+from app.embedded.address import reserve
 from app.events.database import Database
 from stagetree.client import Client, StagetreeError
 
@@ -98,7 +99,7 @@ def test_a_study_runs_from_a_wheel_beside_modules_called_as_ours(folder: Path, p
 @pytest.fixture
 def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
     """The processes of a cluster from a wheel, started in that folder; on one machine, with a file as the log."""
-    api, broker = free_port(), free_port()
+    (api, kept), (broker, kept_too) = (reserve("127.0.0.1", 0) for _ in range(2))
     settings = {
         "STAGETREE_DATABASE_URL": f"sqlite:///{folder}/log.db",
         "STAGETREE_BROKER_URL": f"redis://127.0.0.1:{broker}/0",
@@ -113,7 +114,7 @@ def by_hand(folder: Path, programs: Path) -> Iterator[Client]:
         "scheduler": [program, "worker", "scheduler"],
         "cpu0": [program, "worker", "cpu0"],
     }
-    with ExitStack() as started:
+    with kept, kept_too, ExitStack() as started:
         started.enter_context(client := Client(f"http://127.0.0.1:{api}", retries=0))
         for name, command in commands.items():
             log = started.enter_context((folder / f"{name}.log").open("w"))

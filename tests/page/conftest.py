@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from stacks import ROOT
 
 PAGE = ROOT / "app" / "page"
-expect.set_options(timeout=30_000)
+PATIENCE = 60_000
+"""Milliseconds: nothing is asserted of how fast a page is."""
+
+expect.set_options(timeout=PATIENCE)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
 """What a browser says by itself of a server that is away, where a test takes it away."""
@@ -27,13 +32,33 @@ def missing(what: str) -> None:
     pytest.skip(what)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nobody else builds in the block: several processes may test the page at once."""
+    with (PAGE / "package.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def built() -> Path:
     """The page, built from the sources that are there now."""
-    done = subprocess.run([sys.executable, str(ROOT / "hatch_build.py")], capture_output=True, text=True, check=False)
+    command = [sys.executable, str(ROOT / "hatch_build.py")]
+    with alone():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         missing(f"the page cannot be built: {done.stderr}")
     return PAGE / "dist"
+
+
+@pytest.fixture(scope="session")
+def axe(built: Path) -> str:
+    """The script that looks for what people could not use, from npm as the page's other parts."""
+    script = PAGE / "node_modules" / "axe-core" / "axe.min.js"
+    with alone():
+        if not script.is_file():
+            subprocess.run([sys.executable, str(ROOT / "hatch_build.py"), "ci"], check=True)
+        return script.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +88,7 @@ def open_page(browser: Browser, errors: list[str]) -> Iterator[Callable[..., Pag
         context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: errors.extend(complaint(message)))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from addresses import turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
 from toys import grid
@@ -40,7 +41,7 @@ def test_a_report_shows_every_view_without_a_server(
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
     for view, heading in VIEWS.items():
-        page.evaluate("hash => { location.hash = hash }", f"#/studies/{study}/{view}")
+        turn_to(page, f"#/studies/{study}/{view}")
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         expect(page.get_by_text("Loading …")).to_have_count(0)
         expect(page.get_by_role("alert")).to_have_count(0)

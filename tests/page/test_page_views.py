@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from addresses import turn_to
 from playwright.sync_api import Page, expect
-from stacks import ROOT, Service
+from stacks import Service
 from toys import grid
 
-PAGE = ROOT / "app" / "page"
 VIEWS = {
     "": "Best trial",
     "rung-tree": "Rung tree",
@@ -45,15 +43,6 @@ def study(stack: Service) -> str:
     return str(stack.run(grid("page-views", tuner=ASHA))["study"])
 
 
-@pytest.fixture(scope="session")
-def axe(built: Path) -> str:
-    """The script that looks for what people could not use, from npm as the page's other parts."""
-    script = PAGE / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.is_file():
-        subprocess.run([sys.executable, str(ROOT / "hatch_build.py"), "ci"], check=True)
-    return script.read_text(encoding="utf-8")
-
-
 def complaints(page: Page, axe: str) -> list[str]:
     """What axe finds serious about the page."""
     page.evaluate(axe)
@@ -68,12 +57,12 @@ def test_every_view_shows_itself_and_axe_finds_nothing_serious(
 ) -> None:
     page, found = open_page(stack.url, theme=theme), {}
     for view, heading in VIEWS.items():
-        page.goto(f"{stack.url}/#/studies/{study}/{view}")
+        turn_to(page, f"#/studies/{study}/{view}")
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         expect(page.get_by_text("Loading …")).to_have_count(0)
         found[view] = complaints(page, axe)
     for room, heading in (("", "Studies"), ("slots", "Slots and workers"), ("submit", "New study")):
-        page.goto(f"{stack.url}/#/{room}")
+        turn_to(page, f"#/{room}")
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         found[room or "studies"] = complaints(page, axe)
     assert {view: said for view, said in found.items() if said} == {}
@@ -83,7 +72,7 @@ def test_every_view_shows_itself_and_axe_finds_nothing_serious(
 def test_every_view_fits(open_page: Callable[..., Page], stack: Service, study: str, width: int) -> None:
     page, wide = open_page(stack.url, width=width), []
     for view, heading in VIEWS.items():
-        page.goto(f"{stack.url}/#/studies/{study}/{view}")
+        turn_to(page, f"#/studies/{study}/{view}")
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         expect(page.get_by_text("Loading …")).to_have_count(0)
         if page.evaluate("document.documentElement.scrollWidth") > width:
@@ -120,7 +109,7 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
     expect(page.locator(".tip")).to_contain_text(f"trial {best}")
     page.get_by_role("img", name="Rung tree").press("Enter")
     expect(page.get_by_role("region", name="Chosen")).to_contain_text(f"trial {best}")
-    assert f"trials={best}" in page.url
+    expect(page).to_have_url(re.compile(f"trials={best}"))
 
 
 def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page], stack: Service, study: str) -> None:
@@ -129,6 +118,7 @@ def test_trials_are_sorted_filtered_and_compared(open_page: Callable[..., Page],
     page.get_by_role("searchbox", name="Filter").fill("rung>=1")
     expect(page.get_by_role("heading", name="6 of 12 trials")).to_be_visible()
     page.get_by_role("button", name="trial", exact=True).click()
+    expect(page.locator("[aria-sort=ascending]")).to_contain_text("trial")
     numbers = [int(row.get_by_role("cell").nth(1).inner_text()) for row in rows.all()[1:]]
     assert numbers == sorted(numbers) and len(numbers) == 6
     for number in numbers[:2]:
@@ -157,7 +147,7 @@ def test_a_long_table_fills_its_few_rows_anew_and_keeps_them_in_order(
         page.wait_for_function(IS_IN_ORDER)
         assert rows.count() < 60
     expect(third).to_be_checked()
-    assert "trials=3" in page.url
+    expect(page).to_have_url(re.compile("trials=3"))
 
 
 def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page], stack: Service, study: str) -> None:
@@ -166,7 +156,7 @@ def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page]
     page.get_by_role("slider").fill("2")
     expect(page.locator("header.study")).to_contain_text("running")
     expect(page.locator("header.study")).to_contain_text("0 of 12 trials")
-    assert "at=2" in page.url
+    expect(page).to_have_url(re.compile("at=2"))
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
     page.get_by_role("button", name="Now").click()
     expect(page.locator("header.study")).to_contain_text("completed")
@@ -177,17 +167,13 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
     page = open_page(f"{stack.url}/#/studies/{study}/relations")
     drawing = page.get_by_role("img", name="Parallel coordinates")
     expect(page.get_by_text("12 of 12 trials are within")).to_be_visible()
-    drawing.scroll_into_view_if_needed()
     box = drawing.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 46, box["y"] + 30)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 46, box["y"] + box["height"] / 2)
-    page.mouse.up()
+    drawing.drag_to(drawing, source_position={"x": 46, "y": 30}, target_position={"x": 46, "y": box["height"] / 2})
     expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
-    assert "brush=hp." in page.url
+    expect(page).to_have_url(re.compile(r"brush=hp\."))
     page.get_by_role("button", name="choose them").click()
-    assert "trials=" in page.url
+    expect(page).to_have_url(re.compile("trials="))
     page.reload()
     expect(page.get_by_text("12 of 12 trials are within")).to_have_count(0)
     page.get_by_role("button", name="let go of all").click()

@@ -20,8 +20,9 @@ interface Said {
   events: LoggedEvent[];
 }
 
-/** Follow a study from behind an event on. Returns how to stop. */
-export function follow(study: string, after: number): () => void {
+/** Follow a study from behind an event on. Returns how to stop. isOver: it was, when it was last asked for. */
+export function follow(study: string, after: number, isOver: boolean): () => void {
+  if (!isOver) gather(); // what is shown was asked for before `after` was known: what happened in between, no stream says
   const channel = new BroadcastChannel(`stagetree ${address("")} ${study}`);
   const stopping = new AbortController();
   lastEvents.value = [];
@@ -50,6 +51,11 @@ function hear(said: Said): void {
   lastHeard.value = Date.now();
   if (!said.events.length) return;
   lastEvents.value = [...said.events.reverse(), ...lastEvents.value].slice(0, SHOWN);
+  gather();
+}
+
+/** Have what is shown asked for again, once for all that happens within a while. */
+function gather(): void {
   gathering ??= setTimeout(
     () => {
       gathering = undefined;

@@ -49,7 +49,7 @@ export function StudyPage({ study, view }: { study: string; view: string[] }) {
   const isThere = history.data !== null;
   useEffect(() => {
     document.title = `${study} · stagetree`;
-    if (isThere && at === null && !isReport) return follow(study, history.data!.position);
+    if (isThere && at === null && !isReport) return follow(study, history.data!.position, Boolean(answer.data?.finished_at));
     return undefined;
   }, [study, isThere, at === null]);
   useLayoutEffect(() => scrollTo(0, 0), [view.join("/")]);
