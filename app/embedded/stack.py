@@ -24,8 +24,8 @@ from app.embedded.errors import StackFailed
 from app.embedded.machine import slot_names
 from stagetree.whole_file import remove_partial
 
-START_SECONDS = 300.0
-"""That one of its processes has ended is seen at once; what is left is a machine that is slow."""
+START_SECONDS = 180.0
+"""Imports take a minute on a slow machine or disk; a process that ends meanwhile is noticed at once."""
 
 STOP_SECONDS = 120.0
 """For the slots to save what they have when the stack ends, unless the environment says otherwise."""

@@ -7,8 +7,8 @@ from typing import Any
 from stacks import Service, wait_for
 from toys import trials
 
-TRUNK = 5000
-"""Steps: more than a minute, so that nothing here waits for its end."""
+TRUNK = 7000
+"""Steps: more than two minutes, so that nothing here waits for its end."""
 
 
 def decay(stable_until: int) -> dict[str, Any]:

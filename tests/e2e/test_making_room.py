@@ -7,7 +7,7 @@ from toys import trials
 
 
 def test_a_small_study_does_not_wait_for_the_long_chains_of_another(stack: Service) -> None:
-    long = [({"momentum": 0.1 * number}, 3000) for number in range(2)]
+    long = [({"momentum": 0.1 * number}, 7000) for number in range(2)]
     large = stack.submit(trials("room-large", *long, seconds=0.02))
     wait_for(
         "both slots to be inside the large study", lambda: [r["step"] > 0 for r in stack.running(large)] == [True] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import unescape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,8 +34,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """What each cell shows, by its media types."""
     notebook = new_notebook(cells=[new_code_cell(source) for source in CELLS.values()])
     folder: Path = tmp_path_factory.mktemp("notebook")
-    # Through files: a port that was free when it was chosen may not be when the kernel listens there.
-    NotebookClient(notebook, km=KernelManager(transport="ipc"), timeout=120).execute(cwd=str(folder))
+    with TemporaryDirectory(prefix="st-") as place:  # short, as a socket's path must be
+        # No ports: one that was free when it was chosen may not be when the kernel listens there.
+        kernel = KernelManager(transport="ipc", connection_file=f"{place}/kernel.json")
+        NotebookClient(notebook, km=kernel, timeout=180, startup_timeout=180).execute(cwd=str(folder))
     return {
         name: [output["data"] for output in cell.outputs if "data" in output]
         for name, cell in zip(CELLS, notebook.cells, strict=True)

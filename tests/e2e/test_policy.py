@@ -88,8 +88,9 @@ def test_an_edited_helper_is_trained_anew(tmp_path: Path) -> None:
     spec = trials("walk", ({"drift": 0.0}, 4))
     spec |= {"trainer": "walk", "trainer_args": {}, "metric": "place"}
     del spec["tuner"]["trials"][0]["hp"]["lr"]
-    with embedded(Embedded(tmp_path / "store", 1, [str(tmp_path / "trainer.py")]), await_slots=True) as running:
-        service, found = Service(Client(running.url)), list[tuple[float, int]]()
+    stack = Embedded(tmp_path / "store", 1, [str(tmp_path / "trainer.py")])
+    with embedded(stack, await_slots=True), Client(stack.url) as client:
+        service, found = Service(client), list[tuple[float, int]]()
         for step in (1.0, 1.0, 5.0):
             helper.write_text(f"def noise():\n    return {step}\n")
             study = service.run(spec)

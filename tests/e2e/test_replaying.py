@@ -91,7 +91,7 @@ def test_eight_slots(slots: int, tmp_path: Path) -> None:
         with Client(embedded.url) as client:
             service = Service(client)
             study = service.submit(asha(2, trials=18))
-            assert service.wait(study, 3 * PATIENCE)["state"] == "completed"  # all on the cores that there are
+            assert service.wait(study, 2 * PATIENCE)["state"] == "completed"  # all on the cores that there are
             check(service, study, tmp_path)
     finally:
         embedded.stop()
