@@ -193,7 +193,7 @@ def test_four_processes_leave_no_gap_and_keep_their_order(database_url: str) -> 
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(300)
     log = SqlLog(Database(database_url))
     assert [position for position, _ in log.tail()] == list(range(1, 201))
     for n in range(4):

@@ -27,7 +27,8 @@ MOST_TICKS = 50
 EVERY_SECONDS = 0.005
 """A slot reports a fact so often: far more often than any does, and less often than it could."""
 
-JOIN_SECONDS = 60.0
+JOIN_SECONDS = 300.0
+"""Four processes that import all this on half a core took 50 to begin."""
 
 
 def write(log: EventLog, node: str, is_over: Any, on_written: Callable[[], object]) -> None:
