@@ -11,8 +11,8 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, suppress
 from functools import cache, update_wrapper
 from threading import Event
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _NO_MORE: Any = object()
+_CLOSED = "the connection was closed"
 _END_SECONDS = 5.0
 """How long a call that was interrupted may take to end."""
 
@@ -33,9 +34,17 @@ _END_SECONDS = 5.0
 @cache
 def _portal(process: int) -> BlockingPortal:
     """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does."""
-    portal = ExitStack()
-    atexit.register(portal.close)
-    return portal.enter_context(start_blocking_portal(name="stagetree"))
+    closing = ExitStack()
+    portal = closing.enter_context(start_blocking_portal(name="stagetree"))
+    atexit.register(_end, portal, closing)
+    return portal
+
+
+def _end(portal: BlockingPortal, closing: ExitStack) -> None:
+    """Threads may still wait for an answer, such as the next event of a study that rests: nobody wants it any more."""
+    with suppress(RuntimeError):  # it is not running
+        portal.call(portal.stop, True)
+    closing.close()
 
 
 class Blocking:
@@ -55,17 +64,24 @@ class Blocking:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. Whoever is interrupted while waiting for it ends it."""
-        if not self._is_open:
-            coroutine.close()
-            raise StagetreeError("the connection was closed")
         ended = Event()
-        future: Future[T] = self._portal.start_task_soon(_awaited, coroutine, ended)
+        future = self._start(coroutine, ended)
         try:
             return future.result()
+        except CancelledError:
+            raise StagetreeError(_CLOSED) from None
         except BaseException:
             future.cancel()
             ended.wait(_END_SECONDS)
             raise
+
+    def _start(self, coroutine: Coroutine[Any, Any, T], ended: Event) -> Future[T]:
+        """Have the loop begin with it. Raises `StagetreeError` where it will not, at the end of the process say."""
+        if self._is_open:
+            with suppress(RuntimeError):  # the loop is not running any more
+                return self._portal.start_task_soon(_awaited, coroutine, ended)
+        coroutine.close()
+        raise StagetreeError(_CLOSED)
 
 
 async def _awaited(coroutine: Coroutine[Any, Any, T], ended: Event) -> T:

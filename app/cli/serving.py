@@ -92,4 +92,8 @@ def sinks(server: Server = None) -> None:
 
     with stacks.server(server) as service, stacks.ended_in_order():
         print(f"Writing the sinks of the studies at {without_secrets(service.client.url)}. Ctrl-C ends it.", flush=True)
-        StudySinks(service.client.url, POSITIONS).run()
+        found = StudySinks(service.client.url, POSITIONS)
+        try:
+            found.run()
+        finally:
+            found.end()

@@ -150,7 +150,7 @@ class SinkThread(threading.Thread):
             except NotFound:
                 self._is_written = True  # deleted: nobody asks for it
             except (StagetreeError, OSError) as error:
-                if str(error) != said:
+                if str(error) != said and not self._ended.is_set():
                     self._say(f"{self._address} of {self._study} is tried again: {error}")
                 said = str(error)
             self._has_tried.set()

@@ -90,6 +90,21 @@ def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_mi
     assert written(here / "runs", study) == written_alone(stack, study, here / "alone")
 
 
+def test_a_process_that_is_asked_to_end_waits_for_no_study_that_rests(stack: Service, here: Path) -> None:
+    study = stack.submit(trials("sinks-rest", ({}, 4000), seconds=0.05, sinks=[RUNS]))
+    stack.wait_for_step(study, 3)
+    stack.client.pause(study)
+    wait_for("rest", lambda: not stack.running(study))
+    noted = path_in(here / "runs", study)
+    with process(stack.url, here) as running:
+        wait_for("what there is", lambda: noted.is_file() and noted.read_bytes().count(b"\n") > 3)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE) == 128 + signal.SIGTERM
+    said = (here / "said").read_text()
+    assert study not in said and "Traceback" not in said
+    stack.client.cancel(study)
+
+
 def test_a_run_has_written_all_when_it_ends(stagetree: Stagetree, here: Path) -> None:
     spec = trials("sinks-run", ({}, 3), ({"lr": 0.2}, 3), sinks=[RUNS])
     (here / "study.json").write_text(json.dumps(spec))
