@@ -104,6 +104,20 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(
     expect(page.locator("header.study")).to_contain_text("cancelled")
 
 
+def test_how_a_study_ended_is_shown_without_waiting_for_the_next_look(
+    open_page: Callable[..., Page], stack: Service
+) -> None:
+    """What takes the server long is asked for seldom; here time stands still, so it would not be asked for again."""
+    study = stack.submit(trials("page-ended", ({}, 4000), seconds=0.05))
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{stack.url}/#/studies/{study}")
+    expect(page.locator(".badge")).to_contain_text("live")
+    page.clock.pause_at(page.evaluate("Date.now()") + 5000)
+    stack.client.cancel(study)
+    expect(page.locator("header.study")).to_contain_text("cancelled")
+
+
 def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callable[..., Page], tmp_path: Path) -> None:
     """The whole stack ends while its study runs, and is started again in the same folder at the same address."""
     port, kept = reserve("127.0.0.1", 0)

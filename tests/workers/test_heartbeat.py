@@ -105,14 +105,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptureFixture) -> None:
-    beating = Beating()
+    beating, failed = Beating(), list[KeyError]()
     beating.heartbeat.start()
 
     def fail() -> None:
-        raise KeyError("strange")
+        failed.append(KeyError("strange"))
+        raise failed[-1]
 
     beating.look = fail
-    wait_for("some rounds", lambda: len(beating.looks) > 4)
+    wait_for("some rounds", lambda: len(failed) > 4)
     beating.look, beating.is_retiring = lambda: None, True
     beating.heartbeat.close(60.0)
     assert beating.row() is None  # its last round was a good one

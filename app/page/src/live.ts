@@ -27,8 +27,19 @@ export function follow(study: string, after: number, isOver: boolean): () => voi
   const stopping = new AbortController();
   lastEvents.value = [];
   freshness.value = "connecting";
-  channel.onmessage = (message: MessageEvent<Said>) => hear(message.data);
-  const lead = () => hold(study, after, channel, stopping.signal);
+  const listen = (said: Said) => {
+    // how it ended is shown at once, however long answers took before
+    if (said.freshness === "over" && !isOver) refreshAll();
+    isOver ||= said.freshness === "over";
+    hear(said);
+  };
+  channel.onmessage = (message: MessageEvent<Said>) => listen(message.data);
+  const say = (said: Said) => {
+    if (stopping.signal.aborted) return;
+    channel.postMessage(said);
+    listen(said);
+  };
+  const lead = () => hold(study, after, say, stopping.signal);
   if (navigator.locks) {
     const name = `stagetree ${address("")} ${study}`;
     navigator.locks.request(name, { signal: stopping.signal }, lead).catch(() => undefined);
@@ -66,12 +77,7 @@ function gather(): void {
 }
 
 /** Hold the stream until the page or the study goes: one that broke comes back by itself, one that was refused after a while. */
-async function hold(study: string, after: number, channel: BroadcastChannel, stopping: AbortSignal): Promise<void> {
-  const say = (said: Said) => {
-    if (stopping.aborted) return;
-    channel.postMessage(said);
-    hear(said);
-  };
+async function hold(study: string, after: number, say: (said: Said) => void, stopping: AbortSignal): Promise<void> {
   for (let failures = 0; !stopping.aborted; failures += 1) {
     const began = Date.now();
     after = await read(study, after, say, stopping);
