@@ -7,7 +7,6 @@ are then created and dropped.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from uuid import uuid4
 import fsspec.asyn
 import pytest
 from hypothesis import HealthCheck, settings
+from locks import alone
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from app.events.database import Database
@@ -73,20 +73,13 @@ def postgres_server() -> Iterator[str]:
         yield given
         return
     folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
-    with one_at_a_time(), patient_wheel() as wheel:
+    # where it is root's, the first server makes itself a user
+    with alone(Path(__file__)), patient_wheel() as wheel:
         server = wheel.get_server(folder, cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Alone among the processes that run these tests: where it is root's, the first server makes itself a user."""
-    with open(__file__) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

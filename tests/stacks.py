@@ -24,7 +24,7 @@ import psutil
 import pytest
 from celery import Celery
 from proxies import Proxy, proxied
-from redis import Redis
+from redis import Redis, RedisError
 from sqlalchemy import make_url
 
 from app.embedded import Embedded, redis_server
@@ -49,6 +49,14 @@ def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> A
             return found
         time.sleep(min(max(waited / 20, 0.02), 0.1))
     raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
+
+
+def answers(redis: Redis) -> bool:
+    """Its socket is there a moment before anybody can connect to it."""
+    try:
+        return bool(redis.ping())
+    except RedisError:
+        return False
 
 
 @dataclass

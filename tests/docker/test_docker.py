@@ -17,8 +17,7 @@ import pytest
 import yaml
 from celery.bin.worker import worker as celery_worker
 from redis import Redis
-from redis.exceptions import RedisError
-from stacks import Cluster, redis_server, wait_for
+from stacks import Cluster, answers, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
 from app.api.health import check_schema
@@ -208,13 +207,6 @@ def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) ->
     store = open_store(f"s3://{name}/stagetree")
     store.write("plan/node/1", [memoryview(b"state")])
     assert b"".join(store.read("plan/node/1")) == b"state"
-
-
-def answers(client: Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except RedisError:
-        return False
 
 
 @pytest.fixture

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from locks import alone
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from stacks import ROOT
 
@@ -32,19 +31,11 @@ def missing(what: str) -> None:
     pytest.skip(what)
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Nobody else builds in the block: several processes may test the page at once."""
-    with (PAGE / "package.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 @pytest.fixture(scope="session")
 def built() -> Path:
     """The page, built from the sources that are there now."""
     command = [sys.executable, str(ROOT / "hatch_build.py")]
-    with alone():
+    with alone(PAGE / "package.json"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         missing(f"the page cannot be built: {done.stderr}")
@@ -55,7 +46,7 @@ def built() -> Path:
 def axe(built: Path) -> str:
     """The script that looks for what people could not use, from npm as the page's other parts."""
     script = PAGE / "node_modules" / "axe-core" / "axe.min.js"
-    with alone():
+    with alone(PAGE / "package.json"):
         if not script.is_file():
             subprocess.run([sys.executable, str(ROOT / "hatch_build.py"), "ci"], check=True)
         return script.read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ from kombu import Connection, Consumer, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import get_transport_cls
 from proxies import Proxy
-from redis import ConnectionError, Redis
-from stacks import PATIENCE, wait_for
+from redis import Redis
+from stacks import PATIENCE, answers, wait_for
 
 from app.embedded import redis_server
 from app.workers.broker import install, transport_options
@@ -35,19 +35,11 @@ def socket() -> Iterator[str]:
         command = [redis_server(), "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:
-                wait_for("Redis", lambda: answers(path))
+                with Redis(unix_socket_path=path) as redis:
+                    wait_for("Redis", lambda: answers(redis))
                 yield path
             finally:
                 server.terminate()
-
-
-def answers(path: str) -> bool:
-    """Its socket is there a moment before anybody can connect to it."""
-    with Redis(unix_socket_path=path) as redis:
-        try:
-            return bool(redis.ping())
-        except ConnectionError:
-            return False
 
 
 def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> None:

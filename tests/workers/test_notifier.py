@@ -15,7 +15,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOSE_SECONDS", 60.0)
 
 
-def test_many_calls_while_it_tells_are_one_more() -> None:
+def telling() -> tuple[Notifier, list[int], Flag]:
+    """A notifier in the middle of its first word, what it told, and what lets it end a word."""
     told, may_end = list[int](), Flag()
 
     def tell() -> None:
@@ -25,6 +26,11 @@ def test_many_calls_while_it_tells_are_one_more() -> None:
     notifier = Notifier(tell)
     notifier.notify()
     wait_for("the first word", lambda: told)
+    return notifier, told, may_end
+
+
+def test_many_calls_while_it_tells_are_one_more() -> None:
+    notifier, told, may_end = telling()
     for _ in range(100):
         notifier.notify()
     may_end.set()
@@ -35,15 +41,7 @@ def test_many_calls_while_it_tells_are_one_more() -> None:
 
 def test_the_last_words_come_also_where_it_is_closed_while_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOSE_SECONDS", 0.0)
-    told, may_end = list[int](), Flag()
-
-    def tell() -> None:
-        told.append(1)
-        may_end.wait(60)
-
-    notifier = Notifier(tell)
-    notifier.notify()
-    wait_for("the first word", lambda: told)
+    notifier, told, may_end = telling()
     notifier.close()
     may_end.set()
     wait_for("the last words", lambda: len(told) == 2)

@@ -1,0 +1,16 @@
+"""Several processes run these tests at once."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """No other process is in such a block of the same file."""
+    with file.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
