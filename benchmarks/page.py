@@ -36,11 +36,11 @@ from large_study import OPEN, STREAM, STUDY, open_study, under_way, whole
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app.domain import events as e
-from app.embedded.address import free_port
+from app.embedded.address import reserve
 from app.events.database import Database
 from app.events.log import SqlLog
 
-PORT = free_port("127.0.0.1", 0)
+PORT, _kept = reserve("127.0.0.1", 0)
 URL = f"http://127.0.0.1:{PORT}"
 VIEWS = {
     "": "[aria-label='Best trial'] .value",

@@ -11,17 +11,11 @@ from ipaddress import ip_address
 from app.embedded.errors import StackFailed
 
 
-def free_port(host: str, port: int) -> int:
-    """The port, or one that is free for 0. Raises `StackFailed` where nobody can listen at this address."""
-    found, reserved = reserve(host, port)
-    reserved.close()
-    return found
-
-
 def reserve(host: str, port: int) -> tuple[int, socket.socket]:
-    """The same, with a socket that keeps the port: until it is closed, nobody is given it who asks for a free one.
+    """The port, or one that is free for 0, with a socket that keeps it from those who ask for a free one.
 
     Whoever asks for it by its number may listen there. Only Linux allows both: elsewhere the socket is closed at once.
+    Raises `StackFailed` where nobody can listen at this address.
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -16,7 +16,7 @@ from stacks import ROOT, wait_for
 
 from app.cli import stacks
 from app.embedded import StackFailed
-from app.embedded.address import free_port, reserve, url, url_for_others
+from app.embedded.address import reserve, url, url_for_others
 from stagetree.client import Client
 
 TRAINER = """
@@ -64,7 +64,9 @@ def test_how_it_is_reached(host: str, here: str, others: str | None) -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_an_address_of_ipv6() -> None:
-    assert free_port("::1", 0) > 0
+    port, kept = reserve("::1", 0)
+    kept.close()
+    assert port > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody could listen at a port that is kept")
@@ -81,7 +83,7 @@ def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "a..b"])  # an address for documents, and no name
 def test_an_address_of_another_machine(host: str) -> None:
     with pytest.raises(StackFailed, match="--host is an address of this machine"):
-        free_port(host, 0)
+        reserve(host, 0)
 
 
 def test_more_slots_than_a_machine_can_have(stagetree: Stagetree, tmp_path: Path) -> None:
