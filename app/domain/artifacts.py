@@ -1,11 +1,12 @@
-"""What training leaves behind, as events: metrics, checkpoints, and what is not exact. See `app.domain.events`."""
+"""What training leaves behind, as events: metrics, checkpoints, and how exact it was. See `app.domain.events`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from app.domain.ids import NodeId
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.states import ProofKind
 
 Metrics = dict[str, float | None]
 """Named numbers; None for one that was not finite."""
@@ -65,6 +66,48 @@ class ExactnessLost:
     node: NodeId
     step: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactnessTested:
+    """States of the same steps that were trained in two ways were compared, leaf by leaf, and the metrics with them.
+
+    chain: which did it, by its `proof`. device: the kind it ran on. node, step: where both ways ended. begin: the step
+    at which the second way began anew, from a checkpoint or, at 0, from nothing. difference: the first leaf or metric
+    that differs and the likely cause, in a sentence; empty where all bits are equal. stray: attributes of the trainer
+    that do not come back with its state, each in words that follow its name. unproven: why nothing could be compared,
+    in words that follow a colon; empty where it was. A `CHECK` that failed in the user's code is a `StageFailed`.
+    """
+
+    chain: ChainId
+    proof: ProofKind
+    device: str
+    node: NodeId
+    begin: int
+    step: int
+    difference: str = ""
+    stray: dict[str, str] = field(default_factory=dict)
+    unproven: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyIsolated:
+    """From here on each trial of the study is trained alone, from step 0, in a process of its own and without a break.
+
+    The trainer is not exact: `reason` says why. What the study had is struck, and its tuner begins anew.
+    """
+
+    study: StudyId
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequested:
+    """A user asks for proof of all that the study shares, whatever that costs."""
+
+    study: StudyId
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

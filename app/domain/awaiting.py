@@ -27,7 +27,7 @@ def await_evaluations(plan: SearchPlan, study: Study, trial: Trial, before: int)
         node = plan.nodes[name]
         if node.running:
             plan.touched.add(name)  # whoever trains there is to evaluate what is ahead
-        for step in {*node.checkpoints, *node.saving} - node.metrics.keys():
+        for step in {*node.resumable, *node.saving} - node.metrics.keys():
             if max(before, node.start) < step <= end and step != trial.steps and is_regular(study, node, step):
                 trial.unevaluated.add(step)
                 wait(plan, node, step, trial)
@@ -38,7 +38,7 @@ def await_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
 
     It costs a look at all their trials, which is seldom: most steps are evaluated before their state is kept.
     """
-    if step in node.metrics:
+    if step in node.metrics or node.alone:
         return
     for study in plan.studies.values():
         if study.is_final or study.max_step_by_node.get(node.id, 0) < step or not is_regular(study, node, step):
@@ -129,9 +129,14 @@ def end_trial(
         plan.studies[trial.study].failed.append(trial.number)
     waited, trial.unevaluated = {*trial.requested_steps, *trial.unevaluated}, set()
     for step in sorted(waited):
-        node = plan.node_of(trial, step)
-        if trial.key in node.waiting.get(step, ()):
-            _forget(plan, node, step, trial.key)
+        forget(plan, trial, step)
+
+
+def forget(plan: SearchPlan, trial: Trial, step: int) -> None:
+    """The trial waits for nothing at a step any more, if it did."""
+    node = plan.node_of(trial, step)
+    if trial.key in node.waiting.get(step, ()):
+        _forget(plan, node, step, trial.key)
 
 
 def _forget(plan: SearchPlan, node: Node, step: int, key: TrialKey) -> None:

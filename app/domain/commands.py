@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import KeptAt, Progresses
-from app.domain.states import ChainOutcome
+from app.domain.states import ChainOutcome, ProofKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +177,17 @@ class AssignChain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignProof:
+    """Train these stages again, or a trainer's first steps, only to compare."""
+
+    chain: ChainId
+    slot: str
+    stages: tuple[Stage, ...]
+    proof: ProofKind
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoosePacking:
     """So many lanes the packs of a plan are to have that was opened without a width. profile: by which, if it is one
     of another plan."""
@@ -197,6 +208,22 @@ class LoseChain:
     outcome: ChainOutcome = ChainOutcome.LOST
     steps: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolateStudy:
+    """Do what the study wants of a trainer that is not exact, if it is not."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAudit:
+    """Prove all that the study shares."""
+
+    study: StudyId
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,9 +260,11 @@ StudyCommand = (
     | EndStudy
     | FailStudy
     | CheckFailures
+    | IsolateStudy
+    | RequestAudit
     | DeleteStudy
     | AddNote
 )
 TrialCommand = ApplyTunerActions | AddTrial | Ask | CancelTrial
-ChainCommand = ChoosePacking | AssignChain | LoseChain
+ChainCommand = ChoosePacking | AssignChain | AssignProof | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

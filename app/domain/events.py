@@ -10,16 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.domain.artifacts import AuditRequested as AuditRequested
 from app.domain.artifacts import CheckpointDropped as CheckpointDropped
 from app.domain.artifacts import CheckpointKept as CheckpointKept
 from app.domain.artifacts import CheckpointReleased as CheckpointReleased
 from app.domain.artifacts import Evaluated as Evaluated
 from app.domain.artifacts import ExactnessLost as ExactnessLost
+from app.domain.artifacts import ExactnessTested as ExactnessTested
 from app.domain.artifacts import Metrics as Metrics
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
+from app.domain.artifacts import StudyIsolated as StudyIsolated
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.states import ChainOutcome, FailureKind, ProofKind
 
 Json = dict[str, Any]
 
@@ -199,12 +202,16 @@ class StudyDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssigned:
-    """A path of stages was given to one slot: the first begins at a checkpoint or at step 0, the others follow."""
+    """A path of stages was given to one slot: the first begins at a checkpoint or at step 0, the others follow.
+
+    proof: what the chain is to prove, by training steps again that it adds nothing to; None where it trains new ones.
+    """
 
     chain: ChainId
     slot: str
     stages: tuple[Stage, ...]
     at: float
+    proof: ProofKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +273,8 @@ Event = (
     | StudyFailed
     | StudyStruck
     | StudyDeleted
+    | StudyIsolated
+    | AuditRequested
     | ChainAssigned
     | StageCompleted
     | ChainEnded
@@ -275,6 +284,7 @@ Event = (
     | CheckpointReleased
     | CheckpointDropped
     | ExactnessLost
+    | ExactnessTested
     | PackingProfiled
     | PackingChosen
 )

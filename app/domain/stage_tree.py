@@ -56,14 +56,14 @@ def _find_latest_checkpoint(plan: SearchPlan, place: Place, begins: dict[Place, 
             return
         resume = latest(node, step, progress)
         begins[place] = (node.id, node.start if resume is None else resume)
-        if resume is not None or node.parent is None or node.start in plan.nodes[node.parent].checkpoints:
+        if resume is not None or node.parent is None or node.start in plan.nodes[node.parent].resumable:
             return
         place = (node.parent, node.start)
 
 
 def latest(node: Node, step: int, progress: Progresses = NO_PROGRESS) -> int | None:
     """The last step up to `step` at which the state of the node is kept, or will be when a stage under way is over."""
-    return max((at for at in (*node.checkpoints, *node.coming(progress)) if at <= step), default=None)
+    return max((at for at in (*node.resumable, *node.coming(progress)) if at <= step), default=None)
 
 
 def _build_tree(plan: SearchPlan, begins: dict[Place, Place]) -> Iterator[TreeStage]:

@@ -84,6 +84,40 @@ class FailureKind(Word):
     INTERNAL = "internal"
 
 
+class ProofKind(Word):
+    """What a chain trains only in order to compare: see `app.domain.proofs`.
+
+    `CHECK`: a trainer's first steps, in a new and in a used object, before anything else of the plan is trained.
+    `HANDOVER`: some steps on from a checkpoint in a fresh process, against the process that went on. `WHOLE`: a trial
+    alone from step 0, without a break. `AUDIT`: a finished stage once more, across the hand-over at its beginning.
+    """
+
+    CHECK = "check"
+    HANDOVER = "handover"
+    WHOLE = "whole"
+    AUDIT = "audit"
+
+
+class Verdict(Word):
+    """Whether training on from a saved state ends with the same bits as training without a break.
+
+    `EXACT`: so it was seen to be, as far as the verdict says. `INEXACT`: it was seen not to be. `UNPROVEN`: nobody has
+    looked, or not at all of it.
+    """
+
+    EXACT = "exact"
+    INEXACT = "inexact"
+    UNPROVEN = "unproven"
+
+
+class InexactPolicy(Word):
+    """What a study wants of a trainer that is not exact: each trial `ALONE`, nothing (`REFUSE`), or to share anyway."""
+
+    ALONE = "alone"
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 class ChainState(Word):
     """How a chain's row stands. `SAVING`: all is trained, its slot is free, checkpoints are on their way."""
 

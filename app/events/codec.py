@@ -11,8 +11,8 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any, get_args
 
-from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, Stage, StageFailed
-from app.domain.states import ChainOutcome, FailureKind
+from app.domain.events import ChainAssigned, ChainEnded, Evaluated, Event, ExactnessTested, Stage, StageFailed
+from app.domain.states import ChainOutcome, FailureKind, ProofKind
 
 Data = dict[str, Any]
 
@@ -26,10 +26,11 @@ def _name_intermediate(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 3}
+VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 3}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
+    ("ChainAssigned", 1): lambda data: data | {"proof": None},
     ("CheckpointKept", 1): _name_intermediate,
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
     ("PackingProfiled", 2): lambda data: data | {"batch": None},
@@ -102,7 +103,8 @@ def _encode_chain(event: ChainAssigned) -> Data:
 
 def _decode_chain(data: Data) -> ChainAssigned:
     stages = tuple(Stage(**(stage | {"evaluate": tuple(stage["evaluate"])})) for stage in data["stages"])
-    return ChainAssigned(**(data | {"stages": stages}))
+    proof = None if data["proof"] is None else ProofKind(data["proof"])
+    return ChainAssigned(**(data | {"stages": stages, "proof": proof}))
 
 
 def _decode_ended(data: Data) -> ChainEnded:
@@ -111,6 +113,10 @@ def _decode_ended(data: Data) -> ChainEnded:
 
 def _decode_failed(data: Data) -> StageFailed:
     return StageFailed(**(data | {"kind": FailureKind(data["kind"])}))
+
+
+def _decode_tested(data: Data) -> ExactnessTested:
+    return ExactnessTested(**(data | {"proof": ProofKind(data["proof"])}))
 
 
 def _encode_evaluated(event: Evaluated) -> Data:
@@ -131,5 +137,6 @@ _DECODERS: dict[str, Callable[[Data], Event]] = {name: _decoder(cls) for name, c
 _DECODERS |= {
     "ChainAssigned": _decode_chain,
     "ChainEnded": _decode_ended,
+    "ExactnessTested": _decode_tested,
     "StageFailed": _decode_failed,
 }

@@ -14,10 +14,10 @@ from app.domain.search_plan import SearchPlan
 from app.scheduling.chains import lead_trial
 from app.scheduling.frontier import Frontier, Span
 
-FORMAT = 6
-READABLE = (2, 3, 4, 5, FORMAT)
+FORMAT = 7
+READABLE = (2, 3, 4, 5, 6, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs, 5 no measuring."""
+none inside stages, 4 no packs, 5 no measuring, 6 no proofs."""
 
 
 class UnknownFormat(Exception):
@@ -34,6 +34,34 @@ class ResumePoint:
     sha256: str
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """After `step` steps the state must be that under `key`, whose hash that is, and the metrics these.
+
+    metrics: those on record, None where there are none.
+    """
+
+    node: str
+    step: int
+    key: str
+    sha256: str
+    metrics: Mapping[str, float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOrder:
+    """What a chain is to prove: see `ProofKind`.
+
+    comparisons: in the order of their steps, none for a `CHECK`. most_steps: a check that costs more steps in all than
+    that, and takes more than a moment, leaves out what it can. metrics: those that an evaluation must report.
+    """
+
+    kind: str
+    comparisons: tuple[Comparison, ...] = ()
+    most_steps: int = 0
+    metrics: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainAssignment:
     """Train these stages in a row, from `resume` or from step 0, with the values of `hp`.
@@ -43,7 +71,9 @@ class ChainAssignment:
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
-    do that have up to so many lanes, and train nothing; 0 is to train.
+    do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps inside the stages at which the
+    state is kept in any case, to be compared later. alone: whether it is trained in a fresh process, and nothing kept
+    inside it for an accident. proof: what it is to prove, if it trains nothing new.
     """
 
     plan: str
@@ -65,11 +95,15 @@ class ChainAssignment:
     pack: tuple[str, ...] = ()
     profile: bool = False
     measure: int = 0
+    keep_at: tuple[int, ...] = ()
+    alone: bool = False
+    proof: ProofOrder | None = None
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
         stages = [{name: getattr(stage, name) for name in STAGE_FIELDS} for stage in self.stages]
-        return {"format": FORMAT, **plain, "stages": stages, "resume": self.resume and asdict(self.resume)}
+        values = {"resume": self.resume and asdict(self.resume), "proof": self.proof and asdict(self.proof)}
+        return {"format": FORMAT, **plain, "stages": stages, **values}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChainAssignment:
@@ -82,7 +116,16 @@ class ChainAssignment:
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
         fields["pack"] = tuple(fields.get("pack", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
+        fields["keep_at"] = tuple(fields.get("keep_at", ()))
+        fields["proof"] = _proof(fields.get("proof"))
         return cls(**fields)
+
+
+def _proof(data: Mapping[str, Any] | None) -> ProofOrder | None:
+    if data is None:
+        return None
+    comparisons = tuple(Comparison(**each) for each in data["comparisons"])
+    return ProofOrder(**{**data, "comparisons": comparisons, "metrics": tuple(data["metrics"])})
 
 
 FIELDS = tuple(field.name for field in fields(ChainAssignment))
@@ -109,7 +152,8 @@ def assign(
         hp=plan.trial((study, trial)).hp,
         stages=stages,
         resume=resume_point(plan, spans[0]),
-        intermediate_bytes=intermediate_bytes,
+        intermediate_bytes=0 if plan.nodes[spans[0].node].alone else intermediate_bytes,
+        alone=plan.nodes[spans[0].node].alone,
         runtime_args=plan.studies[study].spec.get("runtime_args", {}),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
@@ -125,7 +169,7 @@ def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
 def resume_point(plan: SearchPlan, first: Span) -> ResumePoint | None:
     """The checkpoint at which a chain begins; None for step 0."""
     node = plan.nodes[first.node]
-    if first.start not in node.checkpoints:
+    if first.start not in node.resumable:
         if node.parent is None:
             return None
         node = plan.nodes[node.parent]

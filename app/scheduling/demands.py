@@ -54,7 +54,7 @@ class Demands:
         before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self.needs(node):
             raise_to(demand.setdefault(need.cut, {}), need.urgencies)
-        kept = frozenset(node.checkpoints)
+        kept = frozenset(node.resumable)
         changed = set(self._kept.get(node.id, frozenset()) ^ kept)
         changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
         self._demand[node.id], self._kept[node.id] = demand, kept
@@ -111,7 +111,7 @@ class Demands:
         return (top[1], step)
 
     def _is_at_hand(self, name: NodeId, step: int) -> bool:
-        return name == NOTHING or step in self._plan.nodes[name].checkpoints
+        return name == NOTHING or step in self._plan.nodes[name].resumable
 
     def needs(self, node: Node) -> list[Need]:
         """What must be reached in the node and by no stage under way, in order of steps."""
@@ -145,6 +145,6 @@ class Demands:
                 if self._runs(key[0]):
                     raise_to(wanted[step], {key[0]: (self._plan.trial(key).priority, 0.0)})
         for step, branch in self.branches[node.id].items():
-            if step not in node.checkpoints and counts(step):
+            if step not in node.resumable and counts(step):
                 raise_to(wanted[step], branch.tops())
         return {step: urgencies for step, urgencies in wanted.items() if urgencies}

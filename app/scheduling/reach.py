@@ -38,7 +38,7 @@ class Reach:
 
     def __init__(self, node: Node, progress: Progresses, in_flight: Iterable[int] = ()) -> None:
         self._start = node.start
-        self._states = sorted({*node.checkpoints, *node.coming(progress), *in_flight})
+        self._states = sorted({*node.resumable, *node.coming(progress), *in_flight})
         self._certain, ahead = set[int](), list[tuple[int, int]]()
         for (chain, _), (start, end) in node.running.items():
             known = progress.get(chain)

@@ -32,7 +32,7 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
             start = max(begin, command.progress[chain].step) if chain in command.progress else begin
             if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (begin, end):
                 raise Conflict(f"steps {start} to {end} of node {node.id} are being trained already")
-        for step in (*node.checkpoints, *node.saving):
+        for step in (*node.resumable, *node.saving):
             if stage.start < step <= stage.end:
                 raise Conflict(f"node {node.id} has been trained to step {step} already")
     if not plan.can_begin(plan.nodes[first.node], first.start):
@@ -40,11 +40,21 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
     yield e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
 
 
+def assign_proof(plan: SearchPlan, command: c.AssignProof) -> Iterator[e.Event]:
+    if command.chain in plan.chains:
+        return
+    if any(chain.proof == command.proof and chain.slot == command.slot for chain in plan.chains.values()):
+        raise Conflict(f"slot {command.slot} makes a {command.proof} of the plan already")
+    yield e.ChainAssigned(
+        chain=command.chain, slot=command.slot, stages=command.stages, at=command.at, proof=command.proof
+    )
+
+
 def lose(plan: SearchPlan, command: c.LoseChain) -> Iterator[e.Event]:
     chain = plan.chains.get(command.chain)
     if chain is None:
         return
-    if command.outcome == ChainOutcome.LOST and not chain.is_trained:
+    if command.outcome == ChainOutcome.LOST and not chain.is_trained and chain.proof is None:
         stage = chain.stages[chain.index]
         lost = plan.nodes[stage.node].lost.get(stage.start, 0) + 1
         if lost >= MAX_LOST:

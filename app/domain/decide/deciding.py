@@ -9,7 +9,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.asking import Trials
-from app.domain.decide import chains, notes, studies, trials
+from app.domain.decide import chains, isolation, notes, studies, trials
 from app.domain.decide.finding import open_study_of, study_of
 from app.domain.search_plan import SearchPlan
 from stagetree.limits import LIMITS, Limits
@@ -24,6 +24,8 @@ def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tup
             return tuple(chains.choose_packing(plan, command))
         case c.AssignChain():
             return tuple(chains.assign(plan, command))
+        case c.AssignProof():
+            return tuple(chains.assign_proof(plan, command))
         case c.LoseChain():
             return tuple(chains.lose(plan, command))
         case c.ReleaseCheckpoints() | c.RecordDeleted():
@@ -72,6 +74,10 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
             return studies.fail(study, command.error, command.at)
         case c.CheckFailures():
             return studies.check_failures(plan, study, command.at)
+        case c.IsolateStudy():
+            return isolation.isolate(plan, study, command.at)
+        case c.RequestAudit():
+            return isolation.request_audit(study, command.at)
         case c.DeleteStudy():
             return studies.delete(study, command.at)
         case c.AddNote():

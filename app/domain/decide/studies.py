@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.asking import refusing
 from app.domain.decide.finding import still_open
+from app.domain.decide.isolation import isolate
 from app.domain.errors import Conflict, Refused
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import FailureKind, StudyState, TrialState
@@ -24,6 +26,7 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if command.study in plan.studies:
         raise Conflict(f"there is a study {command.study} already")
     yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)
+    yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
 
 def pause(study: Study) -> Iterator[e.Event]:
@@ -103,7 +106,12 @@ def fail(study: Study, error: str, at: float) -> Iterator[e.Event]:
 
 def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
     """A metric that is not reported will not be for the other trials either; and a study may bear only so many."""
-    if study.is_final or not study.failed:
+    if study.is_final:
+        return
+    if plan.check_error is not None and study.checks:
+        yield e.StudyFailed(study=study.id, error=_of_check(plan.check_error), at=at)
+        return
+    if not study.failed:
         return
     failed = [study.trials[number] for number in study.failed]
     without_metric = next(
@@ -114,6 +122,11 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     elif study.max_failures is not None and len(failed) > study.max_failures:
         text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_last_line(failed[-1])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
+
+
+def _of_check(error: Mapping[str, Any]) -> str:
+    """That the user's code fails on a trainer's first steps, and how: nothing was trained for it."""
+    return f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
 
 
 def _last_line(trial: Trial) -> str:

@@ -13,10 +13,14 @@ from app.domain.states import ChainOutcome
 
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
-    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at)
+    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at, proof=event.proof)
+    if event.proof is not None:
+        return
     plan.measurements += plan.packing is None
     for index, stage in enumerate(event.stages):
-        plan.node(stage.node).running[event.chain, index] = (stage.start, stage.end)
+        node = plan.node(stage.node)
+        node.running[event.chain, index] = (stage.start, stage.end)
+        node.is_resumed = node.is_resumed or event.stages[0].start > 0
         plan.touched.add(stage.node)
 
 
@@ -60,13 +64,24 @@ def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float, record
 def close(plan: SearchPlan, event: e.ChainEnded) -> None:
     """A chain is over, whether it was trained or not."""
     chain = plan.chains[event.chain]
-    if not chain.is_trained:
+    if chain.proof is not None:
+        _charge_proof(plan, chain, event)
+    elif not chain.is_trained:
         stage = chain.stages[chain.index]
         _charge(plan, stage, event.steps, event.seconds)
         if event.outcome == ChainOutcome.LOST:
             lost = plan.node(stage.node).lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
     _release(plan, chain)
+
+
+def _charge_proof(plan: SearchPlan, chain: Chain, event: e.ChainEnded) -> None:
+    """What was trained again to compare is paid for, and is no progress."""
+    study = plan.studies[chain.stages[0].study]
+    study.proof_steps += event.steps
+    study.gpu_seconds += event.seconds
+    if chain.proof is not None and event.outcome not in (ChainOutcome.DONE, ChainOutcome.STOPPED):
+        plan.proofs_in_vain[chain.proof] = plan.proofs_in_vain.get(chain.proof, 0) + 1
 
 
 def _release(plan: SearchPlan, chain: Chain) -> None:
@@ -85,6 +100,10 @@ def _release(plan: SearchPlan, chain: Chain) -> None:
 def fail(plan: SearchPlan, event: e.StageFailed) -> None:
     """The user's code failed: the stage is tried again, and the trials that have no restart left fail."""
     chain = plan.chains[event.chain]
+    if chain.proof is not None:
+        plan.check_error = {"kind": event.kind, "step": event.step, "error": event.error}
+        del plan.chains[chain.id]
+        return
     stage = chain.stages[event.index]
     node = plan.node(stage.node)
     _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)

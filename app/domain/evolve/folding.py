@@ -77,6 +77,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.drop_checkpoint(plan, event)
         case e.ExactnessLost():
             plan.node(event.node).not_exact[event.step, event.reason] = None
+        case e.ExactnessTested():
+            plan.tests.append(event)
         case e.PackingProfiled():
             plan.profiles[event.device] = event
         case e.PackingChosen():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.evolve import witnesses
 from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study
 from app.domain.states import FailureKind, TrialState
 
@@ -37,18 +38,26 @@ def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> N
             awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
 
 
+TRAINED_TWICE = "were trained twice and ended with other bits"
+"""Why a node may be wrong of which two states of one step are on record."""
+
+
 def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
     """A state is kept from here on."""
     node = plan.node(event.node)
     before = node.checkpoints.get(event.step)
     if before is not None and before.key != event.key:
+        if before.sha256 != event.sha256:
+            node.not_exact[event.step, TRAINED_TWICE] = None
         _withdraw(plan, node, event.step)  # two workers were here: one state is enough
     _remove_checkpoint(plan, node, event.step)
-    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate)
+    since = witnesses.since(plan, node, event.step)
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate, since)
     plan.intermediate_bytes += event.size * event.intermediate
     plan.kept_bytes += event.size
     node.saving.pop(event.step, None)
     awaiting.await_evaluation(plan, node, event.step)
+    witnesses.note(plan, node, event.step)
     plan.touched.add(node.id)
 
 

@@ -20,6 +20,8 @@ StudyEvent = (
     | e.StudyCancelled
     | e.StudyStruck
     | e.StudyDeleted
+    | e.StudyIsolated
+    | e.AuditRequested
     | e.NoteAdded
 )
 
@@ -30,6 +32,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
         case e.StudySubmitted():
             plan.studies[event.study] = Study(event.study, event.spec, event.at, plan.version + 1)
             plan.unheard[event.study] = None
+            plan.check_error = None  # what was wrong may be mended: it is tried again
         case e.StudyPaused():
             _set_state(plan, event.study, StudyState.PAUSED)
         case e.StudyResumed():
@@ -48,6 +51,10 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             _finish(plan, event.study, StudyState.FAILED, event.at, f"struck by an operator: {event.reason}")
         case e.StudyDeleted():
             plan.studies[event.study].deleted = True
+        case e.StudyIsolated():
+            _isolate(plan, plan.studies[event.study], event.reason)
+        case e.AuditRequested():
+            plan.studies[event.study].audit_requested = True
         case e.NoteAdded():
             note = Note(plan.version + 1, event.at, event.trial, event.text)
             plan.studies[event.study].notes.append(note)
@@ -66,6 +73,18 @@ def _go_on(study: Study, event: e.StudyReopened) -> None:
     if study.finished_at is not None and event.at is not None:
         study.idle_seconds += max(0.0, event.at - study.finished_at)
     study.spec, study.finished_at, study.ending = event.spec, None, {}
+
+
+def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
+    """What the study had is struck; what was run for it remains on its bill."""
+    for trial in study.trials:
+        for step in sorted({*trial.requested_steps, *trial.unevaluated}):
+            awaiting.forget(plan, trial, step)
+    plan.touched.update(study.max_step_by_node)
+    study.isolated, study.spec = reason, dict(study.spec)  # another object: its tuner begins anew
+    study.trials, study.history, study.failed, study.max_step_by_node = [], [], [], {}
+    study.active = study.num_results = study.requested = study.unique = study.fresh = 0
+    plan.unheard[study.id] = None
 
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:

@@ -64,6 +64,8 @@ def _lengthen(plan: SearchPlan, study: Study, trial: Trial, steps: int, path: Ma
     for name, start in path.items():
         if name not in plan.nodes:
             _grow(plan, name, parent, start, trial.hp)
+            plan.nodes[name].alone = bool(study.isolated)
+        plan.nodes[name].trials += 1
         trial.path.append(name)
         parent = name
 

@@ -10,6 +10,7 @@ from app.domain.search_plan.chain import Chain
 from app.domain.search_plan.node import MOST_FAILURES, NO_PROGRESS, Checkpoint, KeptAt, Node, Progress, Progresses
 from app.domain.search_plan.plan import SearchPlan
 from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
+from app.domain.search_plan.witness import Witness
 
 __all__ = [
     "MAX_RESTARTS",
@@ -26,4 +27,5 @@ __all__ = [
     "Study",
     "Trial",
     "TrialEvent",
+    "Witness",
 ]

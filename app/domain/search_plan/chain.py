@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from app.domain import events as e
 from app.domain.ids import ChainId
+from app.domain.states import ProofKind
 
 
 @dataclass(slots=True)
 class Chain:
     """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
 
-    seconds: spent on the stages before that one.
+    seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
     """
 
     id: ChainId
@@ -21,6 +22,7 @@ class Chain:
     at: float
     index: int = 0
     seconds: float = 0.0
+    proof: ProofKind | None = None
 
     @property
     def is_trained(self) -> bool:

@@ -13,12 +13,16 @@ from app.domain.schedule import Segment, segment_at
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked."""
+    """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked.
+
+    since: the step from which its chain trained without a break; None where no chain is on record that did.
+    """
 
     key: str
     sha256: str
     size: int
     intermediate: bool = False
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ Progresses = Mapping[ChainId, Progress]
 NO_PROGRESS: Progresses = {}
 
 
+_NONE: Mapping[int, Checkpoint] = {}
+
 Failures = dict[tuple[int, str], list[str]]
 """What the user's code raised: at which step and what, by its signature; and on which slots, in order."""
 
@@ -76,6 +82,8 @@ class Node:
     failures: what the user's code raised here since a stage was completed.
     evaluation_failures: the same of its evaluations, each at the step that could not be evaluated since.
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
+    alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
+    is_resumed: whether a chain that trained here had begun with a state that was kept.
     """
 
     id: NodeId
@@ -96,6 +104,9 @@ class Node:
     steps_run: int = 0
     seconds: float = 0.0
     trained: int = 0
+    alone: bool = False
+    trials: int = 0
+    is_resumed: bool = False
     _segment: Segment | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +118,11 @@ class Node:
         if self._segment is None:
             self._segment = segment_at(self.hp, self.start)
         return self._segment
+
+    @property
+    def resumable(self) -> Mapping[int, Checkpoint]:
+        """The states, by step, that training may go on from."""
+        return _NONE if self.alone else self.checkpoints
 
     def evaluation_tries(self, step: int) -> int:
         """How many tries the evaluation at a step has cost, in vain."""
@@ -123,6 +139,8 @@ class Node:
 
     def coming(self, progress: Progresses = NO_PROGRESS) -> Iterator[int]:
         """The steps at which its state will be kept, once the stages under way are over and everything is saved."""
+        if self.alone:
+            return
         yield from self.saving
         for (chain, _), (start, end) in self.running.items():
             yield end

@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.chain import Chain
 from app.domain.search_plan.node import KeptAt, Node
 from app.domain.search_plan.study import Study, Trial
+from app.domain.search_plan.witness import Witness
+from app.domain.states import ProofKind
 
 
 @dataclass(slots=True)
@@ -24,6 +27,10 @@ class SearchPlan:
     nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
+    tests: what comparing states has shown. proofs_in_vain: how many chains of each kind ended before they could tell.
+    check_error: why the user's code failed before anything was trained, since a study was submitted last. witnesses:
+    the states that are cheapest to train again in another way; audits: those that began with a state that was kept,
+    each with its place in a draw that is the same for everyone.
     """
 
     opened: e.PlanOpened | None = None
@@ -45,6 +52,11 @@ class SearchPlan:
     packing: int | None = 0
     packing_reason: str = ""
     measurements: int = 0
+    tests: list[e.ExactnessTested] = field(default_factory=list)
+    proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
+    check_error: Mapping[str, Any] | None = None
+    witnesses: list[Witness] = field(default_factory=list)
+    audits: list[Witness] = field(default_factory=list)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
@@ -57,9 +69,9 @@ class SearchPlan:
 
     def can_begin(self, node: Node, step: int) -> bool:
         """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none."""
-        if step in node.checkpoints:
+        if step in node.resumable:
             return True
-        return step == node.start and (node.parent is None or step in self.nodes[node.parent].checkpoints)
+        return step == node.start and (node.parent is None or step in self.nodes[node.parent].resumable)
 
     def wanted(self, node: Node, step: int) -> Iterator[Study]:
         """The running studies of the trials that wait for a result at this step."""

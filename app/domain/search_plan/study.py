@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.domain.ids import NodeId, StudyId, TrialKey
-from app.domain.states import FINAL_STATES, StudyState, TrialEventKind, TrialState
+from app.domain.states import FINAL_STATES, InexactPolicy, StudyState, TrialEventKind, TrialState
 
-MAX_RESTARTS, KEEP_BEST = 2, 1
+MAX_RESTARTS, KEEP_BEST, AUDIT = 2, 1, 0.02
 """Of a study that does not say."""
 
 
@@ -82,7 +82,8 @@ class Study:
     idle_seconds: from each end of it until it was reopened.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
-    nothing is kept for it.
+    nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
+    audit_requested: whether a user wants all of it proven. proof_steps: trained again for it, to compare.
     """
 
     id: StudyId
@@ -107,6 +108,9 @@ class Study:
     gpu_seconds: float = 0.0
     idle_seconds: float = 0.0
     deleted: bool = False
+    isolated: str = ""
+    audit_requested: bool = False
+    proof_steps: int = 0
 
     @property
     def metric(self) -> str:
@@ -135,7 +139,24 @@ class Study:
 
     def root_of(self, trial: int) -> str:
         """What its first node is named after: nothing, or the trial itself where the study does not merge."""
+        if self.isolated:
+            return f"{self.id}/{trial}/alone"
         return "" if self.merges else f"{self.id}/{trial}"
+
+    @property
+    def checks(self) -> bool:
+        """Whether its trainer is to be tried before anything is trained."""
+        return bool(self.spec.get("check", True))
+
+    @property
+    def audit(self) -> float:
+        """The share of its finished stages that is trained again by slots with nothing else to do."""
+        return float(self.spec.get("audit", AUDIT))
+
+    @property
+    def inexact(self) -> InexactPolicy:
+        """What it wants of a trainer that is not exact."""
+        return InexactPolicy(self.spec.get("inexact", InexactPolicy.ALONE))
 
     def evaluates(self, step: int) -> bool:
         """Whether its `eval_every` asks for an evaluation at this step."""

@@ -163,7 +163,7 @@ def _check_chain(plan: SearchPlan, event: e.ChainAssigned) -> None:
     _check_slot(plan, event)
     before: e.Stage | None = None
     for stage in event.stages:
-        _check_stage(plan, stage, before)
+        _check_stage(plan, stage, before, is_proof=event.proof is not None)
         before = stage
 
 
@@ -174,7 +174,7 @@ def _check_slot(plan: SearchPlan, event: e.ChainAssigned) -> None:
         raise DoesNotFollow(f"slot {event.slot} has chain {busy[0].id}")
 
 
-def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> None:
+def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None, *, is_proof: bool) -> None:
     node, where = plan.node(stage.node), f"from step {stage.start} to {stage.end} of node {stage.node}"
     if stage.study not in plan.studies:
         raise DoesNotFollow(f"there is no study {stage.study}")
@@ -184,14 +184,14 @@ def _check_stage(plan: SearchPlan, stage: e.Stage, before: e.Stage | None) -> No
         return
     if any(not stage.start <= step <= stage.end for step in stage.evaluate):
         raise DoesNotFollow(f"the stage {where} does not come by the steps {stage.evaluate}")
-    if before is None and not plan.can_begin(node, stage.start):
+    if before is None and not is_proof and not plan.can_begin(node, stage.start):
         raise DoesNotFollow(f"there is no checkpoint for the stage {where}")
     if before is not None and (before.end != stage.start or before.node not in (node.id, node.parent)):
         raise DoesNotFollow(f"the stage {where} does not begin where the one before it ends")
 
 
 def _check_end(chain: Chain, event: e.ChainEnded) -> None:
-    if event.outcome == ChainOutcome.DONE and not chain.is_trained:
+    if event.outcome == ChainOutcome.DONE and not chain.is_trained and chain.proof is None:
         raise DoesNotFollow(f"chain {chain.id} is at stage {chain.index} of {len(chain.stages)}, and cannot be done")
 
 

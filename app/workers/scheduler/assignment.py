@@ -11,6 +11,7 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, PlanId
+from app.domain.proofs import is_checked
 from app.domain.slots import Slot
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
@@ -24,6 +25,7 @@ from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
 from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
 from app.scheduling.policy import Choice
+from app.scheduling.proofs import keep_at
 from app.scheduling.widths import widest
 from app.workers.scheduler.dispatch import Dispatch, messages
 from app.workers.scheduler.outlook import Outlook
@@ -58,16 +60,25 @@ class Assignment:
         balance: what is due to each study. Raises `DatabaseUnavailable`.
         """
         frontiers = self._with_trainer(slots) if slots.free else []
-        while slots.free and (placed := self._next(self._ready(frontiers), slots, balance)) is not None:
+        while slots.free and (placed := self._next(self._ready(frontiers, slots), slots, balance)) is not None:
             if not self._give(placed, len(slots.free)):
                 break
             slots = Candidates(slots.well, [slot for slot in slots.free if slot is not placed.slot])
             self._outlook.refresh(placed.frontier.id, fresh=False)
         return slots
 
-    def _ready(self, frontiers: Sequence[Frontier]) -> Sequence[Frontier]:
-        """Without the plans of which a slot measures how wide their packs are to be: all else waits for that."""
-        return [each for each in frontiers if not (self._is_undecided(each) and each.plan.chains)]
+    def _ready(self, frontiers: Sequence[Frontier], slots: Candidates) -> Sequence[Frontier]:
+        """Without the plans whose trainer was tried on no free slot's device, or whose packs are being measured."""
+        checked = [each for each in frontiers if self._checked(each, slots).free]
+        return [each for each in checked if not (self._is_undecided(each) and each.plan.chains)]
+
+    def _checked(self, frontier: Frontier, slots: Candidates) -> Candidates:
+        """The free slots on whose kinds of device the plan's trainer was tried: elsewhere, that comes first."""
+        if not self._ports.proofs:
+            return slots
+        devices = {slot.device for slot in slots.free}
+        checked = {device for device in devices if is_checked(frontier.plan, device)}
+        return slots if checked == devices else Candidates(slots.well, [s for s in slots.free if s.device in checked])
 
     def _is_undecided(self, frontier: Frontier) -> bool:
         return self._ports.packs and frontier.plan.packing is None
@@ -80,7 +91,8 @@ class Assignment:
             if choice is None:
                 return None
             frontier, spans = choice
-            slot = place(frontier.plan, frontier.id, spans, resume_point(frontier.plan, spans[0]), slots)
+            resume, able = resume_point(frontier.plan, spans[0]), self._checked(frontier, slots)
+            slot = place(frontier.plan, frontier.id, spans, resume, able)
             if slot is not None:
                 return self._packed(choice, passed_over.get(frontier.id, ()), slot, slots)
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
@@ -93,7 +105,8 @@ class Assignment:
         well, free = (sum(has_trainer(each, opened) for each in some) for some in (slots.well, slots.free))
         if self._is_undecided(frontier):
             return Placed(frontier, [spans[:1]], slot, is_pack=True, measure=widest(frontier.plan, well))
-        if not (self._ports.packs and frontier.plan.packing):
+        is_alone = frontier.plan.nodes[spans[0].node].alone
+        if is_alone or not (self._ports.packs and frontier.plan.packing):
             return Placed(frontier, [spans], slot, is_pack=False)
         most, more = allowed(frontier, spans[0].study, well, free)
         lead = to_the_branch(frontier, rungs_first(frontier, spans, passed_over, most))
@@ -142,6 +155,8 @@ class Assignment:
         made = {chain: assign(frontier, path, stages_of(plan, path), budget) for chain, path in given}
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
+        if self._ports.proofs and not placed.is_pack:
+            how["keep_at"] = keep_at(frontier, placed.paths[0], placed.slot.device)
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
         return {chain: replace(assignment, **how) for chain, assignment in made.items()}

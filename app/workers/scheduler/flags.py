@@ -74,7 +74,7 @@ class Flags:
 
 
 def _flags(frontier: Frontier, chain: Chain, before: _Flags) -> _Flags:
-    if chain.is_trained:
+    if chain.is_trained or chain.proof is not None:
         return before
     return _Flags(
         before.steps | set(frontier.extra_eval_steps(chain)),

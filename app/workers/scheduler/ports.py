@@ -32,7 +32,7 @@ class Ports:
     studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
     waits after a lost race. show: puts on record, when that is due, that this scheduler has looked. chains_that_fit:
     how many more chains may be given before checkpoints are deleted, as `Retention` says. packs: whether slots can
-    train packs.
+    train packs. proofs: whether they can train steps again to compare.
     """
 
     records: Records
@@ -45,6 +45,7 @@ class Ports:
     limits: Limits = LIMITS
     turn_seconds: float | None = None
     packs: bool = True
+    proofs: bool = False
     clock: Callable[[], float] = time.time
     elapsed: Callable[[], float] = time.monotonic
     pause: Callable[[int], None] = back_off

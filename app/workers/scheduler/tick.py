@@ -18,6 +18,7 @@ from app.workers.scheduler.flags import Flags
 from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.overview import candidates, overview
 from app.workers.scheduler.ports import Ports
+from app.workers.scheduler.proving import Proving
 from app.workers.scheduler.reaper import Reaper
 from app.workers.scheduler.sharing import Sharing
 from app.workers.scheduler.tuning import Tuning
@@ -34,6 +35,7 @@ class Scheduler:
         self._outlook, self._dispatch = Outlook(ports), Dispatch(ports)
         self._assignment = Assignment(ports, self._outlook, self._dispatch)
         self._choosing, self._sharing = Choosing(ports, self._outlook), Sharing(ports)
+        self._proving = Proving(ports, self._outlook, self._dispatch)
 
     def tick(self) -> bool:
         """Look at how things stand and decide what is next; whether it came to its end.
@@ -65,15 +67,18 @@ class Scheduler:
         self._dispatch.send_again(seen.undelivered)
         self._outlook.update(seen.versions, seen.live)
         self._tuning.forget(seen.versions)
-        self._tuning.slots = room = max(1, len(seen.slots))
+        self._proving.judge()
+        room = max(1, len(seen.slots))
+        self._tuning.slots, self._tuning.devices = room, {slot.device for slot in candidates(seen).well}
         self._tune(room)
         self._choosing.look(candidates(seen).well)
         slots, waiting = self._with_room(candidates(seen), len(seen.live))
+        slots = self._proving.begin(slots)
         balance = self._sharing.look(self._outlook.frontiers(), slots)
         slots = self._assignment.assign(slots, balance)
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
-            slots = self._assignment.assign(slots, balance)
+            slots = self._proving.use_idle(self._assignment.assign(slots, balance))
         slots = Candidates(slots.well, [*slots.free, *waiting])
         self._sharing.make_room(self._outlook.frontiers(), balance, seen, slots)
         self._flags.send(self._outlook.frontiers())

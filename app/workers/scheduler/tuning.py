@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from itertools import count
 
 from app.domain import commands as c
@@ -21,6 +21,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.transact import OPTIMISTIC, Moved
+from app.scheduling.proofs import is_due
 from app.scheduling.tuners.driver import TunerDriver, TunerFailed
 from app.scheduling.tuners.surroundings import context_of
 from app.workers.scheduler.ports import Ports
@@ -34,10 +35,11 @@ Ending = c.CloseStudy | c.EndStudy | c.FailStudy | c.CheckFailures
 class Tuning:
     """The tuners of all running studies. `room`: fewer than so many trials of a study are to be active at once.
 
-    slots: how many there are, for tuners that go by that.
+    slots: how many there are, for tuners that go by that. devices: their kinds.
     """
 
     slots = 1
+    devices: Collection[str] = frozenset[str]()
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -127,8 +129,8 @@ class Tuning:
             while driver.suggest(room) and self._apply(stream, name, driver, room):
                 begun = True
             if driver.end() is not None:
-                return self._end_early(stream, name, driver)
-            if driver.is_done():
+                return not self._is_unproven(stream, name) and self._end_early(stream, name, driver)
+            if driver.is_done() and not self._is_unproven(stream, name):
                 self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
                 return True
         except TunerFailed as failed:
@@ -179,6 +181,12 @@ class Tuning:
             return () if end is None else decide(plan, c.EndStudy(study=name, reason=dict(end.reason), at=at))
 
         return bool(self._ports.transact(stream, decided))
+
+    def _is_unproven(self, stream: str, name: StudyId) -> bool:
+        """Whether the study's first hand-over is still to be compared: what that shows is a part of its result."""
+        with self._ports.plans.holding(stream, fresh=False) as plan:
+            study = plan.studies[name]
+            return self._ports.proofs and any(is_due(plan, study, device) for device in self.devices)
 
     def _think(self, stream: str, name: StudyId, driver: TunerDriver, room: int) -> None:
         with self._ports.plans.holding(stream, fresh=False) as plan:

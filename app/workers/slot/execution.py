@@ -174,8 +174,8 @@ class ChainExecution:
         return {step for step in wanted if stage.start < step <= stage.end or stage.start == step == stage.end}
 
     def _next_stop(self, flags: ChainFlags) -> int:
-        stops = {*self._evaluations(flags), *self.branches_inside(flags)}
-        wanted = (step for step in stops if step > self._trains_from)
+        stops = {*self._evaluations(flags), *self.branches_inside(flags), *self.assignment.keep_at}
+        wanted = (step for step in stops if self._trains_from < step < self.stage.end)
         return min(wanted, default=self.stage.end)
 
     def _wanted_save(self, outside: Outside) -> Save | None:
@@ -184,7 +184,8 @@ class ChainExecution:
             return None
         if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
             return Save(is_intermediate=False)
-        return Save(is_intermediate=True) if self._is_intermediate_due(outside) else None
+        is_due = step in self.assignment.keep_at or self._is_intermediate_due(outside)
+        return Save(is_intermediate=True) if is_due else None
 
     def _is_intermediate_due(self, outside: Outside) -> bool:
         """The first is due when training took so long that its cost is the share of it that it may be.

@@ -1,0 +1,52 @@
+"""Which states can prove something: those whose steps may be trained again in another way than the first time."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from app.domain.ids import digest
+from app.domain.search_plan import Node, SearchPlan, Witness
+
+MOST_WITNESSES = 16
+"""So many of the cheapest are noted: one is enough, and some of their states will be deleted."""
+
+
+def since(plan: SearchPlan, node: Node, step: int) -> int | None:
+    """The step from which the chain that comes by there trained without a break; None where no chain does."""
+    chain = node.saving.get(step)
+    if chain is None:
+        covering = (name for (name, _), (start, end) in node.running.items() if start < step <= end)
+        chain = next(covering, None)
+    known = plan.chains.get(chain) if chain is not None else None
+    return known.stages[0].start if known is not None else None
+
+
+def note(plan: SearchPlan, node: Node, step: int) -> None:
+    """A state is kept there. Where its training can begin elsewhere than it did, that is a proof."""
+    began = node.checkpoints[step].since
+    if began is None or node.alone or node.id not in plan.nodes:
+        return
+    inside = _latest(plan, node, step, began)
+    if inside is None and began == 0:
+        return  # there is no hand-over on its way
+    draw = int(digest(node.id, step)[:8], 16) / 2**32
+    before = inside if inside is not None else _latest(plan, node, began, 0) or 0
+    found = Witness(step - before, node.id, step, began, before, draw)
+    insort(plan.witnesses, found)
+    del plan.witnesses[MOST_WITNESSES:]
+    if began > 0 and draw < max((study.audit for study in plan.studies.values() if study.is_running), default=0.0):
+        again = _latest(plan, node, began, 0) or 0
+        plan.audits.append(Witness(step - again, node.id, step, began, again, draw))
+
+
+def _latest(plan: SearchPlan, node: Node, before: int, after: int) -> int | None:
+    """The last step between these two at which a state is kept on the way to the node."""
+    here: Node | None = node
+    while here is not None:
+        kept = max((at for at in here.checkpoints if after < at < before), default=None)
+        if kept is not None:
+            return kept
+        if here.start <= after:
+            return None
+        before, here = min(before, here.start + 1), plan.nodes[here.parent] if here.parent is not None else None
+    return None

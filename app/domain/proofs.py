@@ -1,0 +1,103 @@
+"""Whether the trainer of a plan is exact, as far as that was proven, and what that means for each study and trial.
+
+A trial needs proof where it shares steps with others or was trained on from a saved state. Until the trainer has been
+seen to end such steps with the same bits as training without a break, whatever shows the trial's numbers says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.domain import events as e
+from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.states import ProofKind, Verdict
+
+MOST_IN_VAIN = 3
+"""A proof that ended so often by an accident is not begun again: nobody waits for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is proven of a plan's trainer, over all kinds of devices that train it.
+
+    reach: the last step up to which trials are proven. reason: of an inexact trainer, the first difference and its
+    likely cause; of an unproven one, what was not covered. stray: attributes that do not come back with the state.
+    """
+
+    verdict: Verdict
+    reach: int = 0
+    reason: str = ""
+    stray: tuple[str, ...] = ()
+
+
+def judge(plan: SearchPlan) -> Judgement:
+    """The verdict on a plan: the weakest of those on each kind of device that has trained it."""
+    stray = tuple(dict.fromkeys(f"{name} {words}" for test in plan.tests for name, words in test.stray.items()))
+    wrong = next((test for test in plan.tests if test.difference), None)
+    if wrong is not None:
+        return Judgement(Verdict.INEXACT, 0, wrong.difference, stray)
+    devices = dict.fromkeys(test.device for test in plan.tests)
+    verdicts = [_of_device(device, [test for test in plan.tests if test.device == device], stray) for device in devices]
+    if not verdicts:
+        return Judgement(Verdict.UNPROVEN, 0, "no state was compared yet", stray)
+    return min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
+
+
+def _of_device(device: str, tests: list[e.ExactnessTested], stray: tuple[str, ...]) -> Judgement:
+    proven = [test for test in tests if not test.unproven and test.proof != ProofKind.CHECK]
+    if stray:  # bits that agree for some steps are no proof then; those of a whole trial are
+        proven = [test for test in proven if test.proof == ProofKind.WHOLE]
+    reach = max((test.step for test in proven), default=0)
+    if reach:
+        return Judgement(Verdict.EXACT, reach, "", stray)
+    if stray:
+        steps = max((test.step - test.begin for test in tests), default=0)
+        return Judgement(Verdict.UNPROVEN, 0, f"{stray[0]}; nothing has shown in {steps} steps", stray)
+    unproven = next((test.unproven for test in tests if test.unproven), "no state was trained on from yet")
+    return Judgement(Verdict.UNPROVEN, 0, f"{unproven} (on {device})", stray)
+
+
+def needs_proof(plan: SearchPlan, trial: Trial) -> bool:
+    """Whether the trial shares steps with others, or was trained on from a saved state."""
+    return any(plan.nodes[name].is_resumed or plan.nodes[name].trials > 1 for name in trial.path)
+
+
+def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement) -> str:
+    """What is to stand beside the trial's numbers; nothing where they are proven, or need no proof."""
+    if study.isolated:
+        return f"trained alone, since the trainer is not exact: {study.isolated}"
+    if not needs_proof(plan, trial):
+        return ""
+    return _mark(judgement, trial.steps)
+
+
+def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
+    """What is to stand beside the study's numbers: what is true of the trial that is proven least."""
+    if study.isolated:
+        return f"trained alone, since the trainer is not exact: {study.isolated}"
+    steps = (trial.steps for trial in study.trials if trial.path and needs_proof(plan, trial))
+    return _mark(judgement, most) if (most := max(steps, default=0)) else ""
+
+
+def _mark(judgement: Judgement, steps: int) -> str:
+    match judgement.verdict:
+        case Verdict.INEXACT:
+            return f"may be wrong, since the trainer is not exact: {judgement.reason}"
+        case Verdict.UNPROVEN:
+            return f"not proven to be exact: {judgement.reason}"
+    return f"proven to step {judgement.reach} of {steps}" if steps > judgement.reach else ""
+
+
+def is_checked(plan: SearchPlan, device: str) -> bool:
+    """Whether training may begin on a kind of device: the trainer was tried there, or is not to be."""
+    if not any(study.checks for study in plan.studies.values() if study.is_running):
+        return True
+    if plan.proofs_in_vain.get(ProofKind.CHECK, 0) >= MOST_IN_VAIN:
+        return True
+    return any(test.device == device for test in plan.tests)
+
+
+def is_compared(tests: Iterable[e.ExactnessTested], device: str) -> bool:
+    """Whether a hand-over was compared on a kind of device, with whatever outcome."""
+    return any(test.device == device and test.proof != ProofKind.CHECK for test in tests)

@@ -1,0 +1,232 @@
+"""Which steps are trained again to prove that a plan's trainer is exact, and what they are compared with.
+
+The first hand-overs come first: a few steps on from a checkpoint, against the process that went on. Slots with nothing
+else to do train a whole trial alone, from step 0 without a break, and a share of the finished stages once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from app.domain import keeping
+from app.domain.events import Stage
+from app.domain.proofs import MOST_IN_VAIN, is_compared
+from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial, Witness
+from app.domain.states import ProofKind, StudyState
+from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
+from app.scheduling.frontier import Frontier, Span
+
+SHARE = 0.02
+"""Of a study's steps, so many may be trained again while other work waits."""
+
+FEW_STEPS = 2
+"""What a hand-over is compared after, and what a trainer is tried for."""
+
+MOST_LOOKED_AT = 64
+"""So many of a study's trials are looked at for the one with most hand-overs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Train on from `resume`, or from nothing, through these stages, and compare. hp: the JSON of the sequences."""
+
+    kind: ProofKind
+    hp: Node
+    stages: tuple[Stage, ...]
+    resume: ResumePoint | None
+    order: ProofOrder
+
+
+def check(plan: SearchPlan, node: Node) -> Proof | None:
+    """A trainer's first steps, as the first trial of a node takes them; None where no running study wants that."""
+    study = next(iter(_passing(plan, node)), None)
+    if study is None:
+        return None
+    most = int(SHARE * _steps(plan))
+    metrics = tuple(dict.fromkeys(each.metric for each in plan.studies.values() if each.is_running and each.metric))
+    root = plan.ancestry(node.id)[0]
+    steps = min(FEW_STEPS, max(study.max_step_by_node.get(node.id, 1), 1))
+    stage = Stage(node=root.id, start=0, end=steps, study=study.id)
+    return Proof(ProofKind.CHECK, node, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
+
+
+def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof | None:
+    """The cheapest comparison that shows whether a state can be trained on from on a kind of device.
+
+    None where that was seen, is under way, or costs more than it may while other work waits.
+    """
+    if plan.packing != 0 or is_compared(plan.tests, device) or _in_vain(plan, ProofKind.HANDOVER):
+        return None
+    if any(chain.proof not in (None, ProofKind.CHECK) for chain in plan.chains.values()):
+        return None
+    for witness in plan.witnesses:
+        if not is_idle and witness.cost > most_steps(plan):
+            return None
+        if (proof := _again(plan, ProofKind.HANDOVER, witness)) is not None:
+            return proof
+    return None
+
+
+def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
+    """Whether a study should not end yet, since its first hand-over is being compared or soon will be."""
+    if not study.checks or plan.packing != 0:
+        return False
+    if any(chain.proof == ProofKind.HANDOVER for chain in plan.chains.values()):
+        return True
+    return handover(plan, device) is not None
+
+
+def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
+    """What a slot may prove that has nothing else to do: the first hand-over, a trial alone, then stages drawn."""
+    if plan.packing != 0 or any(chain.proof is not None for chain in plan.chains.values()):
+        return None
+    if any(test.difference for test in plan.tests):
+        return None
+    return handover(plan, device, is_idle=True) or _whole(plan, device) or _audit(plan)
+
+
+def most_steps(plan: SearchPlan) -> int:
+    """How many steps may be trained again while other work waits."""
+    return max(2 * FEW_STEPS, int(SHARE * _steps(plan)))
+
+
+def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int, ...]:
+    """The steps inside a chain at which states are kept that the first hand-over will be compared with.
+
+    They lie behind the first state that is kept at the end of a stage; in a chain of one stage, behind one of theirs.
+    """
+    plan = frontier.plan
+    if plan.packing != 0 or plan.witnesses or is_compared(plan.tests, device) or plan.nodes[spans[0].node].alone:
+        return ()
+    if len(spans) > 1:
+        wanted = [spans[0].end + FEW_STEPS]
+    else:
+        wanted = [spans[0].start + FEW_STEPS, spans[0].start + 2 * FEW_STEPS]
+    return tuple(step for step in wanted if step <= spans[-1].end)
+
+
+def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
+    """What the row of a chain that makes a proof says."""
+    plan, study = frontier.plan, frontier.plan.studies[proof.stages[0].study]
+    assert plan.opened is not None
+    trial = next((each for each in study.trials if proof.hp.id in each.path), None)
+    return ChainAssignment(
+        plan=frontier.id,
+        trainer=plan.opened.trainer,
+        trainer_version=plan.opened.trainer_version,
+        trainer_args=plan.opened.trainer_args,
+        seed=plan.opened.seed,
+        determinism=plan.opened.determinism,
+        study=study.id,
+        trial=trial.number if trial is not None else 0,
+        hp=proof.hp.hp,
+        stages=proof.stages,
+        resume=proof.resume,
+        runtime_args=study.spec.get("runtime_args", {}),
+        proof=proof.order,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- trained again
+
+
+def _again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
+    """Train a witness's steps again; None where a state that this takes is kept no longer, or nobody cares any more."""
+    node = plan.nodes.get(witness.node)
+    if node is None or witness.step not in node.checkpoints or any(_is_test_of(test, witness) for test in plan.tests):
+        return None
+    at = KeptAt(node.id, witness.step, node.checkpoints[witness.step])
+    return _proof(plan, kind, node, witness.begin, [at])
+
+
+def _proof(plan: SearchPlan, kind: ProofKind, node: Node, begin: int, kept: Sequence[KeptAt]) -> Proof | None:
+    """Train from a state that is kept at `begin`, or from nothing, up to the last of these places, in `node`."""
+    study = next(iter(_passing(plan, node)), None)
+    resume = _resume(plan, node, begin) if begin else None
+    if study is None or (begin and resume is None):
+        return None
+    comparisons = tuple(_comparison(plan, each) for each in kept)
+    stages = tuple(_stages(plan, node, begin, kept, study))
+    return Proof(kind, node, stages, resume, ProofOrder(kind, comparisons, most_steps(plan)))
+
+
+def _stages(plan: SearchPlan, node: Node, begin: int, kept: Sequence[KeptAt], study: Study) -> Iterator[Stage]:
+    way = plan.ancestry(node.id)
+    ends = [*(each.start for each in way[1:]), kept[-1].step]
+    for each, end in zip(way, ends, strict=True):
+        if end > begin:
+            steps = tuple(at.step for at in kept if at.node == each.id and at.step in each.metrics)
+            yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study.id, evaluate=steps)
+
+
+def _comparison(plan: SearchPlan, kept: KeptAt) -> Comparison:
+    metrics = plan.nodes[kept.node].metrics.get(kept.step)
+    return Comparison(kept.node, kept.step, kept.key, kept.checkpoint.sha256, metrics)
+
+
+def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
+    """The state kept at a step on the way to a node."""
+    for each in reversed(plan.ancestry(node.id)):
+        if step in each.checkpoints and each.start < step:
+            checkpoint = each.checkpoints[step]
+            return ResumePoint(each.id, step, checkpoint.key, checkpoint.sha256)
+    return None
+
+
+# --------------------------------------------------------------------------------------------------- with idle slots
+
+
+def _whole(plan: SearchPlan, device: str) -> Proof | None:
+    """The trial with the most hand-overs, alone from step 0; compared wherever its state is kept."""
+    if _in_vain(plan, ProofKind.WHOLE):
+        return None
+    whole = (test.step for test in plan.tests if test.proof == ProofKind.WHOLE and test.device == device)
+    proven = max(whole, default=0)
+    best: tuple[int, int, list[KeptAt]] | None = None
+    for study in [each for each in plan.studies.values() if each.state == StudyState.RUNNING and not each.isolated]:
+        for trial in _longest(study):
+            kept = [at for at in keeping.states_of(plan, trial).values() if at.step > proven]
+            breaks = {at.checkpoint.since for at in kept} - {0, None}
+            rank = (len(breaks), kept[-1].step if kept else 0)
+            if breaks and (best is None or rank > best[:2]):
+                best = (*rank, kept)
+    if best is None:
+        return None
+    return _proof(plan, ProofKind.WHOLE, plan.nodes[best[2][-1].node], 0, best[2])
+
+
+def _longest(study: Study) -> list[Trial]:
+    """Those of a study's trials that were asked for most often, and for the most steps."""
+    trials = sorted(study.trials, key=lambda trial: (len(trial.requested_steps), trial.steps), reverse=True)
+    return trials[:MOST_LOOKED_AT]
+
+
+def _audit(plan: SearchPlan) -> Proof | None:
+    """A stage that was drawn, trained again from before the state that it began with."""
+    if _in_vain(plan, ProofKind.AUDIT):
+        return None
+    share = max((study.audit for study in plan.studies.values() if study.is_running), default=0.0)
+    proofs = (_again(plan, ProofKind.AUDIT, drawn) for drawn in plan.audits if drawn.draw < share)
+    return next(filter(None, proofs), None)
+
+
+# ------------------------------------------------------------------------------------------------------------- small
+
+
+def _is_test_of(test: object, witness: Witness) -> bool:
+    place = (getattr(test, "node", None), getattr(test, "step", None), getattr(test, "begin", None))
+    return place == (witness.node, witness.step, witness.begin)
+
+
+def _passing(plan: SearchPlan, node: Node) -> Iterator[Study]:
+    return (study for study in plan.studies.values() if study.is_running and node.id in study.max_step_by_node)
+
+
+def _steps(plan: SearchPlan) -> int:
+    """Different steps that the running studies have asked for."""
+    return sum(study.unique for study in plan.studies.values() if study.is_running)
+
+
+def _in_vain(plan: SearchPlan, kind: ProofKind) -> bool:
+    return plan.proofs_in_vain.get(kind, 0) >= MOST_IN_VAIN

@@ -1,0 +1,121 @@
+"""Has trainers tried before anything of a plan is trained, hand-overs compared, and draws the consequence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from app.domain import commands as c
+from app.domain.decide import decide
+from app.domain.errors import Refused
+from app.domain.ids import ChainId
+from app.domain.proofs import is_checked, judge
+from app.domain.search_plan import SearchPlan
+from app.domain.slots import Slot
+from app.domain.states import ProofKind, Verdict
+from app.events.log import VersionConflict
+from app.events.plans import PlanUnusable
+from app.events.rows.errors import SlotTaken
+from app.events.rows.ports import RowsPort
+from app.scheduling.frontier import Frontier
+from app.scheduling.placement import Candidates, has_trainer
+from app.scheduling.proofs import Proof, check, handover, in_idle_slot, proof_assignment
+from app.workers.scheduler.dispatch import Dispatch
+from app.workers.scheduler.outlook import Outlook
+from app.workers.scheduler.ports import Ports
+
+logger = logging.getLogger(__name__)
+
+
+class Proving:
+    """Does nothing where no slot can make proofs, as in a simulation."""
+
+    def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
+        self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
+        self._judged: dict[str, tuple[int, int]] = {}  # by plan: how many tests and studies it had
+
+    def judge(self) -> None:
+        """Have studies do what they want of a trainer that is not exact. Raises `DatabaseUnavailable`."""
+        for frontier in self._outlook.frontiers():
+            plan, seen = frontier.plan, (len(frontier.plan.tests), len(frontier.plan.studies))
+            if self._judged.get(frontier.id) != seen:
+                if judge(plan).verdict == Verdict.INEXACT:
+                    self._isolate(frontier)
+                self._judged[frontier.id] = seen
+
+    def begin(self, slots: Candidates) -> Candidates:
+        """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
+
+        Returns the slots as they are then. Raises `DatabaseUnavailable`.
+        """
+        for frontier in self._frontiers() if slots.free else ():
+            for slot in _one_of_each_device(frontier, slots.free):
+                proof = self._first(frontier, slot.device, slots)
+                if proof is not None and self._give(frontier, proof, slot):
+                    slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
+        return slots
+
+    def use_idle(self, slots: Candidates) -> Candidates:
+        """Let slots prove something that have nothing else to do; the slots as they are then."""
+        for frontier in self._frontiers() if slots.free else ():
+            for slot in _one_of_each_device(frontier, slots.free):
+                proof = in_idle_slot(frontier.plan, slot.device)
+                if proof is not None and self._give(frontier, proof, slot):
+                    slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
+        return slots
+
+    def _frontiers(self) -> Sequence[Frontier]:
+        return self._outlook.frontiers() if self._ports.proofs else ()
+
+    def _isolate(self, frontier: Frontier) -> None:
+        for study in [each for each in frontier.plan.studies.values() if not each.is_final]:
+            command = c.IsolateStudy(study=study.id, at=self._ports.clock())
+            try:
+                if self._ports.transact(frontier.id, lambda plan, command=command: decide(plan, command)):  # type: ignore[misc]
+                    logger.warning("study %s: its trainer is not exact", study.id)
+            except (VersionConflict, PlanUnusable) as reason:
+                logger.info("what follows for study %s is left to the next tick: %s", study.id, reason)
+        self._outlook.refresh(frontier.id, fresh=False)
+
+    def _first(self, frontier: Frontier, device: str, slots: Candidates) -> Proof | None:
+        plan = frontier.plan
+        if is_checked(plan, device):
+            return handover(plan, device)
+        if _is_being_checked(plan, device, slots.well) or (head := frontier.longest()) is None:
+            return None
+        return check(plan, plan.nodes[head[0]])
+
+    def _give(self, frontier: Frontier, proof: Proof, slot: Slot) -> bool:
+        """Record that a slot makes a proof, and send it; whether it has it."""
+        chain, assignment = self._ports.new_id(), proof_assignment(frontier, proof)
+        command = c.AssignProof(
+            chain=ChainId(chain), slot=slot.name, stages=proof.stages, proof=proof.kind, at=self._ports.clock()
+        )
+
+        def give(rows: RowsPort) -> None:
+            ttl = self._ports.lease_seconds
+            rows.chains.assign(chain, frontier.id, slot.name, assignment.to_json(), ttl, None)
+
+        try:
+            self._ports.transact(frontier.id, lambda plan: decide(plan, command), alongside=give, is_known=True)
+        except SlotTaken:
+            return True
+        except (Refused, VersionConflict, PlanUnusable) as reason:
+            logger.info("no %s: %s", proof.kind, reason)
+            return False
+        self._dispatch.send(chain, 1, slot.name)
+        self._outlook.refresh(frontier.id, fresh=False)
+        return True
+
+
+def _one_of_each_device(frontier: Frontier, free: Sequence[Slot]) -> Iterable[Slot]:
+    """Of the free slots that have a plan's trainer, one of each kind of device."""
+    opened = frontier.plan.opened
+    able = [slot for slot in free if opened is not None and has_trainer(slot, opened)]
+    return {slot.device: slot for slot in reversed(able)}.values()
+
+
+def _is_being_checked(plan: SearchPlan, device: str, well: Sequence[Slot]) -> bool:
+    devices = {slot.name: slot.device for slot in well}
+    checks = [chain for chain in plan.chains.values() if chain.proof == ProofKind.CHECK]
+    return any(devices.get(chain.slot, device) == device for chain in checks)
