@@ -94,6 +94,10 @@ class AsyncClient:
         """Go on with a completed study, with so many trials in all."""
         return await self._change(study, "reopen", num_trials=num_trials)
 
+    async def audit(self, study: str) -> models.StudyAnswer:
+        """Have every stage trained again that began with a saved state, and compared; `exactness` has the verdict."""
+        return await self._change(study, "audit")
+
     async def cancel(self, study: str) -> models.StudyAnswer:
         """End the study for good."""
         return await self._change(study, "cancel")
@@ -256,6 +260,7 @@ class Client(Blocking):
     preview = blocking(AsyncClient.preview)
     studies = blocking_iterator(AsyncClient.studies)
     study = blocking(AsyncClient.study)
+    audit = blocking(AsyncClient.audit)
     pause = blocking(AsyncClient.pause)
     resume = blocking(AsyncClient.resume)
     reopen = blocking(AsyncClient.reopen)

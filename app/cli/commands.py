@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli import (
+    auditing,
     changing,
     checking,
     debugging,
@@ -78,6 +79,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         debugging.debug,
         history.events,
         history.replay,
+        auditing.audit,
         history.export,
         history.report,
         weights.weights,

@@ -111,6 +111,14 @@ class AuditRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEnded:
+    """Everything that could be compared of an audited study was compared; the verdict is in `ExactnessTested`."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackingProfiled:
     """How packs of the plan's models do on a kind of device, seen before or where the first one was trained.
 

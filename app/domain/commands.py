@@ -227,6 +227,14 @@ class RequestAudit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndAudit:
+    """Nothing is left to compare."""
+
+    study: StudyId
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteStudy:
     """Let go of a study that is over, and of what is kept for it alone."""
 
@@ -262,6 +270,7 @@ StudyCommand = (
     | CheckFailures
     | IsolateStudy
     | RequestAudit
+    | EndAudit
     | DeleteStudy
     | AddNote
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.domain.artifacts import AuditEnded as AuditEnded
 from app.domain.artifacts import AuditRequested as AuditRequested
 from app.domain.artifacts import CheckpointDropped as CheckpointDropped
 from app.domain.artifacts import CheckpointKept as CheckpointKept
@@ -275,6 +276,7 @@ Event = (
     | StudyDeleted
     | StudyIsolated
     | AuditRequested
+    | AuditEnded
     | ChainAssigned
     | StageCompleted
     | ChainEnded

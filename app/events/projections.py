@@ -26,5 +26,7 @@ def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
             rows.studies.add(event.study, stream, event.spec["name"], StudyState.RUNNING, event.at)
         elif isinstance(event, e.StudyDeleted):
             rows.studies.remove(event.study)
+        elif isinstance(event, e.AuditRequested | e.AuditEnded):
+            rows.studies.set_audited(event.study, isinstance(event, e.AuditRequested))
         elif (state := STATE_AFTER.get(type(event))) is not None:
             rows.studies.set_state(event.study, state)  # type: ignore[union-attr]

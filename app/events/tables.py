@@ -11,6 +11,7 @@ from sqlmodel import Field, SQLModel
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
 ACTIVE = "state NOT IN ('completed', 'failed', 'cancelled')"
+AUDITED = "audited IS NOT NULL"
 """A study that may still want something. Written out, so that the partial index serves the query."""
 
 PROFILES = "type = 'PackingProfiled'"
@@ -68,12 +69,16 @@ class KeyRow(SQLModel, table=True):
 
 
 class StudyRow(SQLModel, table=True):
-    """A study and how it stands. slots_due: its share of the slots, while others compete with it for them."""
+    """A study and how it stands. slots_due: its share of the slots, while others compete with it for them.
+
+    audited: whether a user wants all that it shares proven, and that is not yet done; None where nobody does.
+    """
 
     __tablename__ = "studies"
     __table_args__ = (
         Index("ix_studies_submitted", "submitted_at", "id"),
         Index("ix_studies_active", "stream", sqlite_where=text(ACTIVE), postgresql_where=text(ACTIVE)),
+        Index("ix_studies_audited", "stream", sqlite_where=text(AUDITED), postgresql_where=text(AUDITED)),
     )
 
     id: str = Field(primary_key=True)
@@ -82,6 +87,7 @@ class StudyRow(SQLModel, table=True):
     state: str
     submitted_at: float
     slots_due: float | None = None
+    audited: bool | None = None
 
 
 class SlotRow(SQLModel, table=True):

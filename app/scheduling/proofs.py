@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from app.domain import keeping
 from app.domain.events import Stage
 from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, is_compared
 from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial, Witness
-from app.domain.states import ProofKind, StudyState
+from app.domain.states import ProofKind
 from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.scheduling.frontier import Frontier, Span
 
@@ -58,7 +59,7 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
     """
     if plan.packing != 0 or is_compared(plan.tests, device) or _in_vain(plan, ProofKind.HANDOVER):
         return None
-    if any(chain.proof not in (None, ProofKind.CHECK) for chain in plan.chains.values()):
+    if any(each.proof not in (None, ProofKind.CHECK) for each in plan.chains.values()):
         return None
     for witness in plan.witnesses:
         if not is_idle and witness.cost > most_steps(plan):
@@ -72,14 +73,14 @@ def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
     """Whether a study should not end yet, since its first hand-over is being compared or soon will be."""
     if not study.checks or plan.packing != 0:
         return False
-    if any(chain.proof == ProofKind.HANDOVER for chain in plan.chains.values()):
+    if any(each.proof == ProofKind.HANDOVER for each in plan.chains.values()):
         return True
     return handover(plan, device) is not None
 
 
 def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
     """What a slot may prove that has nothing else to do: the first hand-over, a trial alone, then stages drawn."""
-    if plan.packing != 0 or any(chain.proof is not None for chain in plan.chains.values()):
+    if plan.packing != 0 or any(each.proof is not None for each in plan.chains.values()):
         return None
     if any(test.difference for test in plan.tests):
         return None
@@ -183,7 +184,7 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
     whole = (test.step for test in plan.tests if test.proof == ProofKind.WHOLE and test.device == device)
     proven = max(whole, default=0)
     best: tuple[int, int, list[KeptAt]] | None = None
-    for study in [each for each in plan.studies.values() if each.state == StudyState.RUNNING and not each.isolated]:
+    for study in [each for each in plan.studies.values() if each.may_be_proven]:
         for trial in _longest(study):
             kept = [at for at in keeping.states_of(plan, trial).values() if at.step > proven]
             breaks = {at.checkpoint.since for at in kept} - {0, None}
@@ -202,12 +203,24 @@ def _longest(study: Study) -> list[Trial]:
 
 
 def _audit(plan: SearchPlan) -> Proof | None:
-    """A stage that was drawn, trained again from before the state that it began with."""
+    """A stage that was drawn, or is a study's whose user wants all of it, from before the state that it began with."""
     if _in_vain(plan, ProofKind.AUDIT):
         return None
     share = max((study.audit for study in plan.studies.values() if study.is_running), default=0.0)
-    proofs = (_again(plan, ProofKind.AUDIT, drawn) for drawn in plan.audits if drawn.draw < share)
+    drawn = (witness for witness in plan.audits if witness.draw < share)
+    asked = (each for study in plan.studies.values() if study.is_audited for each in _all_of(plan, study))
+    proofs = (_again(plan, ProofKind.AUDIT, witness) for witness in chain(drawn, asked))
     return next(filter(None, proofs), None)
+
+
+def _all_of(plan: SearchPlan, study: Study) -> Iterator[Witness]:
+    """Every state on the way of a study's trials that was trained on from another one."""
+    for trial in study.trials:
+        kept = keeping.states_of(plan, trial)
+        for at in kept.values():
+            if since := at.checkpoint.since:
+                begin = max((step for step in kept if step < since), default=0)
+                yield Witness(at.step - begin, at.node, at.step, since, begin, 0.0)
 
 
 # ------------------------------------------------------------------------------------------------------------- small
@@ -221,7 +234,7 @@ def _is_test_of(test: object, witness: Witness) -> bool:
 def _passing(plan: SearchPlan, node: Node, step: int) -> Trial | None:
     """A trial of a running study that trains a node up to a step: others may leave it before."""
     for study in plan.studies.values():
-        if study.is_running and study.max_step_by_node.get(node.id, -1) >= step:
+        if study.may_be_proven and study.max_step_by_node.get(node.id, -1) >= step:
             for trial in study.trials:
                 if any(name == node.id and end >= step for name, end in plan.ends(trial)):
                     return trial

@@ -128,6 +128,7 @@ class Exactness(Answer):
     reason: str = ""
     stray: list[str] = []
     isolated: bool = False
+    audited: bool = False
     proof_steps: int = 0
 
 

@@ -111,7 +111,7 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     results = {"last": {"step": 40, "value": 0.95}, "best": {"step": 40, "value": 0.95}}
     assert shown["best"] == {"trial": 1, "value": 0.95, "steps": 40, "hp": hp, **results}
     stands = {"state": "completed", "standing": "trained to step 40", "rung": None, "rank": None}
-    steps = {"steps": 40, "trained": 40}
+    steps = {"steps": 40, "trained": 40, "exactness": "not proven to be exact: no state was compared yet"}
     assert shown["trials"][1] == {"trial": 1, **stands, **steps, "value": 0.95, **results, "hp": hp}
     assert shown["counts"] == {
         "waiting": 0,

@@ -11,6 +11,7 @@ from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.errors import Conflict
 from app.domain.ids import StudyId
 from app.domain.proofs import judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
@@ -241,6 +242,41 @@ def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: in
     assert judge(workers.scene.plan()).verdict != Verdict.INEXACT
     assert study.executed == study.unique
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, t.steps) for t in study.trials]
+
+
+def test_a_finished_study_is_proven_when_a_user_asks() -> None:
+    workers = proving()
+    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
+    workers.run()
+    before = workers.scene.study().proof_steps
+    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    workers.run()
+    study, plan = workers.scene.study(), workers.scene.plan()
+    assert not study.is_audited and study.state == StudyState.COMPLETED and study.proof_steps > before
+    assert all(mark(workers, trial) == "" for trial in study.trials)
+    tested = {(test.node, test.step) for test in plan.tests if test.proof == ProofKind.AUDIT}
+    resumed = {(n.id, step) for n in plan.nodes.values() for step, kept in n.checkpoints.items() if kept.since}
+    assert resumed <= tested | {(test.node, test.step) for test in plan.tests}
+
+
+def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
+    workers = proving(forgets=True, late=6, sees_stray=False)
+    workers.scene.submit(ladder(4, 6, 8), audit=0)
+    workers.run()
+    assert not workers.scene.study().isolated, "nothing has shown in the first steps"
+    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    workers.run()
+    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT
+    assert all("may be wrong" in mark(workers, trial) for trial in workers.scene.study().trials)
+
+
+def test_what_was_trained_alone_has_nothing_to_audit() -> None:
+    workers = proving(forgets=True, late=1)
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.run()
+    with pytest.raises(Conflict, match="trained alone"):
+        workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
 
 
 def test_proofs_are_told_apart() -> None:

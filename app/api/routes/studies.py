@@ -129,6 +129,12 @@ def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
+@router.post(**_command("audit", "Prove all that a study shares"))
+def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
+    """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
+    return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
+
+
 @router.post(**_command("complete", "Complete a study whose trials come from outside"))
 def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
     """Nothing more is asked of it. Refused while a trial is under way."""

@@ -108,6 +108,7 @@ STUDY: Json = {
         "reason": "",
         "stray": [],
         "isolated": False,
+        "audited": False,
         "proof_steps": 7,
     },
     "ending": None,

@@ -115,6 +115,7 @@ class Exactness(BaseModel):
     reason: str = Field(description="the first difference and its likely cause, or what was not covered")
     stray: list[str] = Field(description="attributes of the trainer that do not come back with its state")
     isolated: bool = Field(description="whether each trial is trained alone, since the trainer is not exact")
+    audited: bool = Field(description="whether all that it shares is being proven, as a user asked")
     proof_steps: int = Field(description="steps that were trained again, only to compare")
 
 

@@ -25,6 +25,7 @@ def exactness(plan: SearchPlan, study: Study) -> Json:
         "reason": writable(judgement.reason),
         "stray": [writable(each) for each in judgement.stray],
         "isolated": bool(study.isolated),
+        "audited": study.is_audited,
         "proof_steps": study.proof_steps,
     }
 

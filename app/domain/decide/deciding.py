@@ -78,6 +78,8 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
             return isolation.isolate(plan, study, command.at)
         case c.RequestAudit():
             return isolation.request_audit(study, command.at)
+        case c.EndAudit():
+            return isolation.end_audit(plan, study, command.at)
         case c.DeleteStudy():
             return studies.delete(study, command.at)
         case c.AddNote():

@@ -45,5 +45,13 @@ def request_audit(study: Study, at: float) -> Iterator[e.Event]:
     """Raises `Conflict` for a study that has nothing to compare."""
     if study.isolated:
         raise Conflict(f"each trial of study {study.id} was trained alone: there is nothing to compare")
-    if not study.audit_requested:
+    if study.deleted:
+        raise Conflict(f"study {study.id} is deleted: its states may be gone")
+    if not study.is_audited:
         yield e.AuditRequested(study=study.id, at=at)
+
+
+def end_audit(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
+    """Say that nothing is left to compare, if no comparison is under way."""
+    if study.is_audited and not any(chain.proof is not None for chain in plan.chains.values()):
+        yield e.AuditEnded(study=study.id, at=at)

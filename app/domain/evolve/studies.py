@@ -22,6 +22,7 @@ StudyEvent = (
     | e.StudyDeleted
     | e.StudyIsolated
     | e.AuditRequested
+    | e.AuditEnded
     | e.NoteAdded
 )
 
@@ -53,8 +54,8 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.studies[event.study].deleted = True
         case e.StudyIsolated():
             _isolate(plan, plan.studies[event.study], event.reason)
-        case e.AuditRequested():
-            plan.studies[event.study].audit_requested = True
+        case e.AuditRequested() | e.AuditEnded():
+            plan.studies[event.study].is_audited = isinstance(event, e.AuditRequested)
         case e.NoteAdded():
             note = Note(plan.version + 1, event.at, event.trial, event.text)
             plan.studies[event.study].notes.append(note)

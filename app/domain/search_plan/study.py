@@ -83,7 +83,7 @@ class Study:
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
-    audit_requested: whether a user wants all of it proven. proof_steps: trained again for it, to compare.
+    is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
     """
 
     id: StudyId
@@ -109,7 +109,7 @@ class Study:
     idle_seconds: float = 0.0
     deleted: bool = False
     isolated: str = ""
-    audit_requested: bool = False
+    is_audited: bool = False
     proof_steps: int = 0
 
     @property
@@ -202,6 +202,11 @@ class Study:
     @property
     def is_running(self) -> bool:
         return self.state == StudyState.RUNNING
+
+    @property
+    def may_be_proven(self) -> bool:
+        """Whether steps may be trained again for it, to compare."""
+        return (self.is_running or self.is_audited) and not self.isolated
 
     @property
     def is_final(self) -> bool:

@@ -26,9 +26,15 @@ class MemoryStudies:
         self._tables.studies.put(id, row)
 
     def set_state(self, id: str, state: str) -> None:
+        self._set(id, state=state)
+
+    def set_audited(self, id: str, is_audited: bool) -> None:
+        self._set(id, audited=is_audited or None)
+
+    def _set(self, id: str, **fields: str | bool | None) -> None:
         row = self._tables.studies.get(id)
         if row is not None:
-            self._tables.studies.put(id, StudyRow(**{**row.model_dump(), "state": state}))
+            self._tables.studies.put(id, StudyRow(**{**row.model_dump(), **fields}))
 
     def show_due(self, due: Mapping[str, float]) -> None:
         for row in [row for row in self._tables.studies.values() if row.slots_due != due.get(row.id)]:
@@ -55,7 +61,8 @@ class MemoryStudies:
         return sorted({row.stream for row in self._tables.studies.values() if row.state not in FINAL_STATES})
 
     def busy_versions(self) -> dict[str, int]:
-        busy = {*self.active_streams(), *(row.stream for row in self._tables.live.values())}
+        audited = (row.stream for row in self._tables.studies.values() if row.audited)
+        busy = {*self.active_streams(), *(row.stream for row in self._tables.live.values()), *audited}
         return {stream: version for stream, version in sorted(self._tables.versions.items()) if stream in busy}
 
 

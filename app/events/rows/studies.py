@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
 
-from app.events.tables import ACTIVE, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
+from app.events.tables import ACTIVE, AUDITED, CHAINS, LIVE, STREAMS, STUDIES, StudyRow
 
 
 class Studies:
@@ -24,6 +24,10 @@ class Studies:
     def set_state(self, id: str, state: str) -> None:
         """Say how a study stands now."""
         self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(state=state))
+
+    def set_audited(self, id: str, is_audited: bool) -> None:
+        """Say whether what a study shares is being proven, also when it is over."""
+        self._session.execute(update(STUDIES).where(STUDIES.c.id == id).values(audited=is_audited or None))
 
     def show_due(self, due: Mapping[str, float]) -> None:
         """So many slots are due to these studies by now; the others compete with nobody."""
@@ -60,7 +64,11 @@ class Studies:
         return list(self._session.scalars(query))
 
     def busy_versions(self) -> dict[str, int]:
-        """The streams with a study that is not over or a chain under way, and how many events each has by now."""
-        busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)))
+        """The streams with something to do, and how many events each has by now.
+
+        That is a study that is not over or is audited, or a chain under way.
+        """
+        is_audited = select(STUDIES.c.stream).where(text(AUDITED))
+        busy = select(STUDIES.c.stream).where(text(ACTIVE)).union(select(CHAINS.c.stream).where(text(LIVE)), is_audited)
         query = select(STREAMS.c.stream, STREAMS.c.version).where(STREAMS.c.stream.in_(busy)).order_by(STREAMS.c.stream)
         return {row.stream: row.version for row in self._session.execute(query)}

@@ -60,21 +60,33 @@ class Proving:
         for frontier in self._frontiers() if slots.free else ():
             for slot in _one_of_each_device(frontier, slots.free):
                 proof = in_idle_slot(frontier.plan, slot.device)
-                if proof is not None and self._give(frontier, proof, slot):
+                if proof is None:
+                    self._end_audits(frontier)
+                elif self._give(frontier, proof, slot):
                     slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
         return slots
+
+    def _end_audits(self, frontier: Frontier) -> None:
+        """Nothing is left to compare."""
+        for study in [each for each in frontier.plan.studies.values() if each.is_audited]:
+            command = c.EndAudit(study=study.id, at=self._ports.clock())
+            self._transact(frontier, command)
+
+    def _transact(self, frontier: Frontier, command: c.Command) -> bool:
+        """Whether anything followed from it."""
+        try:
+            return bool(self._ports.transact(frontier.id, lambda plan: decide(plan, command)))
+        except (VersionConflict, PlanUnusable) as reason:
+            logger.info("%s is left to the next tick: %s", type(command).__name__, reason)
+            return False
 
     def _frontiers(self) -> Sequence[Frontier]:
         return self._outlook.frontiers() if self._ports.proofs else ()
 
     def _isolate(self, frontier: Frontier) -> None:
         for study in [each for each in frontier.plan.studies.values() if not each.is_final]:
-            command = c.IsolateStudy(study=study.id, at=self._ports.clock())
-            try:
-                if self._ports.transact(frontier.id, lambda plan, command=command: decide(plan, command)):  # type: ignore[misc]
-                    logger.warning("study %s: its trainer is not exact", study.id)
-            except (VersionConflict, PlanUnusable) as reason:
-                logger.info("what follows for study %s is left to the next tick: %s", study.id, reason)
+            if self._transact(frontier, c.IsolateStudy(study=study.id, at=self._ports.clock())):
+                logger.warning("study %s: its trainer is not exact", study.id)
         self._outlook.refresh(frontier.id, fresh=False)
 
     def _first(self, frontier: Frontier, device: str, slots: Candidates) -> Proof | None:
