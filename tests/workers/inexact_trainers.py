@@ -137,3 +137,12 @@ class Leaving(Right):
 
     def train(self) -> None:
         os._exit(7)
+
+
+class Silent(Right):
+    """Reports another metric than it should."""
+
+    name = "silent"
+
+    def evaluate(self) -> dict[str, float]:
+        return {"size": 8.0}

@@ -19,6 +19,12 @@ from stagetree.runtime.failures import TrainerFailed
 MOMENT = 2.0
 """Seconds: what costs no more need not be saved."""
 
+OFF = "determinism: off promises no equal bits"
+
+
+class Unproven(Exception):
+    """Nothing can be compared; the message says why, in words that follow a colon."""
+
 
 class Bench:
     """steps: how many were trained in all. step: where the model is. fastest: the seconds that a step took at least.
@@ -53,6 +59,11 @@ class Bench:
     def operations(self) -> tuple[str, ...]:
         """Those without a deterministic form that the model has used."""
         return self._host.operations
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal bits are promised at all."""
+        return self._work.determinism != "off"
 
     def build(self, *, is_fresh: bool = True) -> None:
         """A new model where the work begins, in a fresh process or in that which is there.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from app.domain.awaiting import problem_of
 from app.domain.states import FailureKind
 from app.scheduling.assignment import ProofOrder
-from app.workers.slot.bench import Bench
+from app.workers.slot.bench import OFF, Bench
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import other_metrics, used
@@ -39,9 +39,13 @@ class CheckFailed(Exception):
 
 @dataclass(slots=True)
 class Checked:
-    """difference: the first that was found, with its likely cause. stray: what does not come back with the state."""
+    """difference: the first that was found, with its likely cause. stray: what does not come back with the state.
+
+    unproven: why a difference need not be the trainer's fault; then none is said.
+    """
 
     difference: str = ""
+    unproven: str = ""
     stray: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -50,6 +54,9 @@ def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
     with ExitStack() as held:
         check = _Check(bench, order, steps, held)
         for text in check.ways():
+            if text and bench.operations:
+                check.found.unproven = f"the trainer {used(bench.operations[0])}"
+                break
             if text:
                 check.found.difference = text
                 break
@@ -69,6 +76,9 @@ class _Check:
             self._reload(first)
         except TrainerFailed as failed:
             raise self._fault(failed) from failed
+        if not self._bench.is_exact:
+            self.found.unproven = OFF
+            return
         more = self._steps - 1
         if self._bench.is_worth(more):
             yield self._used(end, metrics)
@@ -160,8 +170,8 @@ class _Check:
         names = [name for name in self.found.stray if not name.startswith("self.")]
         return f"Likely: {', '.join(names[:3])} is not what it was at the start" if names else REBUILT
 
-    def _told(self, way: str, text: str, cause: str) -> str:
+    @staticmethod
+    def _told(way: str, text: str, cause: str) -> str:
         if "Likely:" in text:
             return f"{way}, {text}"
-        operations = self._bench.operations
-        return f"{way}, {text}. {f'Likely: it {used(operations[0])}' if operations else cause}"
+        return f"{way}, {text}. {cause}"

@@ -16,7 +16,7 @@ from app.events.log import Alongside
 from app.events.rows import ChainFlags, Lease
 from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder
 from app.workers.slot import quarantine
-from app.workers.slot.bench import Bench
+from app.workers.slot.bench import OFF, Bench, Unproven
 from app.workers.slot.checking import CheckFailed, check
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import Claim
@@ -35,10 +35,6 @@ from stagetree.runtime.inexact import other_metrics, used
 logger = logging.getLogger(__name__)
 
 NEITHER = "Likely: train() reads something that is neither in state_dict() nor brought by setup()"
-
-
-class Unproven(Exception):
-    """Nothing can be compared; the message says why, in words that follow a colon."""
 
 
 @dataclass(slots=True)
@@ -182,8 +178,10 @@ class ProofRun:
         bench.print_to(self._parts.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
             found = check(bench, self._order, self.work.stages[0].end)
-            self._state(self._tested(difference=found.difference, stray=dict(found.stray)))
+            self._state(self._tested(difference=found.difference, stray=dict(found.stray), unproven=found.unproven))
             return
+        if self.work.determinism == "off":
+            raise Unproven(OFF)
         before = None
         while self._waiting:
             try:
@@ -213,7 +211,7 @@ class ProofRun:
             with closing(bench.save()) as mine:
                 if text := self._difference(bench, mine, at):
                     stray = self._after_reloading(bench) if looks else Stray({}, "")
-                    self._say(at, _with_cause(text, stray.cause, bench.operations), stray)
+                    self._say(at, _with_cause(text, stray.cause), stray)
                     self._waiting.clear()
                     return
                 if len(self._waiting) == 1 and looks:
@@ -223,7 +221,7 @@ class ProofRun:
             self._waiting.pop(0)
 
     def _difference(self, bench: Bench, mine: State, at: Comparison) -> str:
-        """Raises `Unproven` where a difference need not be the trainer's."""
+        """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
         found = bench.compare_stored(mine, at)
         text = found.difference
         if not text and at.metrics is not None:
@@ -232,6 +230,8 @@ class ProofRun:
             raise Unproven(f"the state was made under {found.elsewhere[0]}")
         if text and bench.changes:
             raise Unproven(f"the state that it began with was made elsewhere: it {bench.changes[0]}")
+        if text and bench.operations:
+            raise Unproven(f"the trainer {used(bench.operations[0])}")
         return text
 
     def _go_on_in_the_used(self, bench: Bench, mine: State, at: Comparison) -> None:
@@ -241,7 +241,7 @@ class ProofRun:
             bench.train(at.step)
             with closing(bench.save()) as again:
                 text = bench.compare(again, mine).difference
-        self._say(at, _with_cause(f"in a used object, {text}", stray.cause, bench.operations) if text else "", stray)
+        self._say(at, _with_cause(f"in a used object, {text}", stray.cause) if text else "", stray)
 
     def _after_reloading(self, bench: Bench) -> Stray:
         """Load the state that the model began with once more: what does not come back with it."""
@@ -263,12 +263,8 @@ def last_line(error: str) -> str:
     return error.strip().splitlines()[-1] if error.strip() else "an error"
 
 
-def _with_cause(text: str, cause: str, operations: tuple[str, ...]) -> str:
-    if "Likely:" in text:
-        return text
-    if operations:
-        return f"{text}. Likely: it {used(operations[0])}"
-    return f"{text}. {cause or NEITHER}"
+def _with_cause(text: str, cause: str) -> str:
+    return text if "Likely:" in text else f"{text}. {cause or NEITHER}"
 
 
 def _accident(failed: TrainerFailed) -> str:
