@@ -1,7 +1,7 @@
 """What may happen to a search plan. `app.events` stores what did.
 
 These classes ARE the storage format: field names and meanings never change. A new shape is a new schema version with an
-upcaster in `app.events.codec`. Few big facts (law 7 of CONTRIBUTING.md): heartbeats and losses per step are rows.
+upcaster in `app.events.codec`. Few big facts (law 8 of CONTRIBUTING.md): heartbeats and losses per step are rows.
 Times are Unix seconds, durations seconds, steps absolute.
 """
 

@@ -14,7 +14,7 @@ from app.domain import keeping
 from app.domain.events import Stage
 from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, is_compared
-from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial, Witness
+from app.domain.search_plan import Chain, KeptAt, Node, SearchPlan, Study, Trial, Witness
 from app.domain.states import ProofKind
 from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
 from app.scheduling.frontier import Frontier, Span
@@ -71,7 +71,7 @@ def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof |
 
 def is_due(plan: SearchPlan, study: Study, device: str) -> bool:
     """Whether a study should not end yet, since its first hand-over is being compared or soon will be."""
-    if not study.checks or plan.packing != 0:
+    if not study.checks or plan.packing != 0 or not any(test.device == device for test in plan.tests):
         return False
     if any(each.proof == ProofKind.HANDOVER for each in plan.chains.values()):
         return True
@@ -85,6 +85,19 @@ def in_idle_slot(plan: SearchPlan, device: str) -> Proof | None:
     if any(test.difference for test in plan.tests):
         return None
     return handover(plan, device, is_idle=True) or _whole(plan, device) or _audit(plan)
+
+
+def can_wait(plan: SearchPlan, under_way: Chain) -> bool:
+    """Whether a chain proves something for which no study waits: it makes room for other work."""
+    if under_way.proof in (None, ProofKind.CHECK):
+        return False
+    costs = sum(stage.end - stage.start for stage in under_way.stages)
+    return under_way.proof != ProofKind.HANDOVER or costs > most_steps(plan)
+
+
+def is_wanted(plan: SearchPlan, under_way: Chain) -> bool:
+    """Whether the study still is there for which a chain proves something."""
+    return plan.studies[under_way.stages[0].study].may_be_proven
 
 
 def most_steps(plan: SearchPlan) -> int:

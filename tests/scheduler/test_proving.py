@@ -279,5 +279,33 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
         workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
 
 
+def test_a_proof_that_nobody_waits_for_makes_room() -> None:
+    workers = proving(slots=2)
+    workers.scene.submit(ladder(4, 6, 8))
+    while "whole" not in kinds(workers):
+        workers.scene.scheduler.tick()
+        if "whole" not in kinds(workers):
+            workers.work()
+    (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == ProofKind.WHOLE)
+    lone = {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 9} for lr in (3.0, 4.0, 5.0, 6.0)]}
+    workers.scene.submit(lone, name="urgent")
+    workers.scene.scheduler.tick()
+    with workers.scene.records.read() as rows:
+        row = rows.chains.get(whole.id)
+    assert row is not None and row.stop
+
+
+def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
+    workers = proving()
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.scene.scheduler.tick()
+    (check,) = workers.scene.plan().chains.values()
+    workers.scene.give(c.CancelStudy(study=StudyId("study"), at=1.0))
+    workers.scene.scheduler.tick()
+    with workers.scene.records.read() as rows:
+        row = rows.chains.get(check.id)
+    assert row is not None and row.stop
+
+
 def test_proofs_are_told_apart() -> None:
     assert [*ProofKind] == ["check", "handover", "whole", "audit"]

@@ -10,16 +10,17 @@ from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId
 from app.domain.proofs import is_checked, judge
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import Chain, SearchPlan
 from app.domain.slots import Slot
 from app.domain.states import ProofKind, Verdict
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
+from app.events.records import change
 from app.events.rows.errors import SlotTaken
 from app.events.rows.ports import RowsPort
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import Candidates, has_trainer
-from app.scheduling.proofs import Proof, check, handover, in_idle_slot, proof_assignment
+from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
 from app.workers.scheduler.dispatch import Dispatch
 from app.workers.scheduler.outlook import Outlook
 from app.workers.scheduler.ports import Ports
@@ -33,6 +34,7 @@ class Proving:
     def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
         self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
         self._judged: dict[str, tuple[int, int]] = {}  # by plan: how many tests and studies it had
+        self._stopped = set[ChainId]()
 
     def judge(self) -> None:
         """Have studies do what they want of a trainer that is not exact. Raises `DatabaseUnavailable`."""
@@ -65,6 +67,23 @@ class Proving:
                 elif self._give(frontier, proof, slot):
                     slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
         return slots
+
+    def make_room(self, slots: Candidates) -> None:
+        """Stop what nobody waits for where other work does, and what is for a study that is over.
+
+        slots: as they are after all work was given away that could be. Raises `DatabaseUnavailable`.
+        """
+        is_short = not slots.free and any(frontier.longest() is not None for frontier in self._frontiers())
+        for frontier in self._frontiers():
+            for chain in [chain for chain in frontier.plan.chains.values() if chain.proof is not None]:
+                if (is_short and can_wait(frontier.plan, chain)) or not is_wanted(frontier.plan, chain):
+                    self._stop(chain)
+
+    def _stop(self, chain: Chain) -> None:
+        if chain.id not in self._stopped:
+            change(self._ports.records, lambda rows: rows.chains.ask_stop(chain.id))
+            self._ports.notify(chain.id, chain.slot)
+            self._stopped.add(chain.id)
 
     def _end_audits(self, frontier: Frontier) -> None:
         """Nothing is left to compare."""
