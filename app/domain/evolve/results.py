@@ -42,12 +42,14 @@ def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested)
     """A stage may differ from a training alone, or was compared with one."""
     if isinstance(event, e.ExactnessTested):
         plan.tests.append(event)
+        if event.difference:
+            plan.node(event.node).not_exact[event.step, TRAINED_TWICE] = None
     else:
         plan.node(event.node).not_exact[event.step, event.reason] = None
 
 
-TRAINED_TWICE = "were trained twice and ended with other bits"
-"""Why a node may be wrong of which two states of one step are on record."""
+TRAINED_TWICE = "ended with other bits when trained again"
+"""Why a node may be wrong of which two states of one step are on record, or were compared."""
 
 
 def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
