@@ -232,6 +232,9 @@ class StudySpec(Model):
         if not isinstance(self.tuner, GridTuner | RandomTuner):
             raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
         steps = self.tuner.max_steps
-        tuner = {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp in self.drawing_distinctly().configurations()]}
+        tuner = {
+            "kind": "trials",
+            "trials": [{"hp": hp, "steps": steps} for hp in self.drawing_distinctly().configurations()],
+        }
         fields = {name: getattr(self, name) for name in StudySpec.model_fields}
         return StudySpec(**{**fields, "space": None, "where": None, "tuner": tuner})
