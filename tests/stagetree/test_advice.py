@@ -117,7 +117,7 @@ def test_rules_with_enough_evaluations() -> None:
         assert advice(spec(LISTED, tuner=CURVES | tuner)) == []
 
 
-# ------------------------------------------------------------------------------------------------- what is never reached
+# ------------------------------------------------------------------------------------------------ what is never reached
 
 NEWCOMER = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 100, "eta": 3}
 
