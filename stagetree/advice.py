@@ -108,7 +108,7 @@ def _reach(tuner: Any, trials: int) -> int | None:
 def _never_to_the_end(spec: StudySpec) -> Iterator[str]:
     """Where a tuner has too few trials to be sure to bring one to `max_steps`, and what would do it."""
     tuner: Any = spec.tuner
-    steps, most = foretold_steps(spec), getattr(tuner, "max_steps", None)
+    steps, most = foretold_steps(spec), int(getattr(tuner, "max_steps", None) or 0)
     if steps is None or steps >= most or tuner.finish_best:
         return
     trials = min(each for each in (_asked_for(spec), different_configurations(spec)) if each is not None)
