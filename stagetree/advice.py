@@ -47,6 +47,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
 
 def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
     """What is to be said of a study that is over, if no trial of it was trained past step `furthest`."""
+    spec = spec.drawing_distinctly()
     most = getattr(spec.tuner, "max_steps", None)
     if most is None or furthest >= most or not furthest > 0:
         return []
@@ -116,8 +117,8 @@ def _never_to_the_end(spec: StudySpec) -> Iterator[str]:
     ways += [f"min_steps {least}" for least in _least_steps_needed(tuner, trials)]
     ways += ["type: stopping"] if _may_stop(tuner) else []
     yield (
-        f"with {trials} trial{'s' if trials > 1 else ''} {tuner.kind} is sure to train one to step {steps} of {most}, "
-        f"and no further: for all {most} give {', or '.join([*ways, 'finish_best: 1'])}"
+        f"with {trials} trial{'s' if trials > 1 else ''} {tuner.kind} is sure to train one only to step {steps} of "
+        f"{most}: for all {most} give {', or '.join([*ways, 'finish_best: 1'])}"
     )
 
 

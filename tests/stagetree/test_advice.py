@@ -125,7 +125,7 @@ NEWCOMER = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 100, 
 def test_too_few_trials_for_the_top_rung() -> None:
     said = advice(spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER))[0]
     assert said == (
-        "with 12 trials asha is sure to train one to step 9 of 100, and no further: for all 100 give 243 trials, or "
+        "with 12 trials asha is sure to train one only to step 9 of 100: for all 100 give 243 trials, or "
         "min_steps 12, or type: stopping, or finish_best: 1"
     )
 
@@ -152,7 +152,7 @@ def test_afterwards() -> None:
     study = spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER)
     first, why = afterthoughts(study, 9)
     assert first == "no trial was trained past step 9 of 100; finish_best: 1 trains the best one to the end"
-    assert why.startswith("with 12 trials asha is sure to train one to step 9 of 100")
+    assert why.startswith("with 12 trials asha is sure to train one only to step 9 of 100")
     assert afterthoughts(spec({"lr": [1, 2]}, tuner={"kind": "grid", "max_steps": 4}), 4) == []
 
 
@@ -205,5 +205,7 @@ def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slo
 
 def test_repeats_and_few_trials_are_said_together() -> None:
     few, short = advice(spec({"lr": choice([1, 2, 3, 4]), "bs": choice([1, 2])}, tuner=NEWCOMER))
+    again = spec({"lr": choice([1, 2, 3, 4]), "bs": choice([1, 2])}, tuner=NEWCOMER)
+    assert afterthoughts(again, 3)[1] == short
     assert few.startswith("8 different, 12 asked for: the space holds no more configurations")
-    assert short.startswith("with 8 trials asha is sure to train one to step 3 of 100") and "243" not in short
+    assert short.startswith("with 8 trials asha is sure to train one only to step 3 of 100") and "243" not in short
