@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.advising import print_advice
+from app.cli.advising import print_advice, print_afterthoughts
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import (
@@ -88,7 +88,7 @@ def run(
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
-            finish(service, _run(service, spec.to_json(), show), output)
+            raise typer.Exit(_run_and_print(service, spec, show, output))
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
     stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
@@ -106,9 +106,20 @@ def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, i
     with stacks.own_stack(stack) as service:
         if is_checked and (line := short_check(spec, stack.trainers, stack.folder, service.warm)):
             print(line, file=sys.stderr)
-        code = print_study(service, _run(service, spec.to_json(), show), output)
+        code = _run_and_print(service, spec, show, output)
     if show is not Show.quiet:
         say_what_is_kept(service)
+    return code
+
+
+def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format) -> int:
+    """Run the study and print its result, and what is to be said of that; the exit code."""
+    from app.cli.progress import Show
+
+    found = _run(service, spec.to_json(), show)
+    code = print_study(service, found, output)
+    if show is not Show.quiet:
+        print_afterthoughts(spec, found)
     return code
 
 

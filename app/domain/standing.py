@@ -45,12 +45,16 @@ class Rung:
 
 @dataclass(slots=True)
 class Standing:
-    """The rungs of a study, and the rung at which, or on the way to which, each trial is."""
+    """The rungs of a study, and the rung at which, or on the way to which, each trial is.
+
+    finishing: why trials were sent on to the end when the tuner was done.
+    """
 
     sign: int
     rungs: dict[Place, Rung] = field(default_factory=dict)
     at: dict[int, Place] = field(default_factory=dict)
     reasons: dict[int, Mapping[str, object]] = field(default_factory=dict)
+    finishing: dict[int, Mapping[str, object]] = field(default_factory=dict)
     _ranks: dict[Place, dict[int, int]] = field(default_factory=dict)
 
     def rung(self, trial: int) -> Rung | None:
@@ -90,6 +94,8 @@ def standing(study: Study) -> Standing:
 
 def _send(found: Standing, event: TrialEvent) -> None:
     """The trial is asked to train as far as a rung: it leaves the one below."""
+    if "finish" in event.reason:
+        found.finishing[event.trial] = event.reason
     if (number := event.reason.get("rung")) is None:
         return
     if (left := found.rung(event.trial)) is not None and event.kind == TrialEventKind.PROMOTE:
@@ -131,7 +137,7 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
         case TrialState.COMPLETED if _could_go_on(study, trial) and not study.is_final and _class(trial):
             return f"suspended after step {trial.steps}{_class(trial)}"
         case TrialState.COMPLETED:
-            return f"trained to step {trial.steps}"
+            return f"trained to step {trial.steps}{_finished(found.finishing.get(trial.number))}"
         case TrialState.STOPPED:
             return f"stopped after step {trial.steps}{_why(found.reasons.get(trial.number, {}))}"
         case TrialState.CANCELLED:
@@ -143,6 +149,11 @@ def rests(study: Study, trial: Trial, found: Standing) -> bool:
     """Whether the trial waits for its tuner, at a rung or suspended: it may be asked for more, or not."""
     is_judged = found.rung(trial.number) is not None or bool(_class(trial))
     return trial.state == TrialState.COMPLETED and is_judged and not study.is_final and _could_go_on(study, trial)
+
+
+def _finished(reason: Mapping[str, object] | None) -> str:
+    """That a trial was trained to the end by `finish_best`."""
+    return f" at last: rank {reason['finish']} of {reason['of']} that had ended early" if reason else ""
 
 
 def _class(trial: Trial) -> str:

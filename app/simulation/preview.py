@@ -92,7 +92,7 @@ def _run(
     opened = e.PlanOpened(
         trainer=spec.trainer, trainer_version="", trainer_args=dict(spec.trainer_args), seed=spec.seed, packing=packing
     )
-    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=unguided(spec.to_json()), at=0.0))
+    simulator.give(c.SubmitStudy(plan=opened, study=STUDY, spec=unguided(spec.drawing_distinctly().to_json()), at=0.0))
     simulator.run()
     previewed = simulator.plan.studies[STUDY]
     if previewed.error is not None:

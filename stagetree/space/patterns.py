@@ -94,6 +94,48 @@ def count(pattern: Any) -> int:
             return 1
 
 
+def has_range(pattern: Any) -> bool:
+    """Whether there are numbers in the pattern of which no list can be made."""
+    match pattern:
+        case Choice(options=items) | [*items]:
+            return any(map(has_range, items))
+        case Uniform() | LogUniform():
+            return pattern.low < pattern.high
+        case dict():
+            return any(map(has_range, pattern.values()))
+    return False
+
+
+def count_listed(pattern: Any) -> int:
+    """How many ways `unfold_entry` gives of the pattern that `listed` makes."""
+    match pattern:
+        case Choice(options=options):
+            return sum(map(count_listed, options))
+        case RandInt():
+            return pattern.high - pattern.low + 1
+        case dict():
+            return math.prod(map(count_listed, pattern.values()))
+        case list():
+            return math.prod(map(count_listed, pattern))
+    return 1
+
+
+def listed(pattern: Any) -> Any:
+    """The pattern with a choice for each distribution of whole numbers; it must have no range."""
+    match pattern:
+        case Choice(options=options, path=path):
+            return Choice(tuple(map(listed, options)), path)
+        case RandInt():
+            return Choice(tuple(range(pattern.low, pattern.high + 1)))
+        case Uniform() | LogUniform():
+            return pattern.at(0.0)
+        case dict():
+            return {name: listed(item) for name, item in pattern.items()}
+        case list():
+            return list(map(listed, pattern))
+    return pattern
+
+
 def unfold_entry(pattern: Any, path: str) -> Iterator[tuple[str, Any]]:
     """As `_unfold`, each with the path of the option it comes from."""
     if isinstance(pattern, Choice):

@@ -14,7 +14,20 @@ from stagetree.distributions import Distribution, SpaceError, plain
 from stagetree.inverse import values_of
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space.entries import CHECKED, check_wanted, grid_options, read_entry
-from stagetree.space.patterns import Choose, count, drawing, fill, holds, is_random, label, parameters_of, unfold_entry
+from stagetree.space.patterns import (
+    Choose,
+    count,
+    count_listed,
+    drawing,
+    fill,
+    has_range,
+    holds,
+    is_random,
+    label,
+    listed,
+    parameters_of,
+    unfold_entry,
+)
 from stagetree.where import Where, WhereError, compile_where
 
 _ATTEMPTS = 1000
@@ -117,6 +130,16 @@ class Space:
             return None
         return sum(1 for _ in self.grid()) if self._is_filtered or self.is_conditional else self.combinations()
 
+    def ways(self) -> int | None:
+        """How many ways there are to choose, whole numbers included, before `where`; None where a range is in it."""
+        patterns = self._patterns.values()
+        return None if any(map(has_range, patterns)) else math.prod(map(count_listed, patterns))
+
+    def listed(self) -> Iterator[dict[str, Sequence]]:
+        """Every configuration that can be drawn, if `ways` counts them: in the order written, some perhaps twice."""
+        options = {name: list(_sequences(listed(pattern), name)) for name, pattern in self._patterns.items()}
+        return filter(self.allows, self._combined(options))
+
     def combinations(self) -> int:
         """How many ways there are to choose among lists and `choice`, before `where`. Counted, not made."""
         return math.prod(map(count, self._patterns.values()))
@@ -187,6 +210,13 @@ class Space:
                 known = [unfolded for _, unfolded in islice(unfold_entry(self._patterns[other], other), CHECKED)]
                 if len(known) < CHECKED and not any(map(is_random, known)):
                     check_wanted(wanted, [parse(each, other) for each in known], f"{name}.when.{other}")
+
+
+def _sequences(pattern: Any, name: str) -> Iterator[Sequence]:
+    """What a pattern of choices alone can become; what is no sequence is never drawn either."""
+    for place, unfolded in unfold_entry(pattern, name):
+        with suppress(SequenceError):
+            yield parse(unfolded, place)
 
 
 def read_where(where: str | Where | None, names: list[str]) -> Where:

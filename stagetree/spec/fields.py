@@ -78,6 +78,22 @@ def sampling_seed_field() -> Any:
     )
 
 
+def distinct_field() -> Any:
+    return Field(
+        default=None,
+        description="true, the default of a new study, or false: whether no configuration is drawn twice while "
+        "another one is left",
+    )
+
+
+def finish_best_field() -> Any:
+    return Field(
+        default=None,
+        description="how many trials, at least 1: at the end so many of those that ended early, the best, are trained "
+        "to max_steps",
+    )
+
+
 def first_field() -> Any:
     return common("first", "a list of configurations to try before any are drawn", default=None)
 

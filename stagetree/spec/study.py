@@ -234,12 +234,21 @@ class StudySpec(Model):
             return self
         return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
 
+    def drawing_distinctly(self) -> StudySpec:
+        """The same study as it is when it is new: no configuration is drawn twice, unless its user wants that.
+
+        A study on record that says nothing of it is from before there was a choice, and draws as it did then.
+        """
+        if getattr(self.tuner, "distinct", self) is not None:
+            return self
+        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"distinct": True})})
+
     def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
-        """Whether a study on record is this one, but for the seed that it was given when it was submitted."""
-        given = getattr(self.tuner, "sampling_seed", None)
+        """Whether a study on record is this one, but for what was settled when it was submitted."""
         tuner = {**recorded.get("tuner", {})}
-        if given is None:
-            tuner.pop("sampling_seed", None)
+        for settled in ("sampling_seed", "distinct"):
+            if getattr(self.tuner, settled, None) is None:
+                tuner.pop(settled, None)
         return {**recorded, "tuner": tuner} == self.to_json()
 
     def configurations(self) -> Iterator[dict[str, Sequence]]:
@@ -251,6 +260,9 @@ class StudySpec(Model):
         if not isinstance(self.tuner, GridTuner | RandomTuner):
             raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
         steps = self.tuner.max_steps
-        tuner = {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp in self.configurations()]}
+        tuner = {
+            "kind": "trials",
+            "trials": [{"hp": hp, "steps": steps} for hp in self.drawing_distinctly().configurations()],
+        }
         fields = {name: getattr(self, name) for name in StudySpec.model_fields}
         return StudySpec(**{**fields, "space": None, "where": None, "tuner": tuner})

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from app.domain.ids import StudyId
 from app.simulation.preview import preview
+from app.simulation.simulator import Simulator
 from stagetree import Exponential, StudySpec, choice, loguniform, uniform
-from stagetree.advice import advice
+from stagetree.advice import advice, afterthoughts, foretold_steps
+from tests.plans import tried
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 4, "max_steps": 32, "eta": 2}
@@ -82,6 +88,7 @@ def test_steps_that_cannot_be_counted_are_not_said() -> None:
 
 
 CURVES: dict[str, Any] = {"num_trials": 8, "max_steps": 20}
+LISTED = {"lr": choice([0.1, 0.2]), "bs": choice([16, 32, 64, 128])}
 
 
 @pytest.mark.parametrize(
@@ -95,16 +102,110 @@ CURVES: dict[str, Any] = {"num_trials": 8, "max_steps": 20}
 )
 def test_a_rule_that_could_end_nobody(tuner: dict[str, Any], fields: dict[str, Any], points: int) -> None:
     """What it lacks is said, and with what is proposed instead nothing is left to say."""
-    study = spec({"lr": choice([0.1, 0.2])}, tuner=CURVES | tuner, **fields)
+    study = spec(LISTED, tuner=CURVES | tuner, **fields)
     [said] = advice(study)
     assert f"from 4 evaluations on, and a trial has {points} when it is last asked about, so none would end" in said
     assert said.endswith("give eval_every: 1 and boundary: 2")
     rule = {"tuner": CURVES | tuner | {"boundary": 2}}
     if "stop_hopeless" in fields:
         rule = {"tuner": CURVES | tuner, "stop_hopeless": {"boundary": 2}}
-    assert advice(spec({"lr": choice([0.1, 0.2])}, eval_every=1, **rule)) == []
+    assert advice(spec(LISTED, eval_every=1, **rule)) == []
 
 
 def test_rules_with_enough_evaluations() -> None:
     for tuner in ({"kind": "pop"}, {"kind": "early_term", "boundary": 4}):
-        assert advice(spec({"lr": choice([0.1, 0.2])}, tuner=CURVES | tuner)) == []
+        assert advice(spec(LISTED, tuner=CURVES | tuner)) == []
+
+
+# ------------------------------------------------------------------------------------------------ what is never reached
+
+NEWCOMER = {"kind": "asha", "num_trials": 12, "min_steps": 1, "max_steps": 100, "eta": 3}
+
+
+def test_too_few_trials_for_the_top_rung() -> None:
+    said = advice(spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER))[0]
+    assert said == (
+        "with 12 trials asha is sure to train one only to step 9 of 100: for all 100 give 243 trials, or "
+        "min_steps 12, or type: stopping, or finish_best: 1"
+    )
+
+
+@pytest.mark.parametrize(
+    "cure", [{"num_trials": 243}, {"min_steps": 12}, {"type": "stopping"}, {"finish_best": 1}, {"num_trials": 5000}]
+)
+def test_whoever_takes_a_cure_comes_to_the_end(cure: dict[str, Any]) -> None:
+    cured = spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER | cure)
+    assert not any("is sure to" in each for each in advice(cured))
+    if cure.get("num_trials") != 5000:
+        assert preview(cured, slots=1)["critical_path_steps"] == 100
+    assert afterthoughts(cured, 100) == []
+
+
+@pytest.mark.parametrize(
+    ("cure", "steps"), [({"num_trials": 242}, 81), ({"min_steps": 11}, 99), ({"early_stopping_rate": 1}, 27), ({}, 9)]
+)
+def test_a_little_less_does_not_do(cure: dict[str, Any], steps: int) -> None:
+    assert foretold_steps(spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER | cure)) == steps
+
+
+def test_afterwards() -> None:
+    study = spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER)
+    first, why = afterthoughts(study, 9)
+    assert first == "no trial was trained past step 9 of 100; finish_best: 1 trains the best one to the end"
+    assert why.startswith("with 12 trials asha is sure to train one only to step 9 of 100")
+    assert afterthoughts(spec({"lr": [1, 2]}, tuner={"kind": "grid", "max_steps": 4}), 4) == []
+
+
+HALVING = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("asha"),
+            "num_trials": st.integers(1, 60),
+            "min_steps": st.integers(1, 6),
+            "max_steps": st.integers(6, 90),
+            "eta": st.integers(2, 4),
+            "early_stopping_rate": st.integers(0, 2),
+            "brackets": st.integers(1, 3),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("async_hyperband"),
+            "num_trials": st.integers(1, 60),
+            "max_steps": st.integers(1, 90),
+            "eta": st.integers(2, 4),
+            "brackets": st.integers(1, 4),
+        }
+    ),
+    st.fixed_dictionaries({"kind": st.just("hyperband"), "max_steps": st.integers(1, 30)}),
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("sha"),
+            "num_trials": st.integers(30, 50),
+            "min_steps": st.integers(1, 4),
+            "max_steps": st.integers(4, 30),
+            "eta": st.integers(3, 4),
+        }
+    ),
+)
+
+
+@tried(60)
+@given(tuner=HALVING, seed=st.integers(0, 10**6), slots=st.integers(1, 4))
+def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slots: int) -> None:
+    """Exactly, where the first is the best and so on; no less, whatever the results and the slots."""
+    study = spec({"lr": uniform(0.1, 1), "few": choice([1, 2])}, tuner=tuner | {"distinct": True})
+    foretold = foretold_steps(study)
+    assert foretold is not None and preview(study, slots=1)["critical_path_steps"] == foretold
+    world = Simulator(slots=slots, measure=lambda node, step: {"x": Random(f"{seed}/{node.id}/{step}").random()})
+    world.submit(StudyId("s"), study.to_json())
+    world.run()
+    assert max(trial.steps for trial in world.plan.studies[StudyId("s")].trials) >= foretold
+
+
+def test_repeats_and_few_trials_are_said_together() -> None:
+    few, short = advice(spec({"lr": choice([1, 2, 3, 4]), "bs": choice([1, 2])}, tuner=NEWCOMER))
+    again = spec({"lr": choice([1, 2, 3, 4]), "bs": choice([1, 2])}, tuner=NEWCOMER)
+    assert afterthoughts(again, 3)[1] == short
+    assert few.startswith("8 different, 12 asked for: the space holds no more configurations")
+    assert short.startswith("with 8 trials asha is sure to train one only to step 3 of 100") and "243" not in short

@@ -9,9 +9,9 @@ import pytest
 from app.domain import commands as c
 from app.domain.search_plan import Study
 from app.scheduling.tuners import tuner_of
-from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband, shares
-from app.scheduling.tuners.rungs import rung_steps
+from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
+from stagetree.spec.rungs import rung_steps, shares
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
 from tests.tuners.worlds import STUDY, simulator, spec, trials_at
 

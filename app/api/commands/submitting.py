@@ -20,6 +20,7 @@ from stagetree.spec import StudySpec
 def submit(use: Services, write: Write, spec: StudySpec, trainer: TrainerSource) -> e.StudySubmitted:
     """The event that says so. The same idempotency key gives the same one. Raises what `write` raises."""
     spec = spec.with_sampling_seed(int(sha256(use.new_id().encode()).hexdigest()[:8], 16))  # on record: replay draws it
+    spec = spec.drawing_distinctly()
     plan, study = opened(spec, trainer), _new_id(use, spec.name)
     stream = plan_id(spec.trainer, trainer.version, plan.trainer_args, plan.seed, plan.determinism, plan.packing)
     command = c.SubmitStudy(plan=plan, study=study, spec=with_version(spec.to_json()), at=use.clock())

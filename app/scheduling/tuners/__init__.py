@@ -17,6 +17,7 @@ from app.scheduling.tuners.custom import custom
 from app.scheduling.tuners.driver import TunerDriver
 from app.scheduling.tuners.early_term import EarlyTerm
 from app.scheduling.tuners.external import External
+from app.scheduling.tuners.finishing import Finishing
 from app.scheduling.tuners.fixed import Fixed
 from app.scheduling.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
 from app.scheduling.tuners.pbt import Pbt
@@ -48,6 +49,12 @@ TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
 
 def tuner_of(spec: StudySpec) -> Tuner:
     """The tuner that a study file asks for. Raises `stagetree.spec.SpecError` where it is none that this server has."""
+    tuner = _tuner_alone(spec)
+    return Finishing(spec, tuner) if getattr(spec.tuner, "finish_best", None) else tuner
+
+
+def _tuner_alone(spec: StudySpec) -> Tuner:
+    """The tuner without `finish_best`."""
     if isinstance(spec.tuner, AshaTuner) and spec.tuner.promote_by == "predicted":
         return watched(spec, AshaByPrediction)
     if spec.stop_hopeless is not None:

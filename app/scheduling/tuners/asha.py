@@ -15,8 +15,9 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
 from app.scheduling.tuners.forecasts import Forecasts
-from app.scheduling.tuners.rungs import Rung, rung_steps
+from app.scheduling.tuners.rungs import Rung
 from stagetree.spec import StudySpec
+from stagetree.spec.rungs import rung_steps
 
 
 class Bracket:

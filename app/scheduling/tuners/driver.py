@@ -110,7 +110,13 @@ class TunerDriver:
         if (end := self.end()) is not None:
             return end
         with _blaming("the tuner"):
-            return self._tuner.suggest()
+            action = self._tuner.suggest()
+        return None if isinstance(action, NewTrial) and self._is_exhausted() else action
+
+    def _is_exhausted(self) -> bool:
+        """Whether the sampler has no more for a tuner that wants one."""
+        size = None if self._sampler is None else self._sampler.size()
+        return size is not None and self._proposed >= size
 
     def _read(self) -> None:
         unread, self._unread = self._unread, []

@@ -10,12 +10,9 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.asha import Bracket
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
-from app.scheduling.tuners.rungs import log_floor, rung_steps, rungs_down_from
 from app.scheduling.tuners.sha import SyncBracket
 from stagetree.spec import StudySpec
-
-MAX_RUNGS = 5
-"""How many rungs asynchronous Hyperband has at most, unless it is told the lowest (ASHA paper, §5.1)."""
+from stagetree.spec.rungs import log_floor, rungs_down_from, shares
 
 
 class _Brackets(Tuner):
@@ -82,9 +79,10 @@ class AsyncBrackets(_Brackets):
     behind its share.
     """
 
-    def __init__(self, spec: StudySpec, ladders: list[list[int]]) -> None:
+    def __init__(self, spec: StudySpec) -> None:
         super().__init__(spec)
         tuner: Any = spec.tuner
+        ladders = tuner.ladders()
         self._trials, self._rungs, self._eta = tuner.num_trials, len(ladders[0]), tuner.reduction_factor
         self.brackets = [Bracket(steps, self._eta) for steps in ladders]
         self.set_max_trials(tuner.num_trials)
@@ -110,37 +108,9 @@ class AsyncHyperband(AsyncBrackets):
     That gives the brackets 70.5, 22.1 and 7.1 % of the configurations. Rungs are counted from `max_steps` down.
     """
 
-    def __init__(self, spec: StudySpec) -> None:
-        tuner: Any = spec.tuner
-        eta, most = tuner.reduction_factor, tuner.max_steps
-        rungs = log_floor(most, tuner.min_steps or 1, eta) + 1
-        rungs = rungs if tuner.min_steps else min(rungs, MAX_RUNGS)
-        super().__init__(spec, [rungs_down_from(most, rungs - s, eta) for s in range(min(tuner.brackets, rungs))])
-
 
 class AshaInBrackets(AsyncBrackets):
     """Asynchronous Hyperband on the rungs of `asha`, which are counted from `min_steps` up."""
-
-    def __init__(self, spec: StudySpec) -> None:
-        tuner: Any = spec.tuner
-        rungs = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
-        super().__init__(spec, [rungs[s:] for s in range(min(tuner.brackets, len(rungs)))])
-
-
-def shares(trials: int, rungs: int, eta: int, brackets: int) -> list[int]:
-    """How many of the trials each bracket gets: inversely to its average steps a configuration (ASHA paper, §5.1).
-
-    With B = `rungs`, bracket s has B - s rungs and so takes (B - s) / eta^(B - 1 - s) of `max_steps` a configuration.
-    Each next trial goes where it is needed most, of the brackets that are not ahead of their exact share (Balinski and
-    Young's quota method): so no share is off by one, and none shrinks when there are more trials, as it may where
-    remainders are compared.
-    """
-    inverse = [eta ** (rungs - 1 - s) / (rungs - s) for s in range(brackets)]
-    whole, given = sum(inverse), [0] * brackets
-    for number in range(1, trials + 1):
-        behind = [(inverse[s] / (given[s] + 1), -s) for s in range(brackets) if given[s] * whole < number * inverse[s]]
-        given[-max(behind)[1]] += 1
-    return given
 
 
 def _in_bracket(action: Next, number: int) -> Next:

@@ -1,4 +1,4 @@
-"""Brackets of rungs: what SHA, ASHA and Hyperband have in common (ASHA paper, §3.1 and Figure 1)."""
+"""A rung: what SHA, ASHA and Hyperband have in common (ASHA paper, §3.1 and Figure 1)."""
 
 from __future__ import annotations
 
@@ -8,32 +8,6 @@ from heapq import heappop, heappush
 
 Scored = tuple[float, int]
 """(loss, trial): less is better, ties go to the trial that was started first."""
-
-ENDLESS = 40
-"""How many rungs there are without a highest: no study climbs them all."""
-
-
-def rung_steps(least: int, most: int | None, factor: int, early_stopping_rate: int = 0) -> list[int]:
-    """The steps at which the rungs of a bracket stand: r * eta^(s + k), and `most` for the last (r_i in Algorithm 1).
-
-    Where `most` is no power of `factor` times `least`, there is one more rung at `most`, so that the best trial is
-    always trained to the end. Without `most` (infinite horizon) the rungs have no end.
-    """
-    rungs = (least * factor ** (early_stopping_rate + rung) for rung in range(ENDLESS))
-    return list(rungs) if most is None else [*(steps for steps in rungs if steps < most), most]
-
-
-def rungs_down_from(most: int, rungs: int, factor: int) -> list[int]:
-    """The steps of so many rungs, counted from the top: R / eta^k, rounded down (Hyperband, Algorithm 1: R eta^-s)."""
-    return [most // factor**rung for rung in reversed(range(rungs))]
-
-
-def log_floor(most: int, least: int, factor: int) -> int:
-    """floor(log_factor(most / least)), exact."""
-    found = 0
-    while least * factor ** (found + 1) <= most:
-        found += 1
-    return found
 
 
 class Rung:

@@ -17,8 +17,9 @@ from app.domain.commands import Extend, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import NewTrial, Next, Tuner
-from app.scheduling.tuners.rungs import Rung, rung_steps
+from app.scheduling.tuners.rungs import Rung
 from stagetree.spec import StudySpec
+from stagetree.spec.rungs import rung_steps
 
 Reason = dict[str, Any]
 Verdict = tuple[bool, Reason]

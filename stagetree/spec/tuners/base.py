@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from stagetree.sequences import Sequence
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Seed, Sequences, first_field, sampling_seed_field
+from stagetree.spec.fields import Seed, Sequences, distinct_field, first_field, sampling_seed_field
 from stagetree.spec.sentences import Part
 from stagetree.where import WhereError
 
@@ -61,6 +61,7 @@ class SamplingTuner(TunerSpec):
     )
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
+    distinct: bool | None = distinct_field()
 
     def check(self, spec: TunedStudy) -> None:
         if self.sampler != "grid":

@@ -9,7 +9,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from stagetree.sequences import Sequence
-from stagetree.spec.fields import Count, Seed, Sequences, common, first_field, max_steps_field, sampling_seed_field
+from stagetree.space.distinct import Distinct
+from stagetree.spec.fields import (
+    Count,
+    Seed,
+    Sequences,
+    common,
+    distinct_field,
+    first_field,
+    max_steps_field,
+    sampling_seed_field,
+)
 from stagetree.spec.trial import TrialSpec
 from stagetree.spec.tuners.base import TunedStudy, TunerSpec
 from stagetree.where import WhereError
@@ -37,9 +47,13 @@ class RandomTuner(TunerSpec):
     max_steps: Count = max_steps_field()
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
+    distinct: bool | None = distinct_field()
 
     def configurations(self, spec: TunedStudy) -> Iterator[dict[str, Sequence]]:
         drawn = (spec.search_space.sample(spec.sampling_seed, number) for number in count())
+        if self.distinct:
+            unlike = Distinct(spec.search_space, self.max_steps, spec.first)
+            return islice(chain(spec.first, unlike.without_repeats(drawn, spec.sampling_seed)), self.num_trials)
         return islice(chain(spec.first, drawn), self.num_trials)
 
 

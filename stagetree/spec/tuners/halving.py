@@ -14,12 +14,17 @@ from stagetree.spec.fields import (
     Rate,
     check_bounds,
     common,
+    finish_best_field,
     max_steps_field,
     min_steps_field,
     num_trials_field,
     reduction_factor_field,
 )
+from stagetree.spec.rungs import log_floor, rung_steps, rungs_down_from
 from stagetree.spec.tuners.base import SamplingTuner
+
+MAX_RUNGS = 5
+"""How many rungs asynchronous Hyperband has at most, unless it is told the lowest (ASHA paper, §5.1)."""
 
 
 class ShaTuner(SamplingTuner):
@@ -31,6 +36,7 @@ class ShaTuner(SamplingTuner):
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = reduction_factor_field()
     early_stopping_rate: Rate = Field(default=0, description="a whole number from 0 to 64: s in the ASHA paper")
+    finish_best: Count | None = finish_best_field()
 
     def check_steps(self) -> None:
         """As the ASHA paper asserts, Algorithm 1: at least one configuration must be allocated `max_steps`."""
@@ -67,9 +73,17 @@ class AshaTuner(SamplingTuner):
     bounds: Bounds | None = Field(
         default=None, description="a list of the least and the greatest value of the metric, null if unknown"
     )
+    finish_best: Count | None = finish_best_field()
+
+    def ladders(self) -> list[list[int]]:
+        """The steps of the rungs of each bracket, the most aggressive first."""
+        rungs = rung_steps(self.min_steps, self.max_steps, self.reduction_factor, self.early_stopping_rate)
+        return [rungs[s:] for s in range(min(self.brackets, len(rungs)))]
 
     def check_steps(self) -> None:
         super().check_steps()
+        if self.finish_best is not None and self.max_steps is None:
+            raise FieldError("tuner.max_steps", "is missing: finish_best needs the number of steps at the top rung")
         if self.type == "stopping" and self.max_steps is None:
             raise FieldError("tuner.max_steps", "is missing: stopping needs the number of steps at the top rung")
         if self.brackets > 1 and self.max_steps is None:
@@ -100,6 +114,7 @@ class HyperbandTuner(SamplingTuner):
     )
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
     loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
+    finish_best: Count | None = finish_best_field()
 
     def widths(self) -> list[int]:
         """How many configurations each bracket begins with, the most aggressive first (Hyperband, Algorithm 1)."""
@@ -119,3 +134,11 @@ class AsyncHyperbandTuner(SamplingTuner):
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = reduction_factor_field()
     brackets: Count = Field(default=3, description="how many brackets, the most aggressive first")
+    finish_best: Count | None = finish_best_field()
+
+    def ladders(self) -> list[list[int]]:
+        """The steps of the rungs of each bracket, the most aggressive first."""
+        rungs = log_floor(self.max_steps, self.min_steps or 1, self.reduction_factor) + 1
+        rungs = rungs if self.min_steps else min(rungs, MAX_RUNGS)
+        brackets = range(min(self.brackets, rungs))
+        return [rungs_down_from(self.max_steps, rungs - s, self.reduction_factor) for s in brackets]

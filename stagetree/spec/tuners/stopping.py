@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Count, common, max_steps_field, num_trials_field
+from stagetree.spec.fields import Count, common, finish_best_field, max_steps_field, num_trials_field
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 
 
@@ -26,6 +26,7 @@ class MedianTuner(SamplingTuner):
         "the number of steps between decisions, at least 1; without it, the study's eval_every",
         default=None,
     )
+    finish_best: Count | None = finish_best_field()
 
     def check_study(self, spec: TunedStudy) -> None:
         if self.interval is None and spec.eval_every is None:
@@ -40,3 +41,4 @@ class BanditTuner(SamplingTuner):
     max_steps: Count = max_steps_field()
     interval: Count = common("interval", "the number of steps between decisions, at least 1", default=10)
     epsilon: float = common("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
+    finish_best: Count | None = finish_best_field()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, Protocol
 
 from app.domain.search_plan import TrialEvent
 from stagetree.sequences import Sequence
+from stagetree.space.distinct import Distinct
 from stagetree.spec import StudySpec
+from stagetree.spec.tuners import PbtTuner
 
 Hp = dict[str, Any]
 Values = dict[str, Any]
@@ -57,21 +60,44 @@ class NonAdaptive:
         return None
 
 
-class Random(NonAdaptive):
-    """Independent draws from the space: configuration n of a seed is always the same."""
+class Drawn(NonAdaptive):
+    """Configurations that a subclass draws one after the other, none twice where the study is `distinct`."""
 
     def __init__(self, spec: StudySpec) -> None:
         self._space, self._seed = spec.search_space, spec.sampling_seed
+        self._found: list[Proposal] = []
+        self._distinct, self._more = distinct_of(spec), self.draws()
+        self._size = None if self._distinct is None else self._distinct.size()
+        if self._distinct is not None:
+            self._more = self._distinct.without_repeats(self._more, self._seed)
+
+    def draws(self) -> Iterator[dict[str, Sequence]]:
+        """Configurations without end: a function of the study file."""
+        raise NotImplementedError
 
     def propose(self, number: int) -> Proposal | None:
-        return Proposal(to_json(self._space.sample(self._seed, number)))
+        more = islice(self._more, max(0, number + 1 - len(self._found)))
+        self._found += (Proposal(to_json(configuration)) for configuration in more)
+        return self._found[number] if number < len(self._found) else None
+
+    def size(self) -> int | None:
+        return self._size
+
+
+class Random(Drawn):
+    """Independent draws from the space: configuration n of a seed is always the same."""
+
+    def draws(self) -> Iterator[dict[str, Sequence]]:
+        return (self._space.sample(self._seed, number) for number in count())
 
 
 class Grid(NonAdaptive):
     """The combinations of the space in the order written, once each."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self._configurations = [to_json(configuration) for configuration in spec.search_space.grid()]
+        distinct, grid = distinct_of(spec), spec.search_space.grid()
+        unlike = grid if distinct is None else filter(distinct.take, grid)
+        self._configurations = [to_json(configuration) for configuration in unlike]
 
     def propose(self, number: int) -> Proposal | None:
         return Proposal(self._configurations[number]) if number < len(self._configurations) else None
@@ -109,6 +135,14 @@ def _known(spec: StudySpec, number: int) -> Proposal:
     values = spec.search_space.values(configuration)
     learned = {} if values is None else {"sample": values, "asked": 0}
     return Proposal(to_json(configuration), {"first": number, **learned})
+
+
+def distinct_of(spec: StudySpec) -> Distinct | None:
+    """What keeps the study's draws apart, from each other and from `first`; None where they may repeat."""
+    tuner: Any = spec.tuner
+    if not tuner.distinct or isinstance(tuner, PbtTuner):
+        return None
+    return Distinct(spec.search_space, getattr(tuner, "max_steps", None), spec.first)
 
 
 def to_json(configuration: Mapping[str, Sequence]) -> Hp:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.samplers.base import Hp, Proposal, Values, to_json
-from stagetree.sequences import SequenceError
+from app.scheduling.tuners.samplers.base import Proposal, Values, distinct_of, to_json
+from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choice, Choose, Distribution, LogUniform, RandInt, drawing
+from stagetree.space.distinct import Configuration, Distinct
 from stagetree.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 50
 """How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
+
+REPEATS = 10
+"""How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
 
 DRAWS = 1000
 
@@ -51,14 +55,18 @@ class OptunaSampler:
     def __init__(self, spec: StudySpec, kind: str) -> None:
         self._spec, self._kind, self._space = spec, kind, spec.search_space
         self._seen: list[TrialEvent] = []
+        self._distinct = distinct_of(spec)
+        self._size = None if self._distinct is None else self._distinct.size()
         self.mirror: OptunaMirror | None = None
-        self._last: tuple[tuple[int, int], Proposal] | None = None
+        self._last: tuple[tuple[int, int], Proposal | None] | None = None
 
     def size(self) -> int | None:
-        return None
+        return self._size
 
     def observe(self, event: TrialEvent) -> None:
         self._seen.append(event)
+        if self._distinct is not None and event.kind == TrialEventKind.START:
+            self._distinct.take({name: parse(value) for name, value in event.hp.items()})
 
     def propose(self, number: int) -> Proposal | None:
         now = (number, len(self._seen))
@@ -66,30 +74,51 @@ class OptunaSampler:
             self._last = (now, self._ask(number))
         return self._last[1]
 
-    def _ask(self, number: int) -> Proposal:
+    def _ask(self, number: int) -> Proposal | None:
         self.mirror = self.mirror or OptunaMirror(self._spec, self._kind)
         self.mirror.catch_up(self._seen)
-        for attempt in range(ATTEMPTS):
-            sample, choose = _keeping(self.mirror.ask(f"{number}/{attempt}"))
-            if (hp := self._made_of(choose)) is not None:
-                return Proposal(hp, {"sample": sample, "asked": attempt + 1})
-        return self._drawn(number)
+        asked = repeats = 0
+        while asked < ATTEMPTS and repeats < REPEATS:
+            sample, choose = _keeping(self.mirror.ask(f"{number}/{asked}"))
+            configuration, asked = self._made_of(choose), asked + 1
+            if configuration is not None and self._is_new(configuration):
+                return Proposal(to_json(configuration), {"sample": sample, "asked": asked})
+            repeats += configuration is not None
+        return self._drawn(number, asked)
 
-    def _drawn(self, number: int) -> Proposal:
-        """A configuration by chance."""
+    def _drawn(self, number: int, asked: int) -> Proposal | None:
+        """A configuration by chance; None where none is left."""
+        if self._distinct is not None and self._distinct.is_listable:
+            return self._left(self._distinct, number, asked)
+        repeated: Proposal | None = None
         for attempt in range(DRAWS):
             sample, choose = _keeping(drawing(Random(f"{self._spec.sampling_seed}/{number}/{attempt}")))
-            if (hp := self._made_of(choose)) is not None:
-                return Proposal(hp, {"sample": sample, "asked": ATTEMPTS})
-        raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
+            if (configuration := self._made_of(choose)) is not None:
+                repeated = Proposal(to_json(configuration), {"sample": sample, "asked": asked})
+                if self._is_new(configuration):
+                    return repeated
+        if repeated is None:
+            raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
+        return repeated
 
-    def _made_of(self, choose: Choose) -> Hp | None:
+    def _left(self, distinct: Distinct, number: int, asked: int) -> Proposal | None:
+        """One of those that are left, all alike."""
+        if not (left := distinct.left()):
+            return None
+        configuration = left[int(Random(f"{self._spec.sampling_seed}/{number}").random() * len(left))]
+        sample = self._space.values(configuration)
+        return Proposal(to_json(configuration), {} if sample is None else {"sample": sample, "asked": asked})
+
+    def _is_new(self, configuration: Configuration) -> bool:
+        return self._distinct is None or self._distinct.is_new(configuration)
+
+    def _made_of(self, choose: Choose) -> Configuration | None:
         """The configuration that is chosen; None where it makes no sequence, or `where` refuses it."""
         try:
             configuration = self._space.compose(choose)
         except SequenceError:
             return None
-        return to_json(configuration) if self._space.allows(configuration) else None
+        return configuration if self._space.allows(configuration) else None
 
 
 def _keeping(choose: Choose) -> tuple[Values, Choose]:

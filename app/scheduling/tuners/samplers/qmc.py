@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal, to_json
+from app.scheduling.tuners.samplers.base import Drawn
 from stagetree.sequences import SequenceError
 from stagetree.spec import StudySpec
 
@@ -17,7 +17,7 @@ ATTEMPTS = 1000
 """How many points in a row may be no configuration before we say that the space lets nothing through."""
 
 
-class QMCSampler(NonAdaptive):
+class QMCSampler(Drawn):
     """The points of a Sobol or Halton sequence, scrambled by the study's seed, that are configurations.
 
     One dimension for each free parameter. Points that `where` refuses are passed over, so that number n is a function
@@ -25,17 +25,10 @@ class QMCSampler(NonAdaptive):
     """
 
     def __init__(self, spec: StudySpec, kind: str) -> None:
-        self._space, self._seed, self._kind = spec.search_space, spec.sampling_seed, kind
-        self._parameters = self._space.parameters()
-        self._found: list[Proposal] = []
-        self._more = self._configurations()
+        self._kind, self._parameters = kind, spec.search_space.parameters()
+        super().__init__(spec)
 
-    def propose(self, number: int) -> Proposal | None:
-        while len(self._found) <= number:
-            self._found.append(Proposal(to_json(next(self._more))))
-        return self._found[number]
-
-    def _configurations(self) -> Iterator[dict[str, Sequence]]:
+    def draws(self) -> Iterator[dict[str, Sequence]]:
         refused = 0
         for point in self._points():
             configuration = self._configuration(point)

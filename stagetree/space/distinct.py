@@ -1,0 +1,95 @@
+"""Draws without repetition: no configuration twice while the space has another one.
+
+Two configurations are the same if every hyper-parameter has the same canonical pieces up to the last step that the
+study trains: then their trials pass the same nodes of the search plan, however differently they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, takewhile
+from random import Random
+from typing import Any
+
+from stagetree.sequences import Sequence
+from stagetree.space.space import Space
+
+MOST_LISTED = 10_000
+"""A space with more combinations is not listed: what is left of it is found by drawing alone."""
+
+REPEATS = 100
+"""After so many repeats in a row, what is left is looked up in a list; where there is none, a repeat is accepted."""
+
+_PIECES = 1_000
+"""So many pieces of a sequence are compared where trials have no last step."""
+
+Configuration = Mapping[str, Sequence]
+Key = tuple[Any, ...]
+
+
+def key_of(configuration: Configuration, steps: int | None) -> Key:
+    """Equal for two configurations exactly if their trials of `steps` steps pass the same nodes."""
+    return tuple((name, _names(configuration[name], steps)) for name in sorted(configuration))
+
+
+def _names(sequence: Sequence, steps: int | None) -> Key:
+    pieces = sequence.pieces()
+    some = islice(pieces, _PIECES) if steps is None else takewhile(lambda piece: piece.start < steps, pieces)
+    return tuple((piece.start, piece.form.name) for piece in some)
+
+
+class Distinct:
+    """What was drawn of a space, and what is left of it.
+
+    steps: up to which trials are trained; None for no end. taken: configurations that count as drawn.
+    """
+
+    def __init__(self, space: Space, steps: int | None, taken: Iterable[Configuration] = ()) -> None:
+        self._space, self._steps = space, steps
+        self._seen = {key_of(configuration, steps) for configuration in taken}
+        ways = space.ways()
+        self.is_listable = ways is not None and ways <= MOST_LISTED
+        self._listed: dict[Key, dict[str, Sequence]] | None = None
+
+    def is_new(self, configuration: Configuration) -> bool:
+        """Whether it was not drawn."""
+        return key_of(configuration, self._steps) not in self._seen
+
+    def take(self, configuration: Configuration) -> bool:
+        """Note that it was drawn; whether that is new."""
+        key = key_of(configuration, self._steps)
+        is_new = key not in self._seen
+        self._seen.add(key)
+        return is_new
+
+    def left(self) -> list[dict[str, Sequence]]:
+        """Every configuration that was not drawn, once, in the order written. Only where `is_listable`."""
+        if self._listed is None:
+            self._listed = {}
+            for configuration in self._space.listed():
+                self._listed.setdefault(key_of(configuration, self._steps), configuration)
+        return [configuration for key, configuration in self._listed.items() if key not in self._seen]
+
+    def size(self) -> int | None:
+        """How many there are to draw; None where that is not known, or there is no end of them."""
+        return len(self.left()) if self.is_listable else None
+
+    def without_repeats(self, drawn: Iterable[dict[str, Sequence]], seed: int) -> Iterator[dict[str, Sequence]]:
+        """Of endless draws those that are new, in their order, until nothing is left.
+
+        What chance has not found after `REPEATS` repeats in a row follows in an order that `seed` decides.
+        """
+        repeats = 0
+        for configuration in drawn:
+            repeats = 0 if (is_new := self.take(configuration)) else repeats + 1
+            if is_new:
+                yield configuration
+            elif repeats >= REPEATS and self.is_listable:
+                chance = Random(f"{seed}/left")
+                for each in sorted(self.left(), key=lambda _: chance.random()):
+                    self.take(each)
+                    yield each
+                return
+            elif repeats >= REPEATS:
+                repeats = 0
+                yield configuration
