@@ -21,6 +21,7 @@ from app.workers.warm import Warm
 
 TRAINERS = str(Path(__file__).parent / "inexact_trainers.py")
 NAMES = ("right", "forgetful", "idle", "global", "drawing", "watched", "unloadable", "failing", "leaving", "silent")
+RUNTIME = Path(__file__).parents[1] / "runtime"
 Json = dict[str, Any]
 
 
@@ -92,6 +93,27 @@ def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, diffe
     if trainer == "forgetful":
         assert "Likely: self.count not in the state" in check.difference
         assert check.stray[stray] == "does not come back with the state: 2 in a used object, 1 when it was saved"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "args", "difference", "stray"),
+    [
+        ("exact", {"workers": 2}, "", []),
+        ("persistent", {"workers": 2}, "persistent loader workers (Noisy)", []),
+        ("forgot-train", {}, "evaluate() leaves self.net in evaluation mode; end it with train()", []),
+        ("counting", {}, "Likely: self.chance not in the state", ["self.chance"]),
+        ("clock", {}, "not repeatable even without a break", []),
+        ("diverging", {}, "", []),
+    ],
+)
+def test_a_check_names_the_causes_that_peoples_trainers_have(
+    proving: Cluster, trainer: str, args: Json, difference: str, stray: list[str]
+) -> None:
+    proving.sources = {trainer: TrainerSource(str(RUNTIME / "inexact.py"), "1")}
+    proving.run(proving.submit(study(trainer, metric="value", trainer_args=args, inexact="refuse")))
+    [check] = found(proving, "check")
+    assert difference in check.difference and bool(difference) == bool(check.difference), check
+    assert list(check.stray) == stray and not check.unproven, check
 
 
 def test_a_fresh_process_that_cannot_take_the_state_is_a_difference(proving: Cluster) -> None:
