@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from functools import cache, update_wrapper
 from threading import Event
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -53,6 +53,12 @@ class Blocking:
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._portal, self._is_open = _portal(os.getpid()), True
         self._core = self._run(make())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the connections; what the server does goes on."""

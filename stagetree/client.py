@@ -245,12 +245,6 @@ class Client(Blocking):
 
         super().__init__(make)
 
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def url(self) -> str:
         """Where the server is."""
