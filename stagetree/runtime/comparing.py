@@ -59,9 +59,7 @@ class Looks:
         modes = suspects.changed_modes(before.modes, suspects.modes(model.trainer))
         found = {"modes": modes, "loaders": suspects.loaders(), "stray": names}
         return {
-            "stray": {
-                plain(name): _words(now.seen[name].shown, before.seen[name].shown, words) for name in names[:MOST]
-            },
+            "stray": {plain(name): _words(now.seen[name], before.seen[name], words) for name in names[:MOST]},
             "cause": plain(suspects.cause("used", False, {}, found)),
         }
 
