@@ -235,7 +235,7 @@ class Child:
         return {}
 
     def _stray(self, message: Message, fds: list[int]) -> Message:
-        return self._looks.stray(message["first"], message["words"])
+        return self._looks.stray(message["first"], message["words"], self._built)
 
     # ------------------------------------------------------------------------------------------------ their parts
 

@@ -36,9 +36,9 @@ def proving(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     database.dispose()
 
 
-def study(trainer: str, **fields: Any) -> Json:
+def study(trainer: str, lr: float = 0.1, **fields: Any) -> Json:
     """Three schedules that share their first two or three steps."""
-    learning_rates = (switch(0.1, 0.2, 2), switch(0.1, 0.3, 3), switch(0.1, 0.4, 3))
+    learning_rates = (switch(lr, 2 * lr, 2), switch(lr, 3 * lr, 3), switch(lr, 4 * lr, 3))
     trials = [{"hp": {"lr": lr}, "steps": 6} for lr in learning_rates]
     named = {"name": "study", "trainer": trainer, "metric": "score", "mode": "max"}
     return {**named, "tuner": {"kind": "trials", "trials": trials}, **fields}
@@ -110,7 +110,7 @@ def test_a_check_names_the_causes_that_peoples_trainers_have(
     proving: Cluster, trainer: str, args: Json, difference: str, stray: list[str]
 ) -> None:
     proving.sources = {trainer: TrainerSource(str(RUNTIME / "inexact.py"), "1")}
-    proving.run(proving.submit(study(trainer, metric="value", trainer_args=args, inexact="refuse")))
+    proving.run(proving.submit(study(trainer, lr=0.001, metric="value", trainer_args=args, inexact="refuse")))
     [check] = found(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check
     assert list(check.stray) == stray and not check.unproven, check
