@@ -43,6 +43,12 @@ class Trainer(ABC):
     name: ClassVar[str]
     """What a study file calls this trainer, `trainer: digits`. Part of the search plan's identity."""
 
+    caches: ClassVar[tuple[str, ...]] = ()
+    """Attributes, and globals of the trainer's file, that no step depends on, beside those that its bases name.
+
+    They need not come back with the state: nobody is told of them when exactness is proven.
+    """
+
     def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
         """Build the model and read the data.
 

@@ -77,9 +77,9 @@ def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
 
 
 def caches(trainer: object) -> frozenset[str]:
-    """The attributes and globals that its class says do not matter."""
-    names = getattr(type(trainer), "caches", ())
-    return frozenset([names] if isinstance(names, str) else map(str, names))
+    """The attributes and globals that its class, and those it inherits from, say do not matter."""
+    named = (vars(kind).get("caches", ()) for kind in type(trainer).__mro__)
+    return frozenset(name for names in named for name in ([names] if isinstance(names, str) else map(str, names)))
 
 
 def differing(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[str]:

@@ -26,6 +26,8 @@ class DataTrainer(Trainer):
     The place in the data is two integers, the epoch and the number of its samples seen.
     """
 
+    caches = ("_orders",)
+
     batch_size: int = 32
     """Used where the study has no hyper-parameter `bs` or `batch_size`."""
 
