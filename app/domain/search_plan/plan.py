@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import KeptAt, Node
+from app.domain.search_plan.node import GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
 
 
@@ -24,6 +24,7 @@ class SearchPlan:
     nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
+    given_up: the errors that have ended a trial after all its tries, each with the most tries that one took.
     """
 
     opened: e.PlanOpened | None = None
@@ -45,6 +46,7 @@ class SearchPlan:
     packing: int | None = 0
     packing_reason: str = ""
     measurements: int = 0
+    given_up: dict[Raised, GivenUp] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""
