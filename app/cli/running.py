@@ -23,6 +23,7 @@ from app.cli.options import (
     Slots,
     SlotsPerGpu,
     Store,
+    Strict,
     StudyFile,
     StudyId,
     Trainers,
@@ -59,6 +60,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    strict: Strict = False,
     no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the short check of the trainer.")] = False,
     output: Output = Format.table,
 ) -> None:
@@ -88,14 +90,17 @@ def run(
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
-            finish(service, _run(service, spec.to_json(), show), output)
+            finish(service, _run(service, spec.to_json(), show), output, is_strict=strict)
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
     stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
-    raise typer.Exit(_run_here(stack, spec, show, output, is_checked=not (no_check or quiet)))
+    code = _run_here(stack, spec, show, output, is_checked=not (no_check or quiet), is_strict=strict)
+    raise typer.Exit(code)
 
 
-def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_checked: bool) -> int:
+def _run_here(
+    stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_checked: bool, is_strict: bool
+) -> int:
     """Run a study on a stack of its own; the exit code. is_checked: whether to say first what its trainer is like."""
     from app.cli import stacks
     from app.cli.progress import Show
@@ -106,7 +111,7 @@ def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, i
     with stacks.own_stack(stack) as service:
         if is_checked and (line := short_check(spec, stack.trainers, stack.folder, service.warm)):
             print(line, file=sys.stderr)
-        code = print_study(service, _run(service, spec.to_json(), show), output)
+        code = print_study(service, _run(service, spec.to_json(), show), output, is_strict=is_strict)
     if show is not Show.quiet:
         say_what_is_kept(service)
     return code
@@ -125,7 +130,7 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
-    from app.cli.previewing import measured_before, packed_text
+    from app.cli.previewing import measured_before, packed_text, saving_lines
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
@@ -140,6 +145,8 @@ def preview(
     print(
         f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
     )
+    for number, line in enumerate(saving_lines(found)):
+        print(f"{'' if number else 'saved':<15} {line}")
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
     if "packed_makespan_steps" in found:
@@ -209,6 +216,7 @@ def watch(
     to: Sinks = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    strict: Strict = False,
     output: Output = Format.table,
 ) -> None:
     """Follow a study until it is over, and print its result.
@@ -223,7 +231,7 @@ def watch(
     with stacks.reading_study(id, server, dir) as (service, study):
         with writing_to(to or (), study, server, dir) as check:
             found = until_end(checked(service, check), study, how(plain, quiet))
-        finish(service, found, output)
+        finish(service, found, output, is_strict=strict)
 
 
 def wait(
@@ -232,10 +240,13 @@ def wait(
         float | None,
         typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
     ] = None,
+    strict: Strict = False,
     server: Server = None,
     dir: Store = None,
 ) -> None:
     """Wait for a study to end, and say how by the exit code: 0 completed, 1 failed or cancelled, 124 not in time.
+
+    With --strict, 5: completed, and some of its trials failed.
 
     \b
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
@@ -244,7 +255,8 @@ def wait(
     from app.cli.progress import Show, follow
 
     with stacks.reading_study(id, server, dir) as (service, study):
-        raise typer.Exit(code_of(follow(service.client, study, Show.quiet, _until(timeout, service))))
+        found = follow(service.client, study, Show.quiet, _until(timeout, service))
+        raise typer.Exit(code_of(found, is_strict=strict))
 
 
 def _until(timeout: float | None, service: AnyService) -> Any:

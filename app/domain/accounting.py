@@ -94,7 +94,8 @@ def last_step(plan: SearchPlan, trial: Trial) -> int:
         node = plan.nodes[name]
         if node.reached > node.start:
             furthest = max(furthest, min(end, node.reached))
-        furthest = max(furthest, max((step for step in node.metrics if step <= end), default=0))
+        if furthest < end:  # a stage under way may have been measured, and is not charged yet
+            furthest = max(furthest, max((step for step in node.metrics if step <= end), default=0))
     return furthest
 
 

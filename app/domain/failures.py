@@ -8,7 +8,7 @@ tries count for it as well (docs/decisions/0010-failures.md).
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Any
@@ -67,10 +67,12 @@ def failure_text(trial: Trial) -> str:
     step 3, tried 3 times".
     """
     error = trial.error or {}
-    said = last_line(error) or str(error.get("kind", "failed"))
-    step = f" after step {error.get('step')}"
-    after = "" if said.endswith(step) else "," + step
-    return f"{said}{after}{_tries_text(trial, error)}"
+    return f"{_said(error)}, after step {error.get('step')}{_tries_text(trial, error)}"
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """What was wrong, without the step."""
+    return last_line(error).removesuffix(f" after step {error.get('step')}") or str(error.get("kind", "failed"))
 
 
 def _tries_text(trial: Trial, error: Mapping[str, Any]) -> str:
@@ -78,7 +80,7 @@ def _tries_text(trial: Trial, error: Mapping[str, Any]) -> str:
     if equal := error.get("equal_to"):
         other = f"trial {equal[1]}" if equal[0] == trial.study else f"trial {equal[1]} of {equal[0]}"
         times = "once" if tries == 1 else f"{tries} times"
-        return f", tried {times}: the same had ended {other}"
+        return f", tried {times}, as the same error ended {other}"
     return f", tried {tries} times" if tries > 1 else ""
 
 
@@ -89,8 +91,9 @@ def _tries_text(trial: Trial, error: Mapping[str, Any]) -> str:
 class Group:
     """Failed trials of a study with equal errors.
 
-    trials: their numbers, in the order in which they failed. place: the exception and the line that raised it, where
-    that is known. error: the last line of the first one's. steps: the first and the last step after which they failed.
+    trials: their numbers. place: the exception and the line that raised it, where
+    that is known. error: the last line of it; where they differ, of one of them. steps: the first and the last step
+    after which they failed.
     tries: how often they were tried, all together. where: what their hyper-parameters have in common and those of no
     other trial that came as far; empty where nothing tells them apart.
     """
@@ -107,7 +110,7 @@ class Group:
 def groups(study: Study, reached: Mapping[int, int]) -> list[Group]:
     """The failed trials by their errors, the most frequent first. reached: how far each trial of the study came."""
     found: dict[tuple[str, str], list[Trial]] = {}
-    for trial in (study.trials[number] for number in study.failed):
+    for trial in (study.trials[number] for number in sorted(study.failed)):
         if trial.state == TrialState.FAILED:
             found.setdefault(_sort(trial.error or {}), []).append(trial)
     return [_group(study, trials, reached) for trials in sorted(found.values(), key=len, reverse=True)]
@@ -130,11 +133,27 @@ def _group(study: Study, trials: Sequence[Trial], reached: Mapping[int, int]) ->
         trials=tuple(trial.number for trial in trials),
         kind=str(errors[0].get("kind")),
         place=errors[0].get("place"),
-        error=last_line(errors[0]),
+        error=_common(list(dict.fromkeys(map(_said, errors)))),
         steps=(min(steps), max(steps)),
         tries=sum(int(error.get("tries", 1)) for error in errors),
         where=_where([_leaves(trial.hp) for trial in trials], [_leaves(trial.hp) for trial in others]),
     )
+
+
+def _common(lines: Sequence[str]) -> str:
+    """What equal errors say: their messages may differ."""
+    kind, _, message = lines[0].partition(": ")
+    return lines[0] if len(lines) == 1 or not message else f'{kind}, such as "{message}"'
+
+
+def group_text(group: Group) -> str:
+    """What a group has in common, in a line: "8 trials: FloatingPointError: loss is nan, after step 3, all with
+    lr >= 0.85".
+    """
+    first, last = group.steps
+    after = f"after step {first}" if first == last else f"after steps {first} to {last}"
+    where = f", all with {group.where}" if group.where else ""
+    return f"{len(group.trials)} trial{'s' if len(group.trials) > 1 else ''}: {group.error}, {after}{where}"
 
 
 Leaves = dict[str, Any]
@@ -144,7 +163,9 @@ def _leaves(hp: Mapping[str, Any], above: str = "") -> Leaves:
     """Each number and word in the hyper-parameters, by its way there: `lr.init`."""
     found: Leaves = {}
     for name, value in hp.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value.get("family") == "constant":
+            found[f"{above}{name}"] = value.get("value")
+        elif isinstance(value, Mapping):
             found |= _leaves(value, f"{above}{name}.")
         else:
             found[f"{above}{name}"] = value
@@ -179,10 +200,3 @@ def _is_number(value: object) -> bool:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def trial_numbers(numbers: Iterable[int], most: int = 5) -> str:
-    """Some numbers of trials: "3, 5, 6 and 2 more"."""
-    shown = list(numbers)
-    rest = len(shown) - most
-    return ", ".join(map(str, shown[:most])) + (f" and {rest} more" if rest > 0 else "")

@@ -49,7 +49,8 @@ def test_the_same_error_at_the_same_line_and_step_is_not_tried_again() -> None:
     first, second = (story.trial(study, number) for number in (0, 1))
     assert failure_text(first) == "FloatingPointError: loss is nan, after step 3, tried 3 times"
     assert (
-        failure_text(second) == "FloatingPointError: loss is nan, after step 3, tried once: the same had ended trial 0"
+        failure_text(second)
+        == "FloatingPointError: loss is nan, after step 3, tried once, as the same error ended trial 0"
     )
 
 

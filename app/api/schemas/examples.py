@@ -89,9 +89,12 @@ COST: Json = {
     "shared": 40,
     "known": 0,
     "repeated": 0,
+    "retried": 0,
+    "lost": 0,
     "run": 71,
-    "saved": 40,
-    "saved_share": 0.3604,
+    "taken": 111,
+    "saved_by_sharing": 0.3604,
+    "saved_by_stopping": 0.0,
 }
 NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up"}
 STUDY: Json = {
@@ -108,6 +111,8 @@ STUDY: Json = {
     "best": {"trial": 3, "value": 0.9889, "steps": 40, "hp": HP, **RESULTS},
     "counts": {"waiting": 1, "running": 2, "completed": 1, "stopped": 0, "failed": 0, "cancelled": 0},
     "steps": {"requested": 160, "unique": 104, "executed": 71},
+    "failed": 0,
+    "failures": [],
     "cost": COST,
     "merge_rate": 1.538,
     "gpu_seconds": 7.2,
@@ -132,6 +137,9 @@ PREVIEW: Json = {
     "requested": 1280,
     "unique": 608,
     "merge_rate": 2.105,
+    "alone": 1280,
+    "saved_by_sharing": 0.525,
+    "saved_by_stopping": 0.0,
     "critical_path_steps": 40,
     "makespan_steps": 304,
     "slots": 2,
