@@ -80,8 +80,9 @@ def trials(
     found = ordered(found, sort, study["mode"])[:limit]
     print_list(found, output, *_table(study, found, every))
     if output is ListFormat.table and study["counts"]["failed"]:
+        print()
         for line in failure_lines(study):
-            print(f"failed: {line}")
+            print(f"failed  {line}")
 
 
 PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
