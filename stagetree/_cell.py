@@ -7,7 +7,7 @@ from html import escape
 
 from stagetree import _frames
 from stagetree.models import Decision, StudyAnswer, UnderWay
-from stagetree.text import FINAL, decided, duration
+from stagetree.text import FINAL, decided, duration, saved_text
 
 SLOTS = 16
 """How many slots are shown; the others are counted."""
@@ -46,7 +46,7 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
         yield "steps", _bar(progress.steps.done, progress.steps.expected, about=bool(progress.rungs) and not over)
     if progress.rungs:
         yield "rungs", " · ".join(f"step {each.steps}: {each.arrived}/{each.entered}" for each in progress.rungs)
-    yield "saved", f"{study.cost.saved} steps"
+    yield "saved", saved_text(study.cost.saved_by_sharing, study.cost.saved_by_stopping)
     if study.best is not None:
         value, hp = f"<b>{study.best.value:.6g}</b>", "  ".join(_words(study.best.hp))
         yield (

@@ -10,7 +10,8 @@ from typing import NoReturn
 from app.cli.streams import let_go_of_stdout
 from app.cli.text import harmless, without_secrets
 
-DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 3, 4, 69, 124, 130
+DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, TRIALS_FAILED = 0, 1, 2, 3, 4, 5
+UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
 
 
 SERVER = "'stagetree[server]', or 'stagetree[all]' where studies are trained"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from app.cli.errors import DONE, FAILED, INTERRUPTED
+from app.cli.errors import DONE, FAILED, INTERRUPTED, TRIALS_FAILED
 from app.cli.output import Format, print_json
 from app.cli.text import memory, without_secrets
 
@@ -56,12 +56,12 @@ def _interrupted(service: AnyService, study: str) -> NoReturn:
     raise typer.Exit(INTERRUPTED) from None
 
 
-def finish(service: AnyService, study: Json, output: Format) -> NoReturn:
+def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> NoReturn:
     """Print the result and end with the exit code that says how the study ended."""
-    raise typer.Exit(print_study(service, study, output))
+    raise typer.Exit(print_study(service, study, output, is_strict=is_strict))
 
 
-def print_study(service: AnyService, study: Json, output: Format) -> int:
+def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
     """Print the result; the exit code."""
     from app.cli.result import print_failures, print_result
 
@@ -72,12 +72,14 @@ def print_study(service: AnyService, study: Json, output: Format) -> int:
         failed = next((trial["trial"] for trial in study["trials"] if trial["state"] == "failed"), None)
         first = None if failed is None else service.client.trial(study["study"], failed)
         print_failures(study, first, _where(service))
-    return code_of(study)
+    return code_of(study, is_strict=is_strict)
 
 
-def code_of(study: Json) -> int:
-    """0 if the study was completed, with at least one trial that worked."""
-    return DONE if study["state"] == "completed" and study["best"] else FAILED
+def code_of(study: Json, *, is_strict: bool) -> int:
+    """0 if the study was completed, with at least one trial that worked. is_strict: only where none failed."""
+    if study["state"] != "completed" or not study["best"]:
+        return FAILED
+    return TRIALS_FAILED if is_strict and study["counts"]["failed"] else DONE
 
 
 def say_what_is_kept(service: Service[Documents]) -> None:

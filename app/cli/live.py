@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.text import at_rungs, fraction, number, one_line, plural, short_hp
-from stagetree.text import FINAL, decided, duration, rank_text
+from stagetree.text import FINAL, decided, duration, rank_text, saved_text
 
 Json = dict[str, Any]
 NARROW = 60
@@ -111,12 +111,10 @@ def _brackets(rungs: list[Json]) -> Iterator[str]:
 
 def _saved(study: Json) -> Text:
     cost = study["cost"]
-    words = (("stopped_early", "by stopping early"), ("shared", "shared"), ("known", "known before"))
-    parts = [f"{cost[name]} {text}" for name, text in words if cost[name]]
-    so_far = "" if study["state"] in FINAL else " so far"
-    text = Text(f"{plural(cost['saved'], 'step')}{so_far}" + (f": {', '.join(parts)}" if parts else ""))
-    if cost["repeated"]:
-        text.append(f"   {cost['repeated']} repeated", "yellow")
+    text = Text(saved_text(cost.get("saved_by_sharing"), cost.get("saved_by_stopping")))
+    again = [f"{cost[name]} {name}" for name in ("repeated", "retried", "lost") if cost.get(name)]
+    if again:
+        text.append(f"   {', '.join(again)}", "yellow")
     return text
 
 

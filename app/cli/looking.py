@@ -68,6 +68,7 @@ def trials(
     Example:  stagetree trials last --sort value --limit 5
     """
     from app.cli import stacks
+    from app.cli.result import failure_lines
 
     _check(state, get_args(ShownTrialState))
     if sort.removeprefix("-") not in KEYS:
@@ -80,6 +81,10 @@ def trials(
     print_list(found, output, *_table(study, found, every))
     if output is ListFormat.table:
         _print_marks(found)
+    if output is ListFormat.table and study["counts"]["failed"]:
+        print()
+        for line in failure_lines(study):
+            print(f"failed  {line}")
 
 
 def _print_marks(trials: list[Json]) -> None:
@@ -108,8 +113,7 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [(trial[name] or {}).get(part) for name in results for part in ("value", "step")]
         prediction = [(trial.get("prediction") or {}).get(name) for name in predicted]
-        standing = trial.get("error") or trial["standing"]
-        return trial["trial"], *numbers, *prediction, standing, short_hp(varied(trial["hp"], common))
+        return trial["trial"], *numbers, *prediction, trial["standing"], short_hp(varied(trial["hp"], common))
 
     header = ("trial", study["metric"], "step", results[1], "step", *predicted.values(), "standing", "hyper-parameters")
     return header, map(row, shown)
@@ -139,8 +143,10 @@ def trial(
 
 
 def print_trial(study: str, trial: Json) -> None:
-    """A trial, its results and its curve, and how it failed."""
+    """A trial: how it failed, if it did, its results and its curve."""
     print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
+    if "failure" in trial:
+        print(_failure(trial["failure"]))
     print(f"steps     {trial['trained']} trained of {trial['steps']} asked for")
     for name in ("last", "best"):
         if trial[name]:
@@ -161,9 +167,12 @@ def print_trial(study: str, trial: Json) -> None:
         names = sorted({name for point in trial["curve"] for name in point["metrics"]})
         rows = [(point["step"], *(point["metrics"].get(name) for name in names)) for point in trial["curve"]]
         print_table(("step", *names), rows)
-    if "failure" in trial:
-        failure = trial["failure"]
-        print(f"\n{failure['kind']} after step {failure['step']}:\n{harmless(failure['error']).rstrip()}")
+
+
+def _failure(failure: Json) -> str:
+    """The traceback, with the step and the tries."""
+    tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
+    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{harmless(failure['error']).rstrip()}\n"
 
 
 def _predicted(prediction: Json) -> str:

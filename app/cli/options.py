@@ -51,3 +51,4 @@ Sinks = Annotated[
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")]
+Strict = Annotated[bool, typer.Option("--strict", help="End with exit code 5 where trials failed.")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.places import DEFAULT, is_store
 from app.cli.text import one_line
+from stagetree.text import percent
 
 if TYPE_CHECKING:
     from app.simulation.preview import Measured
@@ -33,6 +34,15 @@ def measured_before(spec: StudySpec, study: Path, folder: Path | None) -> Iterat
     source = Catalogue(stacks.trainer_files([], folder=study.parent)).describe().get(spec.trainer)
     with Store(where) as store:
         yield lambda batch: store.profile(opened(spec, source), batch) if source else None
+
+
+def saving_lines(found: Json) -> Iterator[str]:
+    """What sharing will save, and what early stopping will, each of its own baseline."""
+    if found["saved_by_sharing"]:
+        yield f"{percent(found['saved_by_sharing'])} by sharing: of the {found['requested']} steps asked for"
+    if found["saved_by_stopping"]:
+        whole = f"of {found['alone']} steps to every trial's end"
+        yield f"{percent(found['saved_by_stopping'])} by early stopping: {whole}"
 
 
 def packed_text(found: Json) -> str:

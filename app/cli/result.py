@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from app.cli.output import print_table
 from app.cli.text import harmless, one_line, plural, short_hp
-from stagetree.text import duration
+from stagetree.text import duration, percent
 
 Json = dict[str, Any]
 BEST = 5
 LINES = 20
 """How much of the first traceback is shown."""
 
+NAMED = 8
+"""The numbers of so many failed trials with equal errors are shown."""
+
 PARTS = {
     "unfinished": "not trained",
     "stopped_early": "stopped early",
     "shared": "shared by trials of the study",
     "known": "known from other studies",
-    "repeated": "repeated from an earlier state, or lost",
+    "repeated": "repeated: a later trial parts where no state was kept",
+    "retried": "retried after errors",
+    "lost": "trained again: lost with a worker",
+    "struck": "struck, since the trainer is not exact, and done again",
 }
+AGAIN = ("repeated", "retried", "lost", "struck")
+"""These are added; the others are taken away."""
 
 
 def print_result(study: Json) -> None:
@@ -129,29 +137,52 @@ def print_cost(study: Json) -> None:
     width = len(str(cost["alone"])) + 2
     print(f"steps   {cost['alone']:>{width}}  if every trial were trained alone to the end")
     for name, words in PARTS.items():
-        if cost[name]:
-            signed = f"{'+' if name == 'repeated' else '-'} {cost[name]}"
+        if cost.get(name):
+            signed = f"{'+' if name in AGAIN else '-'} {cost[name]}"
             print(f"        {signed:>{width}}  {words}")
-    print(f"        {cost['run']:>{width}}  run{_saved(study)}")
+    print(f"        {cost['run']:>{width}}  run")
+    for number, line in enumerate(saved_lines(study)):
+        print(f"{'' if number else 'saved':<7} {line}")
 
 
-def _saved(study: Json) -> str:
-    """What was saved, of what would have been trained by now."""
+def saved_lines(study: Json) -> Iterator[str]:
+    """What sharing saved, of what the same tuner takes without it, and what early stopping did: never one number."""
     cost = study["cost"]
-    if not cost["saved"]:
-        return ""
-    seconds = study["gpu_seconds"] / cost["run"] * cost["saved"] if cost["run"] else 0
-    time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""
-    return f": {cost['saved_share']:.0%} saved{time}"
+    by_sharing = cost["shared"] + cost["known"]
+    if cost.get("saved_by_sharing"):
+        seconds = study["gpu_seconds"] / cost["run"] * by_sharing if cost["run"] else 0
+        time = f", about {duration(seconds)} of slot time" if seconds >= 1 else ""
+        share, of = percent(cost["saved_by_sharing"]), f"{by_sharing} of the {cost['taken']} steps that the trials took"
+        yield f"{share} by sharing: {of}{time}"
+    if cost.get("saved_by_stopping"):
+        whole = cost["taken"] + cost["stopped_early"]
+        share, of = percent(cost["saved_by_stopping"]), f"{cost['stopped_early']} of {whole} steps to every trial's end"
+        yield f"{share} by early stopping: {of}"
+
+
+def failure_lines(study: Json) -> Iterator[str]:
+    """Failed trials, those with equal errors together, in a line each."""
+    for group in study.get("failures", ()):  # an older server does not say
+        yield f"{one_line(group['text'])} ({named(group['trials'])})"
+
+
+def named(numbers: list[int]) -> str:
+    """Trials by their numbers: trial 3, or trials 3, 5, 6 and 2 more."""
+    rest = len(numbers) - NAMED
+    shown = ", ".join(map(str, numbers[:NAMED])) + (f" and {rest} more" if rest > 0 else "")
+    return f"trial{'s' if len(numbers) > 1 else ''} {shown}"
 
 
 def print_failures(study: Json, first: Json | None, where: str) -> None:
-    """How many trials failed, and the first of them with the end of its traceback. where: what tells further commands
-    where the study is."""
+    """How many trials failed and why, and the first of them with the end of its traceback. where: what tells further
+    commands where the study is."""
     failed = study["counts"]["failed"]
     if not failed or first is None:
         return
-    print(f"failed  {failed} of {plural(len(study['trials']), 'trial')}; the first is trial {first['trial']}:")
+    print(f"failed  {failed} of {plural(len(study['trials']), 'trial')}")
+    for line in failure_lines(study):
+        print(f"        {line}")
+    print(f"        the first is trial {first['trial']}:")
     lines = harmless(first["failure"]["error"]).strip().splitlines()
     for line in ["..."] * (len(lines) > LINES) + lines[-LINES:]:
         print(f"        {line}")

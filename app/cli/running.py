@@ -23,6 +23,7 @@ from app.cli.options import (
     Slots,
     SlotsPerGpu,
     Store,
+    Strict,
     StudyFile,
     StudyId,
     Trainers,
@@ -59,6 +60,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    strict: Strict = False,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not try the trainer first: check: false.")] = False,
     output: Output = Format.table,
 ) -> None:
@@ -90,14 +92,14 @@ def run(
         if server is None:
             print(f"Sending the study to {without_secrets(url)}, the server of STAGETREE_URL.", file=sys.stderr)
         with stacks.server(url) as service:
-            raise typer.Exit(_run_and_print(service, spec, show, output))
+            raise typer.Exit(_run_and_print(service, spec, show, output, is_strict=strict))
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
     stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
-    raise typer.Exit(_run_here(stack, spec, show, output))
+    raise typer.Exit(_run_here(stack, spec, show, output, is_strict=strict))
 
 
-def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format) -> int:
+def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run a study on a stack of its own; the exit code."""
     from app.cli import stacks
     from app.cli.progress import Show
@@ -105,18 +107,18 @@ def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format) -> i
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
     with stacks.own_stack(stack) as service:
-        code = _run_and_print(service, spec, show, output)
+        code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
         say_what_is_kept(service)
     return code
 
 
-def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format) -> int:
+def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run the study and print its result, and what is to be said of that; the exit code."""
     from app.cli.progress import Show
 
     found = _run(service, spec.to_json(), show)
-    code = print_study(service, found, output)
+    code = print_study(service, found, output, is_strict=is_strict)
     if show is not Show.quiet:
         print_afterthoughts(spec, found)
     return code
@@ -135,7 +137,7 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
-    from app.cli.previewing import measured_before, packed_text
+    from app.cli.previewing import measured_before, packed_text, saving_lines
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 
@@ -150,6 +152,8 @@ def preview(
     print(
         f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
     )
+    for number, line in enumerate(saving_lines(found)):
+        print(f"{'' if number else 'saved':<15} {line}")
     print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
     print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
     if "packed_makespan_steps" in found:
@@ -219,6 +223,7 @@ def watch(
     to: Sinks = None,
     plain: Plain = False,
     quiet: Quiet = False,
+    strict: Strict = False,
     output: Output = Format.table,
 ) -> None:
     """Follow a study until it is over, and print its result.
@@ -233,7 +238,7 @@ def watch(
     with stacks.reading_study(id, server, dir) as (service, study):
         with writing_to(to or (), study, server, dir) as check:
             found = until_end(checked(service, check), study, how(plain, quiet))
-        finish(service, found, output)
+        finish(service, found, output, is_strict=strict)
 
 
 def wait(
@@ -242,10 +247,13 @@ def wait(
         float | None,
         typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
     ] = None,
+    strict: Strict = False,
     server: Server = None,
     dir: Store = None,
 ) -> None:
     """Wait for a study to end, and say how by the exit code: 0 completed, 1 failed or cancelled, 124 not in time.
+
+    With --strict, 5: completed, and some of its trials failed.
 
     \b
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
@@ -254,7 +262,8 @@ def wait(
     from app.cli.progress import Show, follow
 
     with stacks.reading_study(id, server, dir) as (service, study):
-        raise typer.Exit(code_of(follow(service.client, study, Show.quiet, _until(timeout, service))))
+        found = follow(service.client, study, Show.quiet, _until(timeout, service))
+        raise typer.Exit(code_of(found, is_strict=strict))
 
 
 def _until(timeout: float | None, service: AnyService) -> Any:

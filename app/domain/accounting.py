@@ -1,6 +1,6 @@
 """What a study cost, and what it would have cost: a waterfall of training steps whose parts add up.
 
-    alone - stopped_early - unfinished - shared - known + repeated = run
+    alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run
 
 alone          every trial that was started, trained by itself to the end. The end is the tuner's `max_steps` or, where
                there is none, and for trials that came from a user, the steps that the trial was asked for.
@@ -9,13 +9,18 @@ stopped_early  steps of it that the tuner decided against: what lies beyond the 
                they are not saved.
 unfinished     steps of it that nobody trained, and that are not saved either: those still to come and, of a study that
                is over, those of trials that failed, were cancelled, or could have gone on.
+               What is left of `alone` by now is what the trials took, each counted alone: `taken`.
 shared         steps that a trial of the study took together with another one of it, counted for all but one.
 known          steps of the study that were trained, and charged to another study: before it, or beside it.
-repeated       steps that were run for the study and gave nothing new: again, from the state before a step where none
-               was kept and a later trial parts, or after an accident; or lost by one.
+repeated       steps that were run again from the state before a step where none was kept, because a later trial parts.
+retried        steps that were run again because the user's code had raised before their state was kept.
+lost           steps that were run again because their state was lost with a worker.
+struck         steps that were run before the study's trainer was seen not to be exact: all of it was done again.
 run            steps that workers ran for the study, which is all that it paid for.
 
-Saved is stopped_early + shared + known. Everything is a function of the folded plan, so of the log.
+There are two ways to save, and each has its own baseline, so they are never one number. `by_sharing`: the same tuner
+without sharing takes `taken` steps; shared + known of them were not run. `by_stopping`: every trial to the end takes
+`taken` + stopped_early. Everything is a function of the folded plan, so of the log.
 """
 
 from __future__ import annotations
@@ -37,32 +42,44 @@ class Cost:
     shared: int
     known: int
     repeated: int
+    retried: int
+    lost: int
+    struck: int
     run: int
 
     @property
-    def saved(self) -> int:
-        return self.stopped_early + self.shared + self.known
+    def taken(self) -> int:
+        """The steps that the trials took by now, each trial counted alone: what the same tuner runs without sharing."""
+        return self.alone - self.stopped_early - self.unfinished
 
     @property
-    def share(self) -> float | None:
-        """The saved part of what training alone would have taken by now; None as long as nothing was trained."""
-        finished = self.alone - self.unfinished
-        return self.saved / finished if finished else None
+    def by_sharing(self) -> float | None:
+        """The part of `taken` that sharing saved; None as long as nothing was trained."""
+        return (self.shared + self.known) / self.taken if self.taken else None
+
+    @property
+    def by_stopping(self) -> float | None:
+        """The part that early stopping saved of every trial trained to the end; None as long as nothing was."""
+        whole = self.taken + self.stopped_early
+        return self.stopped_early / whole if whole else None
 
 
 def cost(plan: SearchPlan, study: Study) -> Cost:
     """What the study cost so far."""
     ends = [horizon(study, trial) for trial in study.trials]
-    served = [trained_steps(plan, trial) for trial in study.trials]
+    served = [_taken(plan, trial) for trial in study.trials]
     stopped = sum(end - trial.steps for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial))
-    distinct = sum(_trained(plan, name, end) for name, end in study.max_step_by_node.items())
+    distinct = sum(_reached(plan, name, end) for name, end in study.max_step_by_node.items())
     return Cost(
         alone=sum(ends),
         stopped_early=stopped,
         unfinished=sum(ends) - sum(served) - stopped,
         shared=sum(served) - distinct,
-        known=distinct - study.fresh,
-        repeated=study.executed - study.fresh,
+        known=distinct - study.first,
+        repeated=study.executed - study.first - study.retried - study.lost - study.struck,
+        retried=study.retried,
+        lost=study.lost,
+        struck=study.struck,
         run=study.executed,
     )
 
@@ -73,15 +90,33 @@ def horizon(study: Study, trial: Trial) -> int:
     return max(trial.steps, most or 0)
 
 
-def trained_steps(plan: SearchPlan, trial: Trial) -> int:
-    """The steps of the trial, of those it was asked for, that are trained: by whomever, and for whomever."""
-    return sum(_trained(plan, name, end) for name, end in plan.ends(trial))
+def last_step(plan: SearchPlan, trial: Trial) -> int:
+    """How far the trial came: the last step, of those it was asked for, that was trained or measured for whomever."""
+    furthest = 0
+    for name, end in plan.ends(trial):
+        node = plan.nodes[name]
+        if node.reached > node.start:
+            furthest = max(furthest, min(end, node.reached))
+        if furthest < end:  # a stage under way may have been measured, and is not charged yet
+            furthest = max(furthest, max((step for step in node.metrics if step <= end), default=0))
+    return furthest
 
 
-def _trained(plan: SearchPlan, name: NodeId, end: int) -> int:
-    """The trained steps of a node up to a step."""
+def on_record(plan: SearchPlan, study: Study) -> int:
+    """The different steps of the study that are trained, and whose state was not lost before it was kept."""
+    nodes = ((plan.nodes[name], end) for name, end in study.max_step_by_node.items())
+    return sum(max(0, min(end, node.trained) - node.start) for node, end in nodes)
+
+
+def _taken(plan: SearchPlan, trial: Trial) -> int:
+    """The steps of the trial, of those it was asked for, that were trained: by whomever, and for whomever."""
+    return sum(_reached(plan, name, end) for name, end in plan.ends(trial))
+
+
+def _reached(plan: SearchPlan, name: NodeId, end: int) -> int:
+    """The steps of a node that were trained up to a step."""
     node = plan.nodes[name]
-    return max(0, min(end, node.trained) - node.start)
+    return max(0, min(end, node.reached) - node.start)
 
 
 def _is_over(study: Study, trial: Trial) -> bool:

@@ -244,7 +244,8 @@ class StageFailed:
     `error` is the traceback. `signature` is equal for equal errors: the stage is tried again, until the same error at
     the same step has cost a trial's restarts (docs/decisions/0010-failures.md). Without one, there is no other try.
     `evaluated` is the step whose evaluation failed, which concerns only those who asked for it; None where training or
-    saving did.
+    saving did. `counts_elsewhere`: whether the tries that an equal error has cost elsewhere in the plan count here as
+    well; not in logs from before that was so.
     """
 
     chain: ChainId
@@ -255,6 +256,7 @@ class StageFailed:
     seconds: float
     signature: str | None = None
     evaluated: int | None = None
+    counts_elsewhere: bool = True
 
 
 Event = (

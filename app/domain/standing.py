@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.domain.failures import failure_text
 from app.domain.results import sign
 from app.domain.search_plan import Study, Trial, TrialEvent
 from app.domain.states import StudyState, TrialEventKind, TrialState
@@ -142,6 +143,8 @@ def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:
             return f"stopped after step {trial.steps}{_why(found.reasons.get(trial.number, {}))}"
         case TrialState.CANCELLED:
             return "cancelled"
+        case TrialState.FAILED:
+            return failure_text(trial)
     return str(state)
 
 

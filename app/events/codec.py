@@ -26,7 +26,7 @@ def _name_intermediate(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 3}
+VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 4}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -39,6 +39,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
+    ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
     ("StudyCompleted", 1): lambda data: data | {"reason": {}},
     ("StudyReopened", 1): lambda data: data | {"at": None},
     ("TrialAdded", 1): lambda data: data | {"path": None},

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain.accounting import cost
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.scheduling.tuners.samplers import NEEDED
@@ -50,6 +51,7 @@ def preview(
 
     simulated = _run(spec, slots, limits, is_over)
     previewed, makespan = simulated.plan.studies[STUDY], simulated.now
+    found = cost(simulated.plan, previewed)
     packed = {}
     if spec.packing:
         roots = simulated.plan.roots
@@ -60,6 +62,9 @@ def preview(
         "requested": previewed.requested,
         "unique": previewed.unique,
         "merge_rate": round(previewed.requested / previewed.unique, 3) if previewed.unique else 1.0,
+        "alone": found.alone,
+        "saved_by_sharing": found.by_sharing and round(found.by_sharing, 4),
+        "saved_by_stopping": found.by_stopping and round(found.by_stopping, 4),
         "critical_path_steps": max((trial.steps for trial in previewed.trials), default=0),
         "makespan_steps": round(makespan),
         "slots": slots,

@@ -30,7 +30,11 @@ class Steps(Answer):
 
 
 class Cost(Answer):
-    """A waterfall, in steps: alone - stopped_early - unfinished - shared - known + repeated = run."""
+    """A waterfall, in steps: alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run.
+
+    `saved_by_sharing` is the part of `taken` that sharing saved, where `taken` is what the same tuner runs without
+    sharing; `saved_by_stopping` is the part that early stopping saved of every trial trained to the end.
+    """
 
     alone: int = 0
     stopped_early: int = 0
@@ -38,9 +42,29 @@ class Cost(Answer):
     shared: int = 0
     known: int = 0
     repeated: int = 0
+    retried: int = 0
+    lost: int = 0
+    struck: int = 0
     run: int = 0
-    saved: int = 0
-    saved_share: float | None = None
+    taken: int = 0
+    saved_by_sharing: float | None = None
+    saved_by_stopping: float | None = None
+
+
+class Failures(Answer):
+    """Failed trials with equal errors; `text` says it in a line.
+
+    `where` is what only their hyper-parameters have in common, `tries` how often they were tried, all together.
+    """
+
+    trials: list[int] = []
+    kind: str = ""
+    place: str | None = None
+    error: str = ""
+    steps: list[int] = []
+    tries: int = 1
+    where: str = ""
+    text: str = ""
 
 
 class UnderWay(Answer):
@@ -151,6 +175,8 @@ class StudyAnswer(Answer):
     tuner: str = ""
     best: Best | None = None
     counts: dict[str, int] = {}
+    failed: int = 0
+    failures: list[Failures] = []
     steps: Steps = Steps()
     cost: Cost = Cost()
     merge_rate: float | None = None
@@ -185,6 +211,9 @@ class Preview(Answer):
     requested: int
     unique: int
     merge_rate: float
+    alone: int = 0
+    saved_by_sharing: float | None = None
+    saved_by_stopping: float | None = None
     critical_path_steps: int
     makespan_steps: int
     slots: int = 1

@@ -54,11 +54,17 @@ class LoggedPoint(Point):
 
 
 class Failure(Answer):
-    """What went wrong after a step: the traceback, or a sentence."""
+    """What went wrong after a step: the traceback, or a sentence; in how many tries, and raised at which line.
+
+    `equal_to` is the study and the number of a trial that the same error had ended, where that spared other tries.
+    """
 
     kind: str
     step: int
     error: str
+    tries: int = 1
+    place: str | None = None
+    equal_to: tuple[str, int] | None = None
 
 
 class Note(Answer):

@@ -79,8 +79,11 @@ def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, 
     workers.fail(tuned, workers.assign(tuned, 1), traceback)
     shown = http.get(f"/studies/{tuned}/trials/1").json()
     assert (shown["state"], shown["value"]) == ("failed", None)
-    assert shown["error"] == "exception after step 3: ValueError: the data is gone"
-    assert shown["failure"] == {"kind": "exception", "step": 3, "error": traceback}
+    assert shown["error"] == shown["standing"] == "ValueError: the data is gone, after step 3"
+    assert shown["failure"] == {"kind": "exception", "step": 3, "error": traceback, "tries": 1}
+    assert shown["trained"] == 3, "though no state of it was kept"
+    seen = http.get(f"/studies/{tuned}").json()
+    assert (seen["failed"], [group["trials"] for group in seen["failures"]]) == (2, [[0, 1]]), "both wait for it"
     listed = http.get(f"/studies/{tuned}").json()["trials"][1]
     assert "failure" not in listed and listed["error"] == shown["error"]
 

@@ -37,7 +37,7 @@ def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Wri
     assert "96  if every trial were trained alone to the end" in said.out
     assert "- 40  shared by trials of the study" in said.out
     assert "- 56  known from other studies" in said.out
-    assert "0  run: 100% saved" in said.out
+    assert "0  run\nsaved   100% by sharing: " in said.out
     assert "completed" in said.err
     assert f"Sending the study to {served.url}, the server of STAGETREE_URL." in said.err
 
@@ -88,15 +88,16 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     study = next(served.client.studies())["study"]
     assert said.code == 0
     assert "2 failed" in said.err
-    assert "failed  2 of 3 trials; the first is trial 0:" in said.out
-    assert "Traceback (most recent call last):" in said.out
+    group = "2 trials: ValueError: the loss went through the roof, after step 0"
+    assert "failed  2 of 3 trials\n        " + group in said.out
+    assert "the first is trial 0:\n        Traceback (most recent call last):" in said.out
+    assert stagetree("wait", study).code == 0 and stagetree("wait", study, "--strict").code == 5
     assert "ValueError: the loss went through the roof" in said.out
     assert f"all of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
     assert "ValueError: the loss went through the roof" in stagetree("trial", study, 1).out
-    assert [line.split()[0] for line in stagetree("trials", study, "--state", "failed").out.splitlines()[1:]] == [
-        "0",
-        "1",
-    ]
+    first, second, empty, grouped = stagetree("trials", study, "--state", "failed").out.splitlines()[1:]
+    assert (first.split()[0], second.split()[0], empty) == ("0", "1", "") and grouped.startswith(f"failed  {group}")
+    assert first.count("ValueError: the loss went through the roof, after step 0, tried 3 times") == 1
     said = stagetree("run", write(trials("cli-failed-all", moods[0])))
     assert said.code == 1
     assert "the only trial failed; trial 0: " in said.out

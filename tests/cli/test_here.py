@@ -52,7 +52,7 @@ def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, w
     (here / ".stagetree" / "logs" / found["study"] / "3.log").write_text("loss \x1b[2J0.2\n")
     assert stagetree("logs", "last", 3).out == "loss \\x1b[2J0.2\n"
     again = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
-    assert "0  run: 100% saved" in again.out and again.err == ""
+    assert "0  run\nsaved   100% by sharing: " in again.out and again.err == ""
 
 
 def test_nobody_waits_for_a_study_that_nobody_runs(

@@ -48,21 +48,31 @@ def test_it_fits(width: int, height: int) -> None:
 
 def test_it_says_what_matters() -> None:
     text = "\n".join(drawn(study(), 80, 24))
-    for part in ("about 0:02 left", "1/4", "2 failed", "2: 21/23", "40 shared", "trial 3 @ 40", "rank 5 of 9", "cpu3"):
+    for part in (
+        "about 0:02 left",
+        "1/4",
+        "2 failed",
+        "2: 21/23",
+        "36% by sharing",
+        "trial 3 @ 40",
+        "rank 5 of 9",
+        "cpu3",
+    ):
         assert part in text
     assert "trial 3 and 1 more" in text and "bs 64  lr 0.1" in text
 
 
 def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
     """Of 40 trials under ASHA, with failures, rungs and steps that were repeated."""
-    cost = schemas.STUDY["cost"] | {"saved": 312, "stopped_early": 208, "shared": 104, "repeated": 12}
+    cost = schemas.STUDY["cost"] | {"saved_by_sharing": 0.54, "saved_by_stopping": 0.98, "repeated": 12, "retried": 9}
     trials = {"done": 26, "resting": 19, "expected": 40}
     progress = study()["progress"] | {"trials": trials, "steps": {"done": 133, "expected": 260}}
     counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "stopped": 0, "cancelled": 0}
     shown = drawn(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
     assert shown[1].endswith("26/40  3 failed  4 running  10 waiting  19 at rungs")
     assert shown[2].rstrip().endswith("133/about 260  51%")
-    assert shown[4].rstrip() == "saved   312 steps so far: 208 by stopping early, 104 shared   12 repeated"
+    said = "saved   54% by sharing, 98% by early stopping   12 repeated, 9 retried"
+    assert shown[4].rstrip() == said
     assert [line for line in shown if "…" in line] == [shown[5]] and shown[5].startswith("best    val_accuracy 0.9889")
 
 

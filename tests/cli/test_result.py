@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.api.schemas.examples import STUDY, TRIAL_DETAIL
+from app.cli.following import code_of
 from app.cli.history import brief
 from app.cli.looking import print_trial
-from app.cli.result import print_result
+from app.cli.result import print_failures, print_result
 
 TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 
@@ -41,9 +44,71 @@ def test_notes_are_printed_with_what_they_are_about(capsys: pytest.CaptureFixtur
 def test_slot_time_of_less_than_a_second_is_not_worth_a_word(
     capsys: pytest.CaptureFixture[str], steps: int, says: str
 ) -> None:
-    cost = STUDY["cost"] | {"alone": 2 * steps, "run": steps, "saved": steps, "saved_share": 0.5}
+    cost = STUDY["cost"] | {"alone": 2 * steps, "run": steps, "shared": steps, "taken": 2 * steps}
+    cost |= {"saved_by_sharing": 0.5}
     print_result(STUDY | {"cost": cost, "gpu_seconds": 2 / 3 * steps, "notes": []})
-    assert f"{steps}  run: 50% saved{says}\n" in capsys.readouterr().out
+    said = f"saved   50% by sharing: {steps} of the {2 * steps} steps that the trials took{says}\n"
+    assert said in capsys.readouterr().out
+
+
+def test_sharing_and_early_stopping_are_never_one_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """12 trials of ASHA, none of which went past step 9 of 100: `99% saved`."""
+    cost = {"alone": 1200, "stopped_early": 1172, "unfinished": 0, "shared": 15, "known": 0}
+    cost |= {"repeated": 0, "retried": 0, "lost": 0, "run": 13, "taken": 28}
+    print_result(STUDY | {"cost": cost | {"saved_by_sharing": 15 / 28, "saved_by_stopping": 1172 / 1200}, "notes": []})
+    said = capsys.readouterr().out
+    assert "saved   54% by sharing: 15 of the 28 steps that the trials took" in said
+    assert "        98% by early stopping: 1172 of 1200 steps to every trial's end\n" in said
+    assert "99%" not in said
+
+
+def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3, "retried": 45, "lost": 7}, "notes": []})
+    said = capsys.readouterr().out
+    assert "+ 45  retried after errors\n" in said and "+ 7  trained again: lost with a worker\n" in said
+    assert "+ 3  repeated: a later trial parts where no state was kept\n" in said
+
+
+FAILED: dict[str, Any] = {
+    "kind": "exception",
+    "step": 3,
+    "error": "Traceback\n  in train\nValueError: \x1b[2J",
+    "tries": 3,
+    "place": "ValueError in train, trainer.py:3",
+}
+
+
+def test_the_traceback_of_a_failed_trial_stands_under_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    print_trial("digits", TRIAL_DETAIL | {"standing": "ValueError, after step 3", "trained": 3, "failure": FAILED})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "trial     3 of digits: ValueError, after step 3"
+    assert lines[2:6] == ["exception after step 3, tried 3 times:", "Traceback", "  in train", "ValueError: \\x1b[2J"]
+    assert lines[7] == "steps     3 trained of 40 asked for"
+
+
+def test_equal_failures_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    group = {"trials": list(range(11)), "text": "11 trials: ValueError, after step 3, all with lr >= 0.85"}
+    study = STUDY | {"counts": STUDY["counts"] | {"failed": 11}, "failures": [group]}
+    print_failures(study, {"trial": 0, "failure": FAILED}, "")
+    assert f"{group['text']} (trials 0, 1, 2, 3, 4, 5, 6, 7 and 3 more)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "has_best", "failed", "is_strict", "code"),
+    [
+        ("completed", True, 0, True, 0),
+        ("completed", True, 2, False, 0),
+        ("completed", True, 2, True, 5),
+        ("completed", False, 2, True, 1),
+        ("failed", True, 2, True, 1),
+        ("cancelled", True, 0, False, 1),
+    ],
+)
+def test_a_script_sees_failed_trials_where_it_asks(
+    state: str, has_best: bool, failed: int, is_strict: bool, code: int
+) -> None:
+    study = {"state": state, "best": {} if not has_best else {"trial": 0}, "counts": {"failed": failed}}
+    assert code_of(study, is_strict=is_strict) == code
 
 
 def test_an_event_in_a_line_names_the_first_trial_and_the_first_stage() -> None:

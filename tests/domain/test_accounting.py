@@ -50,7 +50,7 @@ def submit(simulated: Simulator, spec: dict[str, Any]) -> Study:
 
 
 def adds_up(found: Cost) -> bool:
-    rest = found.alone - found.stopped_early - found.unfinished - found.shared - found.known + found.repeated
+    rest = found.taken - found.shared - found.known + found.repeated + found.retried + found.lost
     return rest == found.run and min(vars_of(found)) >= 0
 
 
@@ -64,7 +64,7 @@ def trained_by_hand(plan: SearchPlan, study: Study) -> tuple[int, int]:
     for trial in study.trials:
         for step in range(1, trial.steps + 1):
             node = plan.node_of(trial, step)
-            places[node.id, step] += step <= node.trained
+            places[node.id, step] += step <= node.reached
     return places.total(), sum(count > 0 for count in places.values())
 
 
@@ -87,7 +87,7 @@ def test_the_parts_add_up_at_any_time_whatever_happens(
         found = cost(simulated.plan, study)
         taken, different = trained_by_hand(simulated.plan, study)
         assert adds_up(found)
-        assert (found.shared, found.known) == (taken - different, different - study.fresh)
+        assert (found.shared, found.known) == (taken - different, different - study.first)
         assert found.run == study.executed
 
 
@@ -100,7 +100,7 @@ def test_a_study_without_accidents_repeats_nothing_and_leaves_nothing(slots: int
     assert study.state == StudyState.COMPLETED
     assert (found.alone, found.unfinished, found.repeated, found.known) == (9 * 18, 0, 0, 0)
     assert found.stopped_early == sum(18 - trial.steps for trial in study.trials) > 0
-    assert adds_up(found) and found.saved + found.run == found.alone
+    assert adds_up(found) and found.stopped_early + found.shared + found.run == found.alone
 
 
 def test_what_tuners_may_still_ask_for_is_not_saved_yet() -> None:
@@ -134,7 +134,7 @@ def test_what_another_study_has_trained_is_known() -> None:
     third = submit(simulated, asha())
     simulated.run()
     again = cost(simulated.plan, third)
-    assert (again.run, again.saved, again.share) == (0, again.alone, 1.0)
+    assert (again.run, again.known + again.shared, again.by_sharing) == (0, again.taken, 1.0)
 
 
 def test_a_lost_worker_costs_what_it_had_not_kept() -> None:
@@ -142,7 +142,8 @@ def test_a_lost_worker_costs_what_it_had_not_kept() -> None:
     study = submit(simulated, study_of([({"lr": 0.1}, 10)]).to_json())
     simulated.run()
     found = cost(simulated.plan, study)
-    assert (found.run, found.repeated, found.unfinished) == (11, 1, 0), "step 9 was kept in passing"
+    assert (found.run, found.lost, found.unfinished) == (11, 1, 0), "step 9 was kept in passing"
+    assert (found.repeated, found.retried) == (0, 0)
 
 
 def test_the_end_of_a_users_trial_is_what_it_was_asked_for() -> None:

@@ -95,7 +95,7 @@ def test_a_failed_stage_fails_those_who_wait_beyond_its_step(story: Story) -> No
     story.train(chain)
     story.happen(e.StageFailed(chain=chain.id, index=1, step=7, kind="exception", error="Boom", seconds=2.0))
     assert states(story, study) == ["completed", "active", "failed", "failed", "active"]
-    assert story.trial(study, 3).error == {"kind": "exception", "step": 7, "error": "Boom"}
+    assert story.trial(study, 3).error == {"kind": "exception", "step": 7, "error": "Boom", "tries": 1}
     assert story.plan.studies[study].executed == 7
     assert not story.plan.chains
     assert not trunk.running

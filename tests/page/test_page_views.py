@@ -9,7 +9,7 @@ import pytest
 from addresses import turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
-from toys import grid
+from toys import grid, trials
 
 VIEWS = {
     "": "Best trial",
@@ -49,6 +49,34 @@ def complaints(page: Page, axe: str) -> list[str]:
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [each for each in found["violations"] if each["impact"] in SERIOUS]
     return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in serious]
+
+
+def test_why_trials_failed_is_said_once_and_shown_under_the_name(
+    open_page: Callable[..., Page], stack: Service, axe: str
+) -> None:
+    moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2), ({}, 3)
+    failed = stack.run(trials("page-failed", *moods))["study"]
+    page = open_page(f"{stack.url}/#/studies/{failed}")
+    told = page.get_by_role("region", name="2 trials failed")
+    expect(told).to_contain_text(
+        "2 trials: ValueError: the loss went through the roof, after step 0, all with mood = raise"
+    )
+    assert complaints(page, axe) == []
+    told.get_by_role("link", name="1", exact=True).click()
+    shown = page.get_by_role("region", name="Trial 1")
+    expect(shown.locator("pre")).to_contain_text("ValueError: the loss went through the roof")
+    expect(shown).to_contain_text("0 steps of 3 trained")
+
+
+def test_what_sharing_saved_and_what_stopping_saved_are_two_numbers(
+    open_page: Callable[..., Page], stack: Service, study: str
+) -> None:
+    cost = stack.client.study(study)["cost"]
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    paid = page.get_by_role("region", name="Cost, in steps")
+    for name, part in (("sharing", cost["saved_by_sharing"]), ("early stopping", cost["saved_by_stopping"])):
+        expect(paid).to_contain_text(f"{round(100 * part)} % saved by {name}")
+        expect(page.locator("header.study")).to_contain_text(f"{round(100 * part)} %")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

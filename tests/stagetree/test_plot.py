@@ -54,7 +54,7 @@ def results() -> Results:
     trials = [
         trial(0, {4: 0.5, 8: 0.9}, ["root", "left"], hp=hp[0]),
         trial(1, {4: 0.5, 8: 0.7}, ["root", "right"], hp=hp[1]),
-        trial(2, {}, ["root"], hp=hp[2], state="failed", error="exception after step 3: ValueError: no"),
+        trial(2, {}, ["root"], hp=hp[2], state="failed", error="ValueError: no, after step 3"),
     ]
     events = [
         *(event(number, "TrialAdded", 100.0 + number, trial=number, reason={"rung": 0}) for number in range(3)),
@@ -164,7 +164,7 @@ def test_what_the_data_frame_says(results: Results) -> None:
     assert frame["reason"][0] == "rank 1 of 3, the best 1 go on"
     assert (frame["added"][0], frame["ended"][0], frame["seconds"][1]) == (100.0, 108.0, 3.0)
     assert list(frame["acc@4"][:2]) == [0.5, 0.5]
-    assert frame["error"][2] == "exception after step 3: ValueError: no"
+    assert frame["error"][2] == "ValueError: no, after step 3"
 
 
 def test_nothing_to_draw_and_nothing_to_draw_with(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:

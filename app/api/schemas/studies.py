@@ -24,17 +24,41 @@ class Best(BaseModel):
 
 
 class Cost(BaseModel):
-    """A waterfall: alone - stopped_early - unfinished - shared - known + repeated = run, all in steps."""
+    """A waterfall: alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run, in steps.
+
+    Sharing and early stopping save apart, each of its own baseline.
+    """
 
     alone: int = Field(description="all trials, each trained alone to the end")
     stopped_early: int = Field(description="what the tuner decided not to train")
     unfinished: int = Field(description="what nobody trained, and is not saved either")
     shared: int = Field(description="what trials of the study took together")
     known: int = Field(description="what was trained for another study")
-    repeated: int = Field(description="what was run again, from an earlier state, or lost by an accident")
+    repeated: int = Field(description="what was run again, because a later trial parts where no state was kept")
+    retried: int = Field(description="what was run again after errors of the trainer")
+    lost: int = Field(description="what was run again because it was lost with a worker")
+    struck: int = Field(description="what was run before the trainer was seen not to be exact, and done again")
     run: int = Field(description="what workers ran for the study")
-    saved: int = Field(description="stopped_early + shared + known")
-    saved_share: float | None = Field(description="the saved part of alone - unfinished")
+    taken: int = Field(
+        description="alone - stopped_early - unfinished: what the same tuner runs without sharing, each trial by itself"
+    )
+    saved_by_sharing: float | None = Field(description="(shared + known) / taken; null as long as nothing is trained")
+    saved_by_stopping: float | None = Field(
+        description="stopped_early / (taken + stopped_early): of every trial trained to the end"
+    )
+
+
+class Failures(BaseModel):
+    """Failed trials with equal errors."""
+
+    trials: list[int] = Field(description="their numbers")
+    kind: str = Field(description="as in `failure` of a trial")
+    place: str | None = Field(description="the exception, and the line that raised it")
+    error: str = Field(description="the last line of it; where they differ, of one of them")
+    steps: tuple[int, int] = Field(description="the first and the last step after which they failed")
+    tries: int = Field(description="how often they were tried, all together")
+    where: str = Field(description="what only their hyper-parameters have in common: lr >= 0.85; empty where nothing")
+    text: str = Field(description="all of it, in a line")
 
 
 class UnderWay(BaseModel):
@@ -148,6 +172,10 @@ class Study(BaseModel):
     tuner: str = Field(description="the tuner's kind")
     best: Best | None
     counts: dict[TrialState, int] = Field(description="trials by state")
+    failed: int = Field(default=0, description="how many trials failed")
+    failures: list[Failures] = Field(
+        default=[], description="failed trials, those with equal errors together, the most frequent first"
+    )
     steps: Steps
     cost: Cost
     merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
@@ -192,6 +220,11 @@ class Preview(BaseModel):
     requested: int
     unique: int
     merge_rate: float
+    alone: int = Field(default=0, description="the steps of all trials, each trained alone to the end")
+    saved_by_sharing: float | None = Field(default=None, description="the part of `requested` that sharing saves")
+    saved_by_stopping: float | None = Field(
+        default=None, description="the part of `alone` that early stopping saves, if all results are equal"
+    )
     critical_path_steps: int = Field(description="no number of slots is faster")
     makespan_steps: int = Field(description="the time it takes on the slots asked about")
     packed_makespan_steps: int | None = Field(

@@ -28,9 +28,11 @@ class Trial(BaseModel):
     model_config = shown_as(TRIAL)
     trial: int = Field(description="its number in the study, from 0 on")
     state: TrialState
-    standing: str = Field(description="what the state means, for people: waits at rung 1: rank 5 of 9")
+    standing: str = Field(
+        description="what the state means, for people: waits at rung 1: rank 5 of 9; of a failed one, why it failed"
+    )
     steps: int = Field(description="the most steps it was asked for")
-    trained: int = Field(description="the steps of those that are trained")
+    trained: int = Field(description="the last step of those that was trained or measured")
     value: float | None = Field(description="its last result or its best one, as the study's `value` says")
     last: Result | None = Field(description="the metric at the last step it was asked for that has one")
     best: Result | None = Field(description="the best of the metric at any step evaluated on its way")
@@ -38,7 +40,7 @@ class Trial(BaseModel):
     rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
     hp: Json = Field(description="hyper-parameter to sequence")
     prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
-    error: str = Field(default="", description="why it failed, in one line")
+    error: str = Field(default="", description="why it failed, in one line, as in `standing`")
     exactness: str = Field(
         default="", description="what is to stand beside its numbers, where they are not proven to be exact"
     )
@@ -64,6 +66,11 @@ class Failure(BaseModel):
     kind: str = Field(description="exception, out_of_memory, poison, nan, metric or storage")
     step: int
     error: str = Field(description="the traceback, or a sentence")
+    tries: int = Field(default=1, description="how often it was tried")
+    place: str | None = Field(default=None, description="the exception, and the line that raised it")
+    equal_to: tuple[str, int] | None = Field(
+        default=None, description="the study and trial that the same error had ended before, where that was decisive"
+    )
 
 
 class TrialDetail(Trial):

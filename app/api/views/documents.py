@@ -20,11 +20,12 @@ from app.api.views.proofs import marks
 from app.api.views.writable import writable
 from app.domain import accounting, exactness, results
 from app.domain.events import Metrics, Stage
+from app.domain.failures import group_text, groups
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Note, SearchPlan, Study, Trial
 from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
 from app.domain.standing import Standing, meaning, prediction, standing
-from app.domain.states import ChainState, ShownTrialState, StudyState
+from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
 from app.events.codec import encode
 from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
@@ -66,6 +67,8 @@ def study(
         "tuner": found.tuner.get("kind", ""),
         "best": best(plan, found),
         "counts": _counts(plan, found),
+        "failed": sum(trial.state == TrialState.FAILED for trial in found.trials),
+        "failures": failures(plan, found),
         **costs(plan, found),
         "wall_seconds": round(found.wall_seconds(now), 3),
         "submitted_at": found.submitted_at,
@@ -95,9 +98,18 @@ def costs(plan: SearchPlan, study: Study) -> Json:
     steps: Json = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
     rate = round(study.requested / study.unique, 3) if study.unique else None
     cost = accounting.cost(plan, study)
-    share = None if cost.share is None else round(cost.share, 4)
-    waterfall = {**asdict(cost), "saved": cost.saved, "saved_share": share}
+    shares = {"saved_by_sharing": cost.by_sharing, "saved_by_stopping": cost.by_stopping}
+    rounded = {name: share and round(share, 4) for name, share in shares.items()}
+    waterfall = {**asdict(cost), "taken": cost.taken, **rounded}
     return {"steps": steps, "cost": waterfall, "merge_rate": rate, "gpu_seconds": round(study.gpu_seconds, 3)}
+
+
+def failures(plan: SearchPlan, study: Study) -> list[Json]:
+    """The failed trials, those with equal errors together, the most frequent first."""
+    if not study.failed:
+        return []
+    reached = {trial.number: accounting.last_step(plan, trial) for trial in study.trials}
+    return [writable({**asdict(group), "text": group_text(group)}) for group in groups(study, reached)]
 
 
 def best(plan: SearchPlan, study: Study) -> Json | None:
@@ -159,9 +171,9 @@ def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Sta
     view: Json = {
         "trial": trial.number,
         "state": state,
-        "standing": meaning(study, trial, state, stands),
+        "standing": writable(meaning(study, trial, state, stands)),
         "steps": trial.steps,
-        "trained": accounting.trained_steps(plan, trial),
+        "trained": accounting.last_step(plan, trial),
         "value": None if found is None else found.value,
         **_results(plan, study, trial),
         "rung": None if rung is None else rung.number,
@@ -170,13 +182,7 @@ def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Sta
     }
     judged = prediction(trial, stands)
     view |= {} if judged is None else {"prediction": judged}
-    return view | ({"error": writable(_sentence(trial.error))} if trial.error else {})
-
-
-def _sentence(error: Json) -> str:
-    """What went wrong with a trial, in one line; of a traceback, its end."""
-    last = str(error["error"]).strip().rsplit("\n", 1)[-1]
-    return f"{error['kind']} after step {error['step']}: {last}"
+    return view | ({"error": writable(view["standing"])} if trial.error else {})
 
 
 def _state(plan: SearchPlan, trial: Trial, busy: Busy) -> str:

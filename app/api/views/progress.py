@@ -54,7 +54,7 @@ def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
 
 def _steps(plan: SearchPlan, study: Study, running: list[Json], expected: Forecast | None) -> Json:
     """The different steps that are trained, those under way included, and how many there will be."""
-    trained, left = accounting.cost(plan, study).known + study.fresh, _outstanding(plan, study)
+    trained, left = accounting.on_record(plan, study), _outstanding(plan, study)
     under_way = sum(run["step"] - run["start"] for run in running if run["study"] == study.id)
     to_come = max(0, expected.steps - study.unique) if expected and not study.is_final else 0
     return {"done": trained + min(under_way, left), "expected": trained + left + to_come}

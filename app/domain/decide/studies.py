@@ -11,6 +11,7 @@ from app.domain.asking import refusing
 from app.domain.decide.finding import still_open
 from app.domain.decide.isolation import isolate
 from app.domain.errors import Conflict, Refused
+from app.domain.failures import last_line
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import FailureKind, StudyState, TrialState
 from stagetree.limits import Limits, check_size
@@ -93,7 +94,7 @@ def close(study: Study, at: float) -> Iterator[e.Event]:
     failed = [trial for trial in study.trials if trial.state == TrialState.FAILED]
     if failed and not study.num_results:
         which = "the only trial" if len(failed) == 1 else f"all {len(failed)} trials"
-        text = f"{which} failed; {_last_line(failed[0])}"
+        text = f"{which} failed; {_said_by(failed[0])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
     else:
         yield e.StudyCompleted(study=study.id, at=at)
@@ -120,7 +121,7 @@ def check_failures(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Even
     if without_metric is not None and study.id in plan.unheard:
         yield e.StudyFailed(study=study.id, error=without_metric["error"], at=at)
     elif study.max_failures is not None and len(failed) > study.max_failures:
-        text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_last_line(failed[-1])}"
+        text = f"{len(failed)} trials failed, more than max_failures: {study.max_failures}; {_said_by(failed[-1])}"
         yield e.StudyFailed(study=study.id, error=text, at=at)
 
 
@@ -129,10 +130,9 @@ def _of_check(error: Mapping[str, Any]) -> str:
     return f"the trainer failed when it was tried, before anything was trained: {error['error'].strip()}"
 
 
-def _last_line(trial: Trial) -> str:
+def _said_by(trial: Trial) -> str:
     """What a failed trial's error ends with."""
-    error = str((trial.error or {}).get("error", ""))
-    return f"trial {trial.number}: {error.strip().rsplit(chr(10), 1)[-1]}"
+    return f"trial {trial.number}: {last_line(trial.error)}"
 
 
 def delete(study: Study, at: float) -> Iterator[e.Event]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.ids import TrialKey
-from app.domain.search_plan import MOST_FAILURES, Chain, Node, SearchPlan
+from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
 from app.domain.states import ChainOutcome
 
 
@@ -33,7 +34,8 @@ def complete(plan: SearchPlan, event: e.StageCompleted) -> None:
     node.running.pop((chain.id, event.index), None)
     if stage.end not in node.checkpoints:
         node.saving[stage.end] = chain.id
-    _charge(plan, stage, stage.end - stage.start, event.seconds, recorded=stage.end)
+    _charge(plan, stage, stage.end - stage.start, event.seconds)
+    _record(node, stage.end)
     _forgive(node, stage)
     plan.touched.add(node.id)
 
@@ -44,21 +46,41 @@ def _forgive(node: Node, stage: e.Stage) -> None:
     node.failures = {place: slots for place, slots in node.failures.items() if place[0] >= stage.end}
 
 
-def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float, recorded: int | None = None) -> None:
-    """So many steps were run, and trained up to step `recorded`; None: to the last checkpoint among them."""
+def _record(node: Node, step: int) -> None:
+    """The node is trained up to this step, and that is on record."""
+    node.trained = max(node.trained, step)
+
+
+def _record_kept(node: Node, stage: e.Stage, steps: int) -> None:
+    """Of a stage that broke off after so many steps, what its last checkpoint holds is on record."""
+    _record(node, max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start))
+
+
+def _charge(plan: SearchPlan, stage: e.Stage, steps: int, seconds: float) -> None:
+    """So many steps of the stage were run."""
     node, study = plan.node(stage.node), plan.studies[stage.study]
-    if recorded is None:
-        recorded = max((at for at in node.checkpoints if at <= stage.start + steps), default=stage.start)
     study.executed += steps
     if node.id in plan.nodes:
-        study.fresh += max(0, recorded - max(stage.start, node.trained))
-    node.trained = max(node.trained, recorded)
+        _count_again(node, study, stage.start, stage.start + steps)
+    node.reached = max(node.reached, stage.start + steps)
     study.gpu_seconds += seconds
     if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)
     node.steps_run += steps
     plan.stages_run += 1
     node.seconds += seconds if steps else 0.0
+
+
+def _count_again(node: Node, study: Study, start: int, end: int) -> None:
+    """Of the steps (start, end], those that nobody had trained are first ones; why others were trained again.
+
+    What is on record was trained again because no state was kept where this stage had to begin.
+    """
+    study.first += max(0, end - max(start, node.reached))
+    lost = (max(start, node.trained), min(end, node.reached))
+    retried = max(0, min(lost[1], node.failed_at) - lost[0])
+    study.retried += retried
+    study.lost += max(0, lost[1] - lost[0]) - retried
 
 
 def close(plan: SearchPlan, event: e.ChainEnded) -> None:
@@ -69,6 +91,7 @@ def close(plan: SearchPlan, event: e.ChainEnded) -> None:
     elif not chain.is_trained:
         stage = chain.stages[chain.index]
         _charge(plan, stage, event.steps, event.seconds)
+        _record_kept(plan.node(stage.node), stage, event.steps)
         if event.outcome == ChainOutcome.LOST:
             lost = plan.node(stage.node).lost
             lost[stage.start] = lost.get(stage.start, 0) + 1
@@ -106,13 +129,31 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
         return
     stage = chain.stages[event.index]
     node = plan.node(stage.node)
-    _charge(plan, stage, max(event.step - stage.start, 0), event.seconds)
-    error = {"kind": event.kind, "step": event.step, "error": event.error}
-    used = _restarts_used(node, event, chain.slot)
-    for key, step in list(_concerned(plan, node, event)):
-        if used is None or used > plan.studies[key[0]].max_restarts:
-            awaiting.fail_trial(plan, plan.trial(key), step, error)
+    _charge(plan, stage, steps := max(event.step - stage.start, 0), event.seconds)
+    _record_kept(node, stage, steps)
+    node.failed_at = max(node.failed_at, stage.start + steps)
+    _fail_trials(plan, node, event, _restarts_used(node, event, chain.slot), stage)
     _release(plan, chain)
+
+
+def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int | None, stage: e.Stage) -> None:
+    """The trials that have no restart left fail. used: the tries in this node; None where there is no other one."""
+    may_count = used is not None and counts_elsewhere(event)
+    equal = plan.given_up.get(raised(event)) if may_count else None
+    counted = used if used is None or equal is None else max(used, equal.tries)
+    if equal is not None and event.evaluated is not None:
+        node.evaluations_given_up[event.evaluated] = equal.tries
+    error = {"kind": event.kind, "step": event.step, "error": event.error, "tries": tried(node, event, stage)}
+    error |= {"place": event.signature} if event.signature else {}
+    failed = []
+    for key, step in list(_concerned(plan, node, event)):
+        if counted is None or counted > plan.studies[key[0]].max_restarts:
+            is_spared = used is not None and used <= plan.studies[key[0]].max_restarts
+            why = {"equal_to": [*equal.trial]} if equal is not None and is_spared else {}
+            awaiting.fail_trial(plan, plan.trial(key), step, error | why)
+            failed.append(key)
+    if failed and may_count and used is not None and (equal is None or used > equal.tries):
+        plan.given_up[raised(event)] = GivenUp(used, failed[0])
 
 
 def _concerned(plan: SearchPlan, node: Node, event: e.StageFailed) -> Iterator[tuple[TrialKey, int]]:

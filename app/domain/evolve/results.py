@@ -13,6 +13,7 @@ def take_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     """A node was evaluated: whoever waited for that has a result."""
     node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
+    node.evaluations_given_up.pop(event.step, None)
     if node.evaluation_failures:
         left = {place: slots for place, slots in node.evaluation_failures.items() if place[0] != event.step}
         node.evaluation_failures = left

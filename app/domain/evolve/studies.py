@@ -84,7 +84,8 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
     plan.touched.update(study.max_step_by_node)
     study.isolated, study.spec = reason, dict(study.spec)  # another object: its tuner begins anew
     study.trials, study.history, study.failed, study.max_step_by_node = [], [], [], {}
-    study.active = study.num_results = study.requested = study.unique = study.fresh = 0
+    study.active = study.num_results = study.requested = study.unique = 0
+    study.first, study.retried, study.lost, study.struck = 0, 0, 0, study.executed
     plan.unheard[study.id] = None
 
 

@@ -7,7 +7,17 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 from __future__ import annotations
 
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import MOST_FAILURES, NO_PROGRESS, Checkpoint, KeptAt, Node, Progress, Progresses
+from app.domain.search_plan.node import (
+    MOST_FAILURES,
+    NO_PROGRESS,
+    Checkpoint,
+    GivenUp,
+    KeptAt,
+    Node,
+    Progress,
+    Progresses,
+    Raised,
+)
 from app.domain.search_plan.plan import SearchPlan
 from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
 from app.domain.search_plan.witness import Witness
@@ -18,11 +28,13 @@ __all__ = [
     "NO_PROGRESS",
     "Chain",
     "Checkpoint",
+    "GivenUp",
     "KeptAt",
     "Node",
     "Note",
     "Progress",
     "Progresses",
+    "Raised",
     "SearchPlan",
     "Study",
     "Trial",

@@ -68,6 +68,18 @@ def tries(failures: Failures) -> int:
     return max(max(counts, default=0), sum(counts) // MOST_FAILURES)
 
 
+Raised = tuple[int, str, bool]
+"""An error of the user's code: after which step, what and at which line, and whether an evaluation raised it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An error that was raised in so many tries, all there were, and ended a trial."""
+
+    tries: int
+    trial: TrialKey
+
+
 @dataclass(slots=True)
 class Node:
     """One set of sequences from step `start` on, under a parent; it has no end of its own.
@@ -79,8 +91,12 @@ class Node:
     lost: at each step, how often a stage that began there lost its worker.
     unsaved: at each step, how often its checkpoint could not be written.
     trained: the last step that was trained here and recorded, by a stage's end or a checkpoint inside one.
+    reached: the last step that a worker trained here, even if its state was lost. failed_at: the last of those whose
+    state was lost because the user's code raised.
     failures: what the user's code raised here since a stage was completed.
     evaluation_failures: the same of its evaluations, each at the step that could not be evaluated since.
+    evaluations_given_up: of those, the steps at which an equal error had ended a trial elsewhere, and the tries that
+    this had taken.
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
     is_resumed: whether a chain that trained here had begun with a state that was kept.
@@ -100,6 +116,7 @@ class Node:
     unsaved: dict[int, int] = field(default_factory=dict)
     failures: Failures = field(default_factory=dict)
     evaluation_failures: Failures = field(default_factory=dict)
+    evaluations_given_up: dict[int, int] = field(default_factory=dict)
     not_exact: dict[tuple[int, str], None] = field(default_factory=dict)
     steps_run: int = 0
     seconds: float = 0.0
@@ -107,10 +124,13 @@ class Node:
     alone: bool = False
     trials: int = 0
     is_resumed: bool = False
+    reached: int = 0
+    failed_at: int = 0
     _segment: Segment | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.trained = max(self.trained, self.start)
+        self.reached = max(self.reached, self.start)
 
     @property
     def segment(self) -> Segment:
@@ -126,7 +146,14 @@ class Node:
 
     def evaluation_tries(self, step: int) -> int:
         """How many tries the evaluation at a step has cost, in vain."""
-        return tries({place: slots for place, slots in self.evaluation_failures.items() if place[0] == step})
+        own = tries({place: slots for place, slots in self.evaluation_failures.items() if place[0] == step})
+        return max(own, self.evaluations_given_up.get(step, 0))
+
+    def times_failed(self, evaluated: int | None) -> int:
+        """How often the user's code has raised: in this evaluation or, with None, in training since it went well."""
+        if evaluated is None:
+            return sum(map(len, self.failures.values()))
+        return sum(len(slots) for (step, _), slots in self.evaluation_failures.items() if step == evaluated)
 
     def covers(self, step: int, progress: Progresses = NO_PROGRESS) -> bool:
         """True when a stage under way will pass `step` here, or evaluates what is kept there.

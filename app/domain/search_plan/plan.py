@@ -10,7 +10,7 @@ from typing import Any
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import KeptAt, Node
+from app.domain.search_plan.node import GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
 from app.domain.search_plan.witness import Witness
 from app.domain.states import ProofKind
@@ -31,6 +31,7 @@ class SearchPlan:
     check_error: why the user's code failed before anything was trained, since a study was submitted last. witnesses:
     the states that are cheapest to train again in another way; audits: those that began with a state that was kept,
     each with its place in a draw that is the same for everyone.
+    given_up: the errors that have ended a trial after all its tries, each with the most tries that one took.
     """
 
     opened: e.PlanOpened | None = None
@@ -57,6 +58,7 @@ class SearchPlan:
     check_error: Mapping[str, Any] | None = None
     witnesses: list[Witness] = field(default_factory=list)
     audits: list[Witness] = field(default_factory=list)
+    given_up: dict[Raised, GivenUp] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

@@ -78,8 +78,9 @@ class Study:
 
     max_step_by_node: the last step that its trials asked for in each node they pass: what "unique" counts.
     history: what happened to its trials, in the order of the log. failed: the numbers of the trials that did.
-    executed: the steps that were run for it; fresh: those of them that nobody had trained before.
-    idle_seconds: from each end of it until it was reopened.
+    executed: the steps that were run for it. first: those of them that nobody had trained before. retried, lost: those
+    that were trained again because the state behind them was lost by an error of the user's code, or with a worker.
+    struck: those before it was isolated. idle_seconds: from each end of it until it was reopened.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
@@ -104,7 +105,10 @@ class Study:
     requested: int = 0
     unique: int = 0
     executed: int = 0
-    fresh: int = 0
+    first: int = 0
+    retried: int = 0
+    lost: int = 0
+    struck: int = 0
     gpu_seconds: float = 0.0
     idle_seconds: float = 0.0
     deleted: bool = False

@@ -22,6 +22,12 @@ export function percent(share: number | null | undefined): string {
   return share === null || share === undefined ? "–" : `${(share * 100).toFixed(share && share < 0.1 ? 1 : 0)} %`;
 }
 
+/** A part of a whole, of which only all is 100 % and only nothing is 0 %. */
+export function share(part: number | null | undefined): string {
+  if (part === null || part === undefined) return "–";
+  return `${part === 0 || part === 1 ? 100 * part : Math.min(99, Math.max(1, Math.round(100 * part)))} %`;
+}
+
 /** 0:42, 12:05, 3:20:07 or 2 d 03:20. */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));

@@ -1,7 +1,7 @@
 /** What views are made of: addresses, filters, ladders, times and sentences. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { duration, number } from "../src/format.ts";
+import { duration, number, share } from "../src/format.ts";
 import { csv, filtered, sorted } from "../src/layout/filter.ts";
 import { edges, MOST, rowsOf } from "../src/layout/ladder.ts";
 import { axisOf, brushed, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
@@ -21,6 +21,10 @@ test("an address says what is shown, and comes back", () => {
   const query = { q: "lr<0.1 state:running", at: "12" };
   assert.deepEqual(parseRoute(formatRoute(path, query)), { path, query });
   assert.equal(formatRoute([], { at: "" }), "#/");
+});
+
+test("only all of it is 100 %, and only nothing of it 0 %", () => {
+  assert.deepEqual([0, 0.001, 0.54, 0.9996, 1, null].map(share), ["0 %", "1 %", "54 %", "99 %", "100 %", "–"]);
 });
 
 test("a hyper-parameter that is constant in some trials differs from the others by its family", () => {

@@ -1,5 +1,5 @@
 /** What a study would have cost, what it did not have to pay, and what it paid: in steps. */
-import { count, percent, plural } from "../format.ts";
+import { count, plural, share } from "../format.ts";
 import type { Study } from "../types.ts";
 
 export interface Bar {
@@ -17,7 +17,10 @@ export function bars(cost: Study["cost"]): Bar[] {
     ["unfinished", "what nobody has trained (yet), and is not saved either", -cost.unfinished, "plain"],
     ["shared", "what trials took together", -cost.shared, "saved"],
     ["known", "what was trained for another study", -cost.known, "saved"],
-    ["repeated", "trained anew from an earlier state, or lost", cost.repeated, "again"],
+    ["repeated", "trained again, because a later trial parts where no state was kept", cost.repeated, "again"],
+    ["retried", "trained again after errors of the trainer", cost.retried, "again"],
+    ["lost", "trained again, because it was lost with a worker", cost.lost, "again"],
+    ["struck", "done again, because the trainer is not exact", cost.struck, "again"],
   ];
   let level = cost.alone;
   const found: Bar[] = [{ name: "alone", title: "every trial trained alone to the end", steps: cost.alone, from: 0, kind: "total" }];
@@ -50,15 +53,35 @@ export function Waterfall({ study }: { study: Study }) {
           ))}
         </tbody>
       </table>
-      {study.cost.saved > 0 && (
-        <p class="quiet">
-          <strong class="saved">{percent(study.cost.saved_share)} saved</strong>: {count(study.cost.saved)} steps that training each trial alone would have taken
-        </p>
-      )}
+      <Savings cost={study.cost} />
       {study.cost.repeated > 0 && (
         <p class="quiet">
-          {plural(study.cost.repeated, "step")} repeated: a trial that came later parts where no state was kept, and was trained from the state before it; or
-          what a slot trained was lost.
+          {plural(study.cost.repeated, "step")} repeated: a trial that came later parts where no state was kept, and was trained from the state before it.
+        </p>
+      )}
+      {study.cost.retried > 0 && (
+        <p class="quiet">{plural(study.cost.retried, "step")} retried after errors: the trainer raised before their state was kept.</p>
+      )}
+      {study.cost.lost > 0 && <p class="quiet">{plural(study.cost.lost, "step")} trained again, because they were lost with a worker.</p>}
+    </>
+  );
+}
+
+/** What sharing saved and what early stopping did: each has its own baseline, so they are two numbers. */
+function Savings({ cost }: { cost: Study["cost"] }) {
+  const shared = cost.shared + cost.known;
+  return (
+    <>
+      {shared > 0 && (
+        <p class="quiet">
+          <strong class="saved">{share(cost.saved_by_sharing)} saved by sharing</strong>: {count(shared)} of the {count(cost.taken)} steps that the trials took,
+          each counted alone
+        </p>
+      )}
+      {cost.stopped_early > 0 && (
+        <p class="quiet">
+          <strong class="saved">{share(cost.saved_by_stopping)} saved by early stopping</strong>: {count(cost.stopped_early)} of{" "}
+          {count(cost.taken + cost.stopped_early)} steps that it takes to train every trial to its end
         </p>
       )}
     </>

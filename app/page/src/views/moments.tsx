@@ -1,7 +1,7 @@
 /** Two moments of a study beside each other: what is different. */
 import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
-import { cell, count, duration, number, percent, plural } from "../format.ts";
+import { cell, count, duration, number, plural, share } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
@@ -69,7 +69,8 @@ function facts(study: Study): [string, string][] {
     ["trials", count(trialCount(study))],
     ...Object.entries(study.counts).map(([state, each]): [string, string] => [`·\u00a0${state}`, count(each)]),
     ["steps run", count(study.cost.run)],
-    ["saved", percent(study.cost.saved_share)],
+    ["saved by sharing", share(study.cost.saved_by_sharing)],
+    ["saved by early stopping", share(study.cost.saved_by_stopping)],
     ["slot time", duration(study.gpu_seconds)],
     ["time", duration(study.wall_seconds)],
   ];

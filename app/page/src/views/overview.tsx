@@ -4,6 +4,7 @@ import { about, address, isReport, useAnswer } from "../data.ts";
 import { count, duration, number, percent, plural, time } from "../format.ts";
 import { sentence } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
+import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { Sketch } from "../parts/sketch.tsx";
@@ -22,6 +23,7 @@ export function Overview({ study, at }: ViewProps) {
       <Panel title="Cost, in steps" aside={<span>{duration(study.gpu_seconds)} of slot time</span>}>
         <Waterfall study={study} />
       </Panel>
+      <FailedTrials study={study} />
       <RungTreeCard study={study} at={at} />
       <Notes study={study.study} notes={study.notes} />
       <BestOverTime study={study} at={at} />

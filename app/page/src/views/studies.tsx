@@ -1,7 +1,7 @@
 /** All studies, newest first, each with its best result and what sharing saved. */
 import { useEffect, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
-import { duration, number, percent, time } from "../format.ts";
+import { duration, number, share, time } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
@@ -38,7 +38,12 @@ export function Studies() {
                       <th class="n">Best</th>
                       <th class="n">Trials</th>
                       <th class="n">Steps run</th>
-                      <th class="n">Saved</th>
+                      <th class="n" title="of the steps that the trials took, each counted alone">
+                        Saved by sharing
+                      </th>
+                      <th class="n" title="of all trials trained to the end">
+                        by early stopping
+                      </th>
                       <th class="n">Slot time</th>
                       <th>Submitted</th>
                     </tr>
@@ -88,7 +93,8 @@ function Row({ item }: { item: Listed }) {
       <td class="n">{data?.best ? <span title={data.metric}>{number(data.best.value)}</span> : "–"}</td>
       <td class="n">{data ? `${data.progress.trials.done}${data.progress.trials.expected ? ` of ${data.progress.trials.expected}` : ""}` : "…"}</td>
       <td class="n">{data ? number(data.cost.run) : "…"}</td>
-      <td class="n strong">{data ? percent(data.cost.saved_share) : "…"}</td>
+      <td class="n strong">{data ? share(data.cost.saved_by_sharing) : "…"}</td>
+      <td class="n strong">{data ? share(data.cost.saved_by_stopping) : "…"}</td>
       <td class="n">{data ? duration(data.gpu_seconds) : "…"}</td>
       <td>{time(item.submitted_at)}</td>
     </tr>

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect } from "preact/hooks";
 import { about, isReport, useAnswer } from "../data.ts";
-import { count, duration, plural } from "../format.ts";
+import { count, duration, plural, share } from "../format.ts";
 import { follow } from "../live.ts";
 import { Badge } from "../parts/badge.tsx";
 import { Guarded, TroubleNote } from "../parts/panel.tsx";
@@ -122,6 +122,8 @@ function Head({ study }: { study: Study }) {
             </a>
           )}
           {resting > 0 && <span>{resting} waiting at rungs</span>}
+          {Boolean(study.cost.saved_by_sharing) && <span>{share(study.cost.saved_by_sharing)} saved by sharing</span>}
+          {Boolean(study.cost.saved_by_stopping) && <span>{share(study.cost.saved_by_stopping)} by early stopping</span>}
           <span>{duration(study.wall_seconds)}</span>
           {study.progress.seconds_left !== null && <span>about {duration(study.progress.seconds_left)} left</span>}
           {study.ending && <span>{study.ending}</span>}

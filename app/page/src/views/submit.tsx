@@ -1,7 +1,7 @@
 /** A new study: its file, what it would cost, and the button that submits it. */
 import { useState } from "preact/hooks";
 import { tell, useAnswer, type Trouble } from "../data.ts";
-import { cell, count, number } from "../format.ts";
+import { cell, count, number, share } from "../format.ts";
 import { Panel } from "../parts/panel.tsx";
 import { formatRoute } from "../route.ts";
 import type { Preview, SlotPage, Study } from "../types.ts";
@@ -80,15 +80,20 @@ async function read(text: string): Promise<unknown> {
   return load(text);
 }
 
-const SHOWN = ["trials", "requested", "unique", "merge_rate", "critical_path_steps", "makespan_steps", "slots"];
+const SHOWN = [
+  ...["trials", "requested", "unique", "merge_rate", "alone", "saved_by_sharing", "saved_by_stopping"],
+  ...["critical_path_steps", "makespan_steps", "slots"],
+];
 
 function Costs({ preview, slots }: { preview: Preview; slots: number }) {
-  const share = preview.requested ? 1 - preview.unique / preview.requested : 0;
   const others = Object.entries(preview).filter(([name, value]) => !SHOWN.includes(name) && name !== "advice" && typeof value === "number");
   return (
     <>
       <p class="value">
-        <strong>{Math.round(share * 100)} %</strong> <span>of the steps are shared</span>
+        <strong>{share(preview.saved_by_sharing)}</strong> <span>saved by sharing</span>
+      </p>
+      <p class="value">
+        <strong>{share(preview.saved_by_stopping)}</strong> <span>by early stopping, of {count(preview.alone)} steps to every trial's end</span>
       </p>
       <table class="list narrow">
         <tbody>

@@ -22,12 +22,15 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
       {(shown) => (
         <div class="overview">
           <Panel title={`Trial ${trial}`} aside={<Steps study={study} trial={trial} />}>
-            <p class="value">
-              <strong>{number(shown.value, 6)}</strong> <span>{study.metric}</span>
-            </p>
+            {!(shown.failure && shown.value === null) && (
+              <p class="value">
+                <strong>{number(shown.value, 6)}</strong> <span>{study.metric}</span>
+              </p>
+            )}
             <p>
               <State state={shown.state} />: {shown.standing}
             </p>
+            {shown.failure && <pre class="text traceback">{shown.failure.error}</pre>}
             <p class="quiet">
               {plural(shown.trained, "step")} of {shown.steps} trained
               {shown.best && `; best ${number(shown.best.value, 6)} at step ${shown.best.step}`}
@@ -49,11 +52,6 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
             <Curve study={study} at={at} trial={shown} />
           </Panel>
           <Notes study={study.study} notes={shown.notes} />
-          {shown.failure && (
-            <Panel title={`Failed after step ${shown.failure.step}: ${shown.failure.kind}`} class="wide">
-              <pre class="text">{shown.failure.error}</pre>
-            </Panel>
-          )}
           {!isReport && <Printed study={study.study} trial={trial} />}
         </div>
       )}

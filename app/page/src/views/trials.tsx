@@ -4,6 +4,7 @@ import { useCallback, useMemo, useState } from "preact/hooks";
 import { download } from "../download.ts";
 import { cell, count, MARKS } from "../format.ts";
 import { csv, filtered, sorted } from "../layout/filter.ts";
+import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Rows } from "../parts/rows.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
@@ -19,6 +20,7 @@ export function Trials(props: ViewProps) {
   const answer = useTable(props.study.study, props.at);
   return (
     <>
+      <FailedTrials study={props.study} />
       <Loaded answer={answer}>{(table) => <List {...props} table={table} />}</Loaded>
       <Chosen {...props} />
     </>

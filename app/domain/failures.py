@@ -1,0 +1,202 @@
+"""Failed trials: which errors are tried again, how a failure reads in a line, and which failures are alike.
+
+What the user's code raises is tried again in a fresh process, because machines have accidents. An error that ended one
+trial after all its tries, though, is no accident: where another trial raises the same at the same line and step, these
+tries count for it as well (docs/decisions/0010-failures.md).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+from app.domain import events as e
+from app.domain.search_plan import Node, Raised, Study, Trial
+from app.domain.states import FailureKind, TrialState
+
+OF_THE_WORLD = frozenset(
+    name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, OSError)
+)
+"""Errors of files and networks, by name: they come and go, whatever the trial is, and keep all their tries."""
+
+MOST_CONDITIONS = 2
+"""So many hyper-parameters are named that tell the failed trials of a group from others."""
+
+BY_CHANCE = 1 / 3
+"""A condition that would tell them apart this often if it were drawn at random is not worth a word."""
+
+
+# ----------------------------------------------------------------------------------------------------------- the tries
+
+
+def raised(event: e.StageFailed) -> Raised:
+    """What the user's code raised, and where."""
+    step = event.step if event.evaluated is None else event.evaluated
+    return step, event.signature or "", event.evaluated is not None
+
+
+def counts_elsewhere(event: e.StageFailed) -> bool:
+    """Whether an error says something about other trials that raise the same. Out of memory, broken devices, crashes,
+    hangs, and errors of files and networks do not: they may be accidents of the moment.
+    """
+    if not event.counts_elsewhere or event.kind != FailureKind.EXCEPTION or not event.signature:
+        return False
+    return event.signature.partition(" in ")[0] not in OF_THE_WORLD
+
+
+def tried(node: Node, event: e.StageFailed, stage: e.Stage) -> int:
+    """How often it was tried by now: with this error, or with others at the same place."""
+    if event.kind == FailureKind.POISON:
+        return node.lost.get(stage.start, 0) + 1
+    return max(1, node.times_failed(event.evaluated))
+
+
+# --------------------------------------------------------------------------------------------------------- in one line
+
+
+def last_line(error: Mapping[str, Any] | None) -> str:
+    """What a failed trial's error ends with: of a traceback, the exception with its message."""
+    return str((error or {}).get("error", "")).strip().rsplit("\n", 1)[-1].strip()
+
+
+def failure_text(trial: Trial) -> str:
+    """Why a trial failed, how far it had come, and how often it was tried: "FloatingPointError: loss is nan, after
+    step 3, tried 3 times".
+    """
+    error = trial.error or {}
+    return f"{_said(error)}, after step {error.get('step')}{_tries_text(trial, error)}"
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """What was wrong, without the step."""
+    return last_line(error).removesuffix(f" after step {error.get('step')}") or str(error.get("kind", "failed"))
+
+
+def _tries_text(trial: Trial, error: Mapping[str, Any]) -> str:
+    tries = error.get("tries", 1)
+    if equal := error.get("equal_to"):
+        other = f"trial {equal[1]}" if equal[0] == trial.study else f"trial {equal[1]} of {equal[0]}"
+        times = "once" if tries == 1 else f"{tries} times"
+        return f", tried {times}, as the same error ended {other}"
+    return f", tried {tries} times" if tries > 1 else ""
+
+
+# -------------------------------------------------------------------------------------------------- equal ones together
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Failed trials of a study with equal errors.
+
+    trials: their numbers. place: the exception and the line that raised it, where
+    that is known. error: the last line of it; where they differ, of one of them. steps: the first and the last step
+    after which they failed.
+    tries: how often they were tried, all together. where: what their hyper-parameters have in common and those of no
+    other trial that came as far; empty where nothing tells them apart.
+    """
+
+    trials: tuple[int, ...]
+    kind: str
+    place: str | None
+    error: str
+    steps: tuple[int, int]
+    tries: int
+    where: str
+
+
+def groups(study: Study, reached: Mapping[int, int]) -> list[Group]:
+    """The failed trials by their errors, the most frequent first. reached: how far each trial of the study came."""
+    found: dict[tuple[str, str], list[Trial]] = {}
+    for trial in (study.trials[number] for number in sorted(study.failed)):
+        if trial.state == TrialState.FAILED:
+            found.setdefault(_sort(trial.error or {}), []).append(trial)
+    return [_group(study, trials, reached) for trials in sorted(found.values(), key=len, reverse=True)]
+
+
+def _sort(error: Mapping[str, Any]) -> tuple[str, str]:
+    """What equal errors have in common. Their messages may hold numbers that differ; the line that raised does not."""
+    kind = str(error.get("kind"))
+    if kind != FailureKind.EXCEPTION:
+        return kind, ""
+    return kind, str(error.get("place") or last_line(error).partition(":")[0])
+
+
+def _group(study: Study, trials: Sequence[Trial], reached: Mapping[int, int]) -> Group:
+    errors = [trial.error or {} for trial in trials]
+    steps = [int(error.get("step", 0)) for error in errors]
+    numbers = {trial.number for trial in trials}
+    others = [each for each in study.trials if each.number not in numbers and reached[each.number] > min(steps)]
+    return Group(
+        trials=tuple(trial.number for trial in trials),
+        kind=str(errors[0].get("kind")),
+        place=errors[0].get("place"),
+        error=_common(list(dict.fromkeys(map(_said, errors)))),
+        steps=(min(steps), max(steps)),
+        tries=sum(int(error.get("tries", 1)) for error in errors),
+        where=_where([_leaves(trial.hp) for trial in trials], [_leaves(trial.hp) for trial in others]),
+    )
+
+
+def _common(lines: Sequence[str]) -> str:
+    """What equal errors say: their messages may differ."""
+    kind, _, message = lines[0].partition(": ")
+    return lines[0] if len(lines) == 1 or not message else f'{kind}, such as "{message}"'
+
+
+def group_text(group: Group) -> str:
+    """What a group has in common, in a line: "8 trials: FloatingPointError: loss is nan, after step 3, all with
+    lr >= 0.85".
+    """
+    first, last = group.steps
+    after = f"after step {first}" if first == last else f"after steps {first} to {last}"
+    where = f", all with {group.where}" if group.where else ""
+    return f"{len(group.trials)} trial{'s' if len(group.trials) > 1 else ''}: {group.error}, {after}{where}"
+
+
+Leaves = dict[str, Any]
+
+
+def _leaves(hp: Mapping[str, Any], above: str = "") -> Leaves:
+    """Each number and word in the hyper-parameters, by its way there: `lr.init`."""
+    found: Leaves = {}
+    for name, value in hp.items():
+        if isinstance(value, Mapping) and value.get("family") == "constant":
+            found[f"{above}{name}"] = value.get("value")
+        elif isinstance(value, Mapping):
+            found |= _leaves(value, f"{above}{name}.")
+        else:
+            found[f"{above}{name}"] = value
+    return found
+
+
+def _where(failed: Sequence[Leaves], others: Sequence[Leaves]) -> str:
+    """What is true of all failed ones and of no other, unless that may well be chance."""
+    names = dict.fromkeys(name for each in failed for name in each)
+    names = dict.fromkeys(name for name in names if len({repr(each.get(name)) for each in (*failed, *others)}) > 1)
+    if min(len(failed), len(others)) < 2 or 2 * len(names) / comb(len(failed) + len(others), len(failed)) > BY_CHANCE:
+        return ""
+    sides = ((name, [each.get(name) for each in failed], [each.get(name) for each in others]) for name in names)
+    said = [text for name, mine, theirs in sides if (text := _difference(name, mine, theirs))]
+    return " and ".join(said[:MOST_CONDITIONS])
+
+
+def _difference(name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> str:
+    if all(map(_is_number, mine)) and all(map(_is_number, theirs)):
+        if min(mine) > max(theirs):
+            return f"{name} >= {_short(min(mine))}"
+        return f"{name} <= {_short(max(mine))}" if max(mine) < min(theirs) else ""
+    kinds = list(dict.fromkeys(map(repr, mine)))
+    if len(kinds) > 1 or mine[0] is None or kinds[0] in set(map(repr, theirs)):
+        return ""
+    return f"{name} = {_short(mine[0])}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
