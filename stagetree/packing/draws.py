@@ -25,14 +25,14 @@ ATTENTION = "attention"
 """In the names of operations that draw within a kernel: without dropout nothing, and with it they refuse a pack."""
 
 
-class Draws(TorchDispatchMode):
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, what is drawn into a tensor depends on the tensor's shape and not on its layout in memory.
 
     model: whose modules are named. drawn: what was drawn so far, first to last.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.drawn: list[Draw] = []
         self._model, self._inside = model, [""]
 

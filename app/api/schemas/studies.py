@@ -116,6 +116,9 @@ class Study(BaseModel):
     not_exact: list[str] = Field(
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
+    waits_for: list[str] = Field(
+        default=[], description="what slots that train for its plan wait for, such as a store that is away, by slot"
+    )
     packing: dict[str, Any] | None = Field(
         default=None,
         description="how many trials its packs have room for, why, and how they do on each kind of device",
