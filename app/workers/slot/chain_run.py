@@ -188,6 +188,7 @@ class ChainRun:
         parts.notes.remove("health")
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
+        parts.notes.remove("lost")
         follows = is_last or self._end_state is not None  # the chain's last words, or that the state was kept
         awaits_more = follows and parts.saver.is_quick(self._end_state)
         self._state_facts(
