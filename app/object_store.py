@@ -25,6 +25,10 @@ S3_OPTIONS: dict[str, Any] = {
 """A connection that nobody answers on is given up in seconds: we try again ourselves."""
 
 
+DELETED = "If it was deleted, make it again, empty: what is lost is then trained again"
+"""What to do about a folder that will not come back."""
+
+
 class StoreUnavailable(Away):
     """The store did not do what it was asked; the message says which object and why. Time may help."""
 
@@ -56,8 +60,16 @@ class ObjectStore(Protocol):
     def written(self, key: str) -> Written: ...
 
 
+LOG = "stagetree.db"
+"""The log of an embedded stack, which lies beside the folder of its checkpoints."""
+
+
 class LocalStore:
-    """A folder of this machine, or one that all machines mount."""
+    """A folder of this machine, or one that all machines mount.
+
+    Where the folder is not there, its disk is not mounted: nothing is missing, and the store is away. But a folder
+    beside its own log is on the same disk as the log, and was deleted (docs/decisions/0036-lost-states.md).
+    """
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -70,12 +82,11 @@ class LocalStore:
             os.fsync(file.fileno())
 
     def read(self, key: str) -> Iterator[bytes]:
-        self._check_mounted()
-        with (self._root / key).open("rb") as file:
+        with os.fdopen(self.open(key), "rb") as file:
             while part := file.read(PART):
                 yield part
 
-    def open(self, key: str) -> int | None:
+    def open(self, key: str) -> int:
         self._check_mounted()
         return os.open(self._root / key, os.O_RDONLY)
 
@@ -94,8 +105,9 @@ class LocalStore:
 
     def _check_mounted(self) -> None:
         """What is not to be seen just now is neither missing nor deleted."""
-        if not self._root.is_dir():
-            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted?")
+        is_beside_its_log = not self._root.is_symlink() and (self._root.parent / LOG).is_file()
+        if not self._root.is_dir() and not is_beside_its_log:
+            raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted? {DELETED}")
 
 
 class FsspecStore:

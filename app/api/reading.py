@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from app.api import waiting
 from app.api.errors import Invalid
 from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
@@ -71,7 +72,9 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
         if with_trials:
             _add_slot_use(shown, use, row, plan)
-        passing = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
+        passing: Json = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
+        if waits := sorted(waiting.by_chain(use, live).values()):
+            passing["waits_for"] = waits
         return shown | passing, plan.version
 
 
@@ -112,17 +115,20 @@ def trials(
     at: int | None = None,
 ) -> Json:
     """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `Invalid`."""
+    notes = waiting.by_node(use, row, at)
     if not states and sort == "trial":
         after = number(cursor)
         with use.open_study(row, at) as (plan, found):
-            items, total = documents.trials(plan, found, after, limit), len(found.trials)
+            shown, total = documents.trials(plan, found, after, limit), len(found.trials)
+            items = [waiting.told(each, plan, found.trials[each["trial"]], notes) for each in shown]
         return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
         every = documents.trials(plan, found)
         _check_sort(sort, ordering.fields_of(every, found.spec.get("space") or ()))
         chosen = [trial for trial in every if not states or trial["state"] in states]
-        items = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
+        page = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
+        items = [waiting.told(each, plan, found.trials[each["trial"]], notes) for each in page]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return {"items": items, "next_cursor": more}
@@ -153,8 +159,10 @@ def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | N
 
 def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:
     """One trial with its curve. Raises `Unknown`."""
+    notes = waiting.by_node(use, row, at)
     with use.open_study(row, at) as (plan, found):
-        return documents.trial(plan, trial_of(found, number))
+        wanted = trial_of(found, number)
+        return waiting.told(documents.trial(plan, wanted), plan, wanted, notes)
 
 
 def events(

@@ -104,7 +104,8 @@ def lines(looks: Iterator[Json]) -> None:
     said, waits, said_at, began = "", "", -math.inf, time.monotonic()
     for study in looks:
         if study["waits"] not in ("", waits):
-            print(f"{study['study']} stands still: {one_line(study['waits'])}", file=sys.stderr, flush=True)
+            why = one_line(study["waits"])
+            print(f"{study['study']}{_separator(why)}{why}", file=sys.stderr, flush=True)
         waits = study["waits"]
         if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
             continue  # its tuner has asked for nothing yet
@@ -113,6 +114,11 @@ def lines(looks: Iterator[Json]) -> None:
         if line != said and (study["state"] in FINAL or now - said_at >= wait):
             print(line, file=sys.stderr, flush=True)
             said, said_at = line, now
+
+
+def _separator(why: str) -> str:
+    """What a slot says of itself is no standstill of all."""
+    return ": " if why.startswith("slot ") else " stands still: "
 
 
 def headline(study: Json) -> str:

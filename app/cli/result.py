@@ -42,6 +42,8 @@ def print_result(study: Json) -> None:
             print(f"packing auto: {one_line(packing['chosen'])}")
         for each in packing["devices"]:
             print(f"packing {packing_text(each, packing['at_once'])}")
+            if draws := each.get("other_draws"):
+                print(f"packing `{one_line(draws)}` of the model draws other random numbers in a pack than alone")
     for each in study.get("gpu_sharing") or ():
         print(f"sharing {sharing_text(each)}")
     for each in study.get("not_exact", ()):

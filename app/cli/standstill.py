@@ -23,7 +23,12 @@ class Standstill:
         self._since, self._reason = clock(), ""
 
     def reason(self, study: Json) -> str:
-        """Why nothing happens; empty while something does, and where the service is well: a step may take long."""
+        """Why nothing happens; empty while something does, and where the service is well: a step may take long.
+
+        A slot that waits says so itself, at once.
+        """
+        if waits := study.get("waits_for"):
+            return "; ".join(waits)
         now, happened = self._clock(), study["progress"] | {"seconds_left": None, "state": study["state"]}
         if happened != self._before:
             self._before, self._since, self._reason = happened, now, ""

@@ -126,8 +126,9 @@ class PackingProfiled:
     far as they were measured; "0" is one model alone. Optimizers are left out of all. peak_bytes: the most that is in
     use on the device meanwhile, the same way; nothing on a CPU. exact: whether a model of a pack of the plan's width
     was found to have the gradients, to the bit, that it has alone. refusal: why they cannot be packed; then nothing
-    else is known. batch: the hyper-parameters that decided which batch it was. Profiles of older versions have fewer
-    widths, and no batch.
+    else is known. batch: the hyper-parameters that decided which batch it was. other_draws: the first module that draws
+    other random numbers in a pack than alone, by its name in the model; empty where none does, and in profiles of older
+    versions, which have fewer widths and no batch, too.
     """
 
     device: str
@@ -136,6 +137,7 @@ class PackingProfiled:
     refusal: str = ""
     exact: bool = False
     batch: dict[str, Any] | None = None
+    other_draws: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

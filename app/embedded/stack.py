@@ -30,6 +30,9 @@ START_SECONDS = 180.0
 STOP_SECONDS = 120.0
 """For the slots to save what they have when the stack ends, unless the environment says otherwise."""
 
+STRIKE_AFTER_SECONDS = 2.0
+"""A folder of this machine says at once what is not there; the default is for stores that are far away."""
+
 TOLD_SECONDS = 2.0
 """After so long it is said that the end waits for that."""
 
@@ -123,6 +126,7 @@ class Embedded:
         return {
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
+            "STAGETREE_STRIKE_AFTER_SECONDS": str(STRIKE_AFTER_SECONDS),
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",

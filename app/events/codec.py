@@ -26,7 +26,7 @@ def _name_intermediate(data: Data) -> Data:
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
 VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 4}
+VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 4, "PlanOpened": 4, "StageFailed": 4}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -34,6 +34,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("CheckpointKept", 1): _name_intermediate,
     ("PackingProfiled", 1): lambda data: data | {"exact": False},
     ("PackingProfiled", 2): lambda data: data | {"batch": None},
+    ("PackingProfiled", 3): lambda data: data | {"other_draws": ""},
     ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
     ("PlanOpened", 2): lambda data: data | {"packing": 0},
     ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null

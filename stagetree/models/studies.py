@@ -30,7 +30,9 @@ class Steps(Answer):
 
 
 class Cost(Answer):
-    """A waterfall, in steps: alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run.
+    """A waterfall, in steps.
+
+    alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run.
 
     `saved_by_sharing` is the part of `taken` that sharing saved, where `taken` is what the same tuner runs without
     sharing; `saved_by_stopping` is the part that early stopping saved of every trial trained to the end.

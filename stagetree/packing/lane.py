@@ -16,6 +16,7 @@ from stagetree.trainer import Trainer
 from stagetree.training import generators
 from stagetree.training.building import Recorded
 from stagetree.training.order import Span, parts
+from stagetree.training.precision import Precision
 
 Generators = dict[str, Any]
 Traits = tuple[Any, ...]
@@ -29,7 +30,8 @@ class Lane:
 
     device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
     stack. is_apart: whether it shares no pass with others, since its loss knows something that theirs does not.
-    refusal: why it is in no pass any more, if one with nobody else in it has failed.
+    refusal: why it is in no pass any more, if one with nobody else in it has failed. other_draws: the first module that
+    draws other random numbers in a pack than the model does alone, by its name in the model; empty if none does.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
@@ -37,6 +39,7 @@ class Lane:
         self.device, self.generators, self.number = device, generators, number
         self.is_apart = False
         self.refusal: NotPackable | None = None
+        self.other_draws = ""
         self._read = frozenset[str]()
         self._traits: Traits | None = None
 
@@ -96,6 +99,16 @@ class Lane:
     def is_coarse(self) -> bool:
         """Whether it computes in less than single precision."""
         return self.trainer._precision.is_reduced
+
+    @contextmanager
+    def in_single(self) -> Iterator[None]:
+        """For a while it computes in its parameters' own precision."""
+        before = self.trainer._precision
+        self.trainer._precision = Precision("fp32", self.device)
+        try:
+            yield
+        finally:
+            self.trainer._precision = before
 
     def finish(self, is_stepped: bool) -> None:
         """Do what the trainer does with a gradient that is there; is_stepped: what is left after the optimizer's."""

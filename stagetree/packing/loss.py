@@ -72,26 +72,56 @@ class Loss(nn.Module):
         Nothing is changed: its buffers are as they were afterwards, and nothing is logged. Raises whatever the loss
         does.
         """
-        named, buffers = self._learning(), dict(self.model.named_buffers())
-        before = {name: each.clone() for name, each in buffers.items()}
-        try:
-            with logging(self._trainer) as logged:
-                value = self.forward(batch)  # without torch's lines in a traceback
-                value = value if share == 1.0 else value * share
-                found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
-            after = {name: each.clone() for name, each in buffers.items()}
-        finally:
-            for name, each in buffers.items():
-                each.copy_(before[name])
+        named = self._learning()
+        with self._keeping_buffers(), logging(self._trainer) as logged:
+            value = self.forward(batch)  # without torch's lines in a traceback
+            value = value if share == 1.0 else value * share
+            found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+            after = {name: each.clone() for name, each in self.model.named_buffers()}
         gradients = {name: each for name, each in zip(named, found, strict=True) if each is not None}
         sums, counts = _totals(logged)
         return Learnt(gradients, after, sums, counts)
+
+    def outputs(self, batch: Any, rows: Rows | None = None) -> dict[str, Tensor]:
+        """What each module of the model gives, by its name, in the order in which they are done: only real numbers.
+
+        rows: of the lanes of a pass, of which the first one's are told; None for the model alone. Raises whatever the
+        loss does.
+        """
+        if rows is None:
+            with torch.no_grad(), self._keeping_buffers(), logging(self._trainer), _noted(self.model) as outputs:
+                self.forward(batch)
+            return outputs
+        names: dict[str, None] = {}
+        tensors = {**rows.parameters, **rows.constants, **rows.buffers}
+
+        def seen(*each_lanes: Tensor) -> tuple[Tensor, ...]:
+            named = {f"model.{name}": each for name, each in zip(tensors, each_lanes, strict=True)}
+            with logging(self._trainer), _noted(self.model) as outputs:
+                functional_call(self, named, (batch,))
+            names.update(dict.fromkeys(outputs))
+            return tuple(outputs.values())
+
+        with torch.no_grad():
+            found = vmap(seen, randomness="same")(*tensors.values())
+        return {name: each[0] for name, each in zip(names, found, strict=True)}
 
     def by_itself(self, batch: Any, share: float) -> Learnt:
         """What `learnt` says of one lane, which the model has; computed as it is alone."""
         one = self.alone(batch, share)
         still = {name: torch.zeros_like(each) for name, each in self._learning().items()}
         return Learnt(_as_row(still | dict(one.gradients)), _as_row(one.buffers), _as_row(one.sums), one.counts)
+
+    @contextmanager
+    def _keeping_buffers(self) -> Iterator[None]:
+        """Those of the model are afterwards as they are now."""
+        buffers = list(self.model.buffers())
+        before = [each.clone() for each in buffers]
+        try:
+            yield
+        finally:
+            for each, was in zip(buffers, before, strict=True):
+                each.copy_(was)
 
     def _learning(self) -> dict[str, nn.Parameter]:
         return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
@@ -106,6 +136,26 @@ def _totals(logged: Logged) -> tuple[dict[str, Tensor], dict[str, int]]:
     totals = logged.totals()
     sums = {name: torch.as_tensor(total) for name, (total, _) in totals.items()}
     return sums, {name: count for name, (_, count) in totals.items()}
+
+
+@contextmanager
+def _noted(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Copies of what its modules give for a while, of the last time that each is called; the model itself is ''."""
+    outputs: dict[str, Tensor] = {}
+
+    def note(name: str, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point():
+            outputs[name] = output.clone()  # what comes next may write into it
+
+    handles = [
+        module.register_forward_hook(lambda _, __, output, name=name: note(name, output))
+        for name, module in model.named_modules()
+    ]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from stagetree.packing.attempts import Attempts
-from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.lane import Lane
+from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import Learnt, Loss
 from stagetree.packing.places import places
 from stagetree.packing.profile import Cost, Profile, timed, widths_below
@@ -21,11 +19,6 @@ from stagetree.training import generators
 
 Failures = dict[Lane, Exception]
 Refusals = dict[Lane, NotPackable]
-
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-2}
-"""By how much of its length a gradient may differ from that which a model has alone, by what it is computed in."""
-
-MOST_TOLERANCE = 0.1
 
 
 class Passes:
@@ -40,6 +33,7 @@ class Passes:
         self._stack = Stack(model, [group["params"] for group in groups], width)
         self._steps = Steps(self._stack)
         self._attempts = Attempts(self._stack)
+        self._likeness = Likeness(self._stack, self._attempts)
         self._checked: dict[Lane, Any] = {}
 
     def hold(self, lane: Lane) -> bool:
@@ -108,7 +102,7 @@ class Passes:
             room, narrower = places(self._stack, lane, batch), widths_below(self._stack.width)
             packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
             is_exact = room.exact and lane.trainer.clip_grad_norm is None
-        return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact)
+        return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact, lane.other_draws)
 
     def measure(self, lane: Lane, widest: int) -> Profile:
         """What the next batch of a lane costs its model alone, and packs of up to so many lanes, fewest first.
@@ -132,7 +126,7 @@ class Passes:
                 if packed[width].seconds / width >= least:
                     break
                 least = packed[width].seconds / width
-        return Profile(alone, packed, lane.batch_hp)
+        return Profile(alone, packed, lane.batch_hp, other_draws=lane.other_draws)
 
     def _cost(self, lane: Lane, batch: Any, rows: int) -> Cost:
         """Of a pass with so many rows, as a narrower pack has."""
@@ -147,67 +141,17 @@ class Passes:
         if all(self._checked.get(lane) == lane.traits for lane in bucket):
             return {}
         try:
-            unlike = self._unlike(bucket)
+            unlike = self._likeness.unlike(bucket)
         except NotPackable as reason:
             return {bucket[0]: reason, **(self.check(bucket[1:]) if len(bucket) > 1 else {})}
         self._checked.update({lane: lane.traits for lane in bucket if lane not in unlike})
         refusals: Refusals = {}
         for lane in unlike:
             if len(bucket) == 1:
-                return {lane: NotPackable("packed, its loss is another: it depends on something that is no tensor")}
+                return {lane: self._likeness.difference(lane)}
             lane.is_apart = True
             refusals |= self.check([lane])
         return refusals
-
-    def _unlike(self, bucket: Sequence[Lane]) -> list[Lane]:
-        """Those that have other gradients alone than the first lane has in a pass, with the same weights.
-
-        Raises `NotPackable`, about the first one.
-        """
-        lead = bucket[0]
-        batch, packed, at = self._packed_first(lead)
-        unlike: list[Lane] = []
-        for lane in bucket:
-            generators.restore(at, lead.device)
-            try:
-                is_near = self._is_near(lane, packed, self._alone_first(lane, batch))
-            except NotPackable:
-                if lane is lead:
-                    raise
-                is_near = False
-            if not is_near:
-                unlike.append(lane)
-        return unlike
-
-    def _packed_first(self, lead: Lane) -> tuple[Any, Learnt, Generators]:
-        """The next batch of a lane, what a pass makes of it with drawn weights, and where the generators were then."""
-        generators.restore(lead.generators, lead.device)
-        try:
-            with lead.watched():
-                batch, _ = next(lead.read(lead.next_batch()))
-                at = generators.state(lead.device)
-                with self._stack.drawn(lead.number, seed=0):
-                    return batch, self._attempts.packed([lead], batch), at
-        except NotPackable:
-            raise
-        except Exception as error:
-            raise meaning(error) from error
-
-    def _alone_first(self, lane: Lane, batch: Any) -> Learnt:
-        try:
-            with self._stack.drawn(lane.number, seed=0):
-                return Loss(lane.trainer).alone(batch)
-        except Exception as error:
-            raise meaning(error) from error
-
-    def _is_near(self, lane: Lane, packed: Learnt, alone: Learnt) -> bool:
-        """Whether gradients are the same but for rounding. Raises `NotPackable` if some are not there."""
-        missing = packed.gradients.keys() - alone.gradients.keys()
-        if missing:
-            raise NotPackable(f"its parameter {min(missing)} has no gradient")
-        distance = _length([each[0] - alone.gradients[name] for name, each in packed.gradients.items()])
-        tolerance = MOST_TOLERANCE if lane.is_coarse else TOLERANCE.get(self._stack.dtype, MOST_TOLERANCE)
-        return not distance > tolerance * _length(list(alone.gradients.values())) + 1e-12
 
 
 def _tell(lanes: Sequence[Lane], learnt: Learnt) -> None:
@@ -219,7 +163,3 @@ def _tell(lanes: Sequence[Lane], learnt: Learnt) -> None:
 
 def _numbers(lanes: Sequence[Lane]) -> list[int]:
     return [lane.number for lane in lanes]
-
-
-def _length(tensors: Sequence[Tensor]) -> float:
-    return float(torch.stack([torch.linalg.vector_norm(each.double()) for each in tensors]).norm())

@@ -25,12 +25,14 @@ class Cost:
 class Profile:
     """alone: what one batch costs a model by itself. packed: what it costs full packs, by how many lanes they have.
     batch: the hyper-parameters that decided which batch. is_exact: whether a model of the widest was found to have the
-    gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference."""
+    gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference.
+    other_draws: the first module that draws other random numbers in a pack than alone, as `Lane.other_draws`."""
 
     alone: Cost
     packed: Mapping[int, Cost]
     batch: Mapping[str, Any]
     is_exact: bool = False
+    other_draws: str = ""
 
 
 def widths_below(width: int) -> list[int]:

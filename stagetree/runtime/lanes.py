@@ -99,6 +99,7 @@ def _as_json(found: Profile | None) -> dict[str, object]:
         "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
         "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},
         "exact": found.is_exact,
+        "other_draws": found.other_draws,
         "batch": dict(found.batch),
     }
 

@@ -48,6 +48,27 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
     assert http.get("/slots").json()["items"][1]["stage"] is None
 
 
+def test_what_a_slot_waits_for_is_said_of_the_study_and_of_the_trials_that_need_it(
+    http: TestClient, tuned: str, workers: Workers, use: Services
+) -> None:
+    """A trial was said to wait for a slot, while the only slot waited for a disk."""
+    before = http.get(f"/studies/{tuned}").json()
+    standing = http.get(f"/studies/{tuned}/trials/1").json()["standing"]
+    chain = workers.assign(tuned, 1, "gpu1")
+    assert "waits_for" not in before
+    with use.records.write() as rows:
+        rows.slots.describe("gpu1", "worker", trainers={}, note="waits for the store: no route")
+    text = "slot gpu1: waits for the store: no route"
+    assert http.get(f"/studies/{tuned}").json()["waits_for"] == [text]
+    assert http.get(f"/studies/{tuned}/trials/1").json()["standing"].endswith(f"; {text}")
+    for query in ("", "?sort=-steps"):
+        shown = {each["trial"]: each for each in http.get(f"/studies/{tuned}/trials{query}").json()["items"]}
+        assert shown[1]["standing"].endswith(f"; {text}")
+    workers.finish(tuned, chain, {"accuracy": 0.5})
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+    assert "slot gpu1" not in http.get(f"/studies/{tuned}/trials/1").json()["standing"] + standing
+
+
 def test_it_is_alive_without_a_database(make_app: MakeApp) -> None:
     with TestClient(make_app("sqlite:////nowhere/log.db")) as http:
         assert http.get("/healthz").json() == {"status": "ok"}

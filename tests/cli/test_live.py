@@ -203,6 +203,17 @@ def test_why_it_stands_still_is_shown_whole(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.count(f"stands still: Not ready: database: {FULL}") == 2
 
 
+def test_what_a_slot_waits_for_is_said_at_once_and_asked_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "slot gpu0: waits for the store: checkpoint a/b is not there"
+    server = NotWell()
+    standstill = Standstill(server, clock=lambda: 0.0)  # type: ignore[arg-type]
+    held_up = study(waits_for=[text])
+    assert standstill.reason(held_up) == text and standstill.reason(study()) == "" and not server.asked
+    lines(iter([study(waits=text)]))
+    assert f": {text}\n" in capsys.readouterr().err
+    assert text in " ".join(" ".join(drawn(study(waits=text), 80, 24)).split())
+
+
 def test_a_store_is_asked_nothing(tmp_path: Path) -> None:
     Database(f"sqlite:///{tmp_path}/stagetree.db").create()
     with Store(tmp_path) as store:

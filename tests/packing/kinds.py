@@ -40,6 +40,19 @@ class Tempered(nn.Module):
         return self.scores(numbers) * self.heat.exp()
 
 
+class Encoding(nn.Module):
+    """The stock layer of a transformer, whose attention ends in a transposition before a dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(11, 12)
+        self.encoder = nn.TransformerEncoderLayer(12, 3, 16, dropout=0.3, batch_first=True)
+        self.scores = nn.Linear(12, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.scores(self.encoder(self.letters(ids))).flatten(0, 1)
+
+
 def layers(between: Callable[[], nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 7), between(), nn.Linear(7, 13), between(), nn.Linear(13, 10))
 
@@ -68,6 +81,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "convolving": convolving,
     "grouped": grouped,
     "attending": Attending,
+    "encoding": Encoding,
 }
 
 
@@ -97,7 +111,7 @@ class Usual(TorchTrainer):
 def samples(net: str) -> tuple[Tensor, Tensor]:
     """What is read and what is to be said of it."""
     chance = torch.Generator().manual_seed(3)
-    if net == "attending":
+    if net in ("attending", "encoding"):
         return torch.randint(11, (SAMPLES, 6), generator=chance), torch.randint(11, (SAMPLES, 6), generator=chance)
     shape = (1, 8, 8) if net in ("convolving", "grouped") else (6,)
     return torch.randn(SAMPLES, *shape, generator=chance), torch.arange(SAMPLES) % 10

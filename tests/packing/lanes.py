@@ -150,6 +150,23 @@ class Unpackable(Tiny):
         return loss * (1 + 0 * loss.item())
 
 
+class Turned(Tiny):
+    """Its dropout is on a transposed tensor, and draws other numbers in a pack than alone."""
+
+    name = "turned"
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self.model = nn.Sequential(
+            nn.Linear(2, 5), Transposed(), nn.Dropout(0.3), Transposed(), nn.Linear(5, 1)
+        ).double()
+
+
+class Transposed(nn.Module):
+    def forward(self, numbers: Tensor) -> Tensor:
+        return numbers.transpose(0, 1)
+
+
 class Greedy(Tiny):
     """Where its learning rate is bad there is no memory for it.
 

@@ -9,17 +9,22 @@ from typing import Any
 import pytest
 from kinds import NETS, Usual
 from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
-from torch import OutOfMemoryError, nn
+from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
 from stagetree.packing.profile import Cost, timed
 from stagetree.runtime.timeline import Timeline
+from stagetree.training.order import Batching
+from stagetree.training.tensors import map_tensors
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 4
 DIFFERENCES = 12
 """Steps in which a difference that there is must show."""
+
+ROUNDING = 1e-7
+"""By so much do results in double precision differ at most: nine digits are left for optimizers to magnify the last."""
 
 
 def trainer(path: str, name: str) -> Any:
@@ -29,6 +34,35 @@ def trainer(path: str, name: str) -> Any:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, name)
+
+
+def one_batch_each(kind: type[TorchTrainer]) -> type[TorchTrainer]:
+    """The same trainer in steps of one batch, where it has no argument for that."""
+
+    class OneBatch(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, **args: Any) -> None:
+            super().__init__(**args)
+            self._batching = Batching(per_step=1)
+
+    return OneBatch
+
+
+def in_double(kind: type[TorchTrainer]) -> type[TorchTrainer]:
+    """The same trainer, with its model and its batches in double precision."""
+
+    class Double(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, **args: Any) -> None:
+            super().__init__(**args)
+            self.model.double()
+
+        def transform_batch(self, batch: Any, generator: Generator) -> Any:
+            return map_tensors(super().transform_batch(batch, generator), as_double)
+
+    return Double
+
+
+def as_double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def profiled(kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> Profile | None:
@@ -41,29 +75,36 @@ def apart_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how:
     """How far a lane and the trial alone are from each other."""
     pack = fresh(WIDTH, [0, 1], kind, **how)
     assert not packed(pack, {0: hp, 1: {**hp, "lr": hp["lr"] / 2}}, steps)
+    assert not pack.refusal
     return distance(weights(pack[0]), weights(alone(hp, steps, kind, **how)))
 
 
 def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> None:
-    """Whether the trainer's numbers are what the profile says, in steps of one batch each."""
+    """Whether the trainer's numbers are what the profile says, in steps of one batch each.
+
+    Where bits differ, the difference is rounding and nothing else: in double precision next to nothing is left of it.
+    In single precision no bound holds on every CPU. Adam makes whole steps of a gradient that is only rounding, and
+    batch normalization divides by the spread that a batch happens to have.
+    """
     assert profile is not None
     if profile.is_exact:
         assert apart_after(3, kind, hp, **how) == 0.0
     else:
-        assert any(0.0 < apart_after(steps, kind, hp, **how) < 1e-2 for steps in range(1, DIFFERENCES))
+        assert any(apart_after(steps, kind, hp, **how) > 0.0 for steps in range(1, DIFFERENCES))
+        assert apart_after(3, in_double(kind), hp, **how) < ROUNDING
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "how"),
+    ("path", "name"),
     [
-        ("benchmarks/data/mlp.py", "Mlp", {"batches_per_step": 1}),
-        ("examples/digits/trainer.py", "Digits", {}),
-        ("examples/charlm/trainer.py", "CharLM", {"batches_per_step": 1}),
+        ("benchmarks/data/mlp.py", "Mlp"),
+        ("examples/digits/trainer.py", "Digits"),
+        ("examples/charlm/trainer.py", "CharLM"),
     ],
 )
-def test_the_claim_is_so_on_the_examples(path: str, name: str, how: dict[str, Any]) -> None:
-    kind, hp = trainer(path, name), {"lr": 0.02, "bs": 32}
-    assert_so(profiled(kind, hp, **how), kind, hp, **how)
+def test_the_claim_is_so_on_the_examples(path: str, name: str) -> None:
+    kind, hp = one_batch_each(trainer(path, name)), {"lr": 0.02, "bs": 32}
+    assert_so(profiled(kind, hp), kind, hp)
 
 
 @pytest.mark.parametrize(("net", "size"), [("tempered", 8), ("relu", 4), ("relu", 8), ("dropping", 8), ("grouped", 4)])

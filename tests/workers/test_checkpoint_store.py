@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,6 +140,26 @@ def test_a_folder_that_is_not_mounted_is_away_and_nothing_in_it_is_missing(tmp_p
     checkpoints = CheckpointStore(LocalStore(str(tmp_path / "not-there")))
     with pytest.raises(StoreUnavailable, match="is it mounted"):
         checkpoints.read("key", "")
+
+
+def test_a_folder_that_was_deleted_beside_its_log_has_lost_what_was_in_it(tmp_path: Path) -> None:
+    """The log is there, so its disk is: to wait for the folder was to wait for ever."""
+    (tmp_path / "stagetree.db").touch()
+    checkpoints = CheckpointStore(LocalStore(str(tmp_path / "checkpoints")))
+    stored = write(checkpoints, "a", b"first")
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointUnreadable, match="is not there"):
+        checkpoints.read(stored.key, stored.sha256)
+    checkpoints.delete(stored.key)
+    again = write(checkpoints, "a", b"again")
+    assert contents(checkpoints.read(again.key, again.sha256)) == b"again"
+
+
+def test_a_link_to_a_disk_that_is_not_mounted_is_away(tmp_path: Path) -> None:
+    (tmp_path / "stagetree.db").touch()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "disk" / "checkpoints")
+    with pytest.raises(StoreUnavailable, match="is it mounted"):
+        CheckpointStore(LocalStore(str(tmp_path / "checkpoints"))).read("key", "")
 
 
 def test_recent_states_are_read_from_memory_up_to_so_many_bytes(tmp_path: Path) -> None:

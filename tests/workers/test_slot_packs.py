@@ -11,6 +11,7 @@ from cluster import Cluster
 from toys import switch
 
 from app.api.views import documents
+from app.cli.result import print_result
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.events.database import Database
@@ -35,6 +36,7 @@ def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     made.sources["moody"] = TrainerSource(str(LANES), "1")
     made.sources["greedy"] = TrainerSource(str(LANES), "1")
     made.sources["unpackable"] = TrainerSource(str(LANES), "1")
+    made.sources["turned"] = TrainerSource(str(LANES), "1")
     yield made
     made.close()
     database.dispose()
@@ -223,6 +225,19 @@ def test_how_packs_do_on_a_device_is_measured_once(cluster: Cluster) -> None:
     assert documents.study(cluster.plan, study, now=0.0)["packing"]["width"] == 4
     cluster.run(cluster.submit(spec(({"lr": 0.3}, 4))))
     assert len(cluster.events(e.PackingProfiled)) == 1
+
+
+def test_it_is_told_where_a_pack_draws_other_random_numbers(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused, with a reason that was not so; in bf16 it was packed, and nobody was told."""
+    study = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="turned"))).id
+    (profile,) = cluster.events(e.PackingProfiled)
+    assert (profile.refusal, profile.other_draws) == ("", "2")
+    shown = documents.study(cluster.plan, study, now=0.0)
+    assert shown["packing"]["devices"][0]["other_draws"] == "2"
+    print_result(shown)
+    assert "packing `2` of the model draws other random numbers in a pack than alone" in capsys.readouterr().out
 
 
 def test_what_was_refused_is_given_to_slots_one_by_one(cluster: Cluster) -> None:

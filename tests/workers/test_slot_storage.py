@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event as Flag
@@ -122,6 +123,44 @@ def test_a_checkpoint_that_is_damaged_for_good_is_struck_and_trained_again(
     assert done.executed == 6
     assert "interrupted" in {event.outcome for event in cluster.events(e.ChainEnded)}
     assert not cluster.events(e.StageFailed)
+
+
+def test_a_folder_that_was_deleted_is_trained_again_and_said(cluster: Cluster) -> None:
+    """Deleted to free a disk; every later study on the plan waited for ever."""
+    (cluster.folder / "stagetree.db").touch()  # as in the folder of an embedded stack
+    cluster.run(cluster.submit(spec(({}, 4))))
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
+    shutil.rmtree(cluster.folder / "checkpoints")
+    said = set[str | None]()
+
+    def look(name: str, process: InProcess, what: str, at: int) -> None:
+        cluster.beat()
+        said.add(cluster.row().note)  # type: ignore[union-attr]
+
+    cluster.script = look
+    done = cluster.run(cluster.submit(spec(({}, 6))))
+    assert (done.state, done.executed) == (StudyState.COMPLETED, 6)
+    assert any(text and text.endswith("is not there: its steps are trained again") for text in said)
+    cluster.beat()
+    assert cluster.row().note is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 60.0])
+def test_a_folder_that_is_not_mounted_for_a_time_costs_no_step(cluster: Cluster, seconds: float) -> None:
+    cluster.run(cluster.submit(spec(({}, 4))))
+    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
+    folder, hidden = cluster.folder / "checkpoints", cluster.folder / "elsewhere"
+    folder.rename(hidden)
+    ends_at = cluster.clock.now() + seconds
+
+    def mount(key: str) -> None:
+        if cluster.clock.now() >= ends_at and hidden.exists():
+            hidden.rename(folder)
+
+    cluster.store.before_read = mount
+    done = cluster.run(cluster.submit(spec(({}, 6))))
+    assert done.executed == 2
+    assert not cluster.events(e.CheckpointDropped)
 
 
 def test_damage_that_passes_is_not_struck(cluster: Cluster) -> None:

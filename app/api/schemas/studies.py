@@ -24,7 +24,9 @@ class Best(BaseModel):
 
 
 class Cost(BaseModel):
-    """A waterfall: alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run, in steps.
+    """A waterfall, in steps.
+
+    alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run.
 
     Sharing and early stopping save apart, each of its own baseline.
     """
@@ -155,6 +157,9 @@ class Study(BaseModel):
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
     exactness: Exactness
+    waits_for: list[str] = Field(
+        default=[], description="what slots that train for its plan wait for, such as a store that is away, by slot"
+    )
     packing: dict[str, Any] | None = Field(
         default=None,
         description="how many trials its packs have room for, why, and how they do on each kind of device",

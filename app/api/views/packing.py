@@ -27,7 +27,8 @@ def packing(plan: SearchPlan, at_once: float | None = None) -> Json:
 def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
     """`better`: another width with which so many trials at once would have got on faster there; 0 is no packing.
 
-    `exact`: whether a model had the bits that it has alone, on the batch that was measured.
+    `exact`: whether a model had the bits that it has alone, on the batch that was measured. `other_draws`: its
+    first module that draws other random numbers in a pack than alone, if one does.
     """
     if profile.refusal:
         return {"device": profile.device, "refusal": profile.refusal}
@@ -36,5 +37,7 @@ def _packing_on(profile: PackingProfiled, width: int, trials: float) -> Json:
         return round(times_faster(trials, lanes, profile), 2)
 
     found = {"device": profile.device, "lanes": width, "times_faster": speed(width), "exact": profile.exact}
+    if profile.other_draws:
+        found["other_draws"] = profile.other_draws
     better = better_width(trials, width, profile)
     return found if better is None else found | {"better": {"packing": better, "times_faster": speed(better)}}

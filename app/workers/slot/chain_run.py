@@ -188,6 +188,7 @@ class ChainRun:
         parts.notes.remove("health")
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(parts.clock())
+        parts.notes.remove("lost")
         follows = is_last or self._end_state is not None  # the chain's last words, or that the state was kept
         awaits_more = follows and parts.saver.is_quick(self._end_state)
         self._state_facts(
@@ -270,9 +271,10 @@ class ChainRun:
         """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
         resume = self._work.resume
         assert resume is not None  # or nothing would have been read
-        logger.warning("%s", problem)
+        logger.warning("%s: its steps are trained again", problem)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self.execution.interrupted(self._parts.clock())])
+        self._parts.notes.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
 
     def _interrupt(self, reason: str, is_hopeless: bool = False) -> None:
         """An accident: the chain is given back, and its work comes again, perhaps elsewhere."""
@@ -283,6 +285,7 @@ class ChainRun:
 
     def _end(self, facts: Sequence[e.Event], proof: Alongside | None = None) -> None:
         """Last words about the chain, after all its checkpoints."""
+        self._parts.notes.remove("lost")
         said = [*self._facts, *facts]
         self._facts = []
         proof = proof or self._proofs.over

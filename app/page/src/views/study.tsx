@@ -129,6 +129,11 @@ function Head({ study }: { study: Study }) {
           {study.ending && <span>{study.ending}</span>}
           <Badge />
         </p>
+        {(study.waits_for ?? []).map((text) => (
+          <p class="trouble" key={text}>
+            {text}
+          </p>
+        ))}
         {study.error && <p class="trouble">{study.error}</p>}
         {(study.not_exact ?? []).map((reason) => (
           <p class="quiet" key={reason}>

@@ -1,0 +1,162 @@
+"""Whether a model learns in a pack what it learns alone, but for rounding: looked at before its first step.
+
+Compared is the gradient of one batch on drawn weights. Random numbers inside of the model are fixed meanwhile (see
+`draws`), so they decide nothing; where a pack draws others, that is noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from stagetree.packing.attempts import Attempts
+from stagetree.packing.draws import Draw, Draws
+from stagetree.packing.lane import Generators, Lane
+from stagetree.packing.loss import Learnt, Loss
+from stagetree.packing.refusals import NotPackable, meaning
+from stagetree.packing.stack import Stack
+from stagetree.training import generators
+
+TOLERANCE = {torch.float64: 1e-9}
+"""By how much of its length a gradient may differ from that which a model has alone, by what it is computed in."""
+
+MOST_TOLERANCE = 1e-2
+
+MORE_ROUNDING = 2.0
+"""In bf16 a gradient may be so many times as far from that in single precision as the model's own is alone, if that is
+more: a deep network has rounding of several hundredths."""
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What is learned from one batch. own: in the trainer's precision. single: in that of the parameters; the same
+    where that is no other. drawn: the random numbers that it took."""
+
+    own: Learnt
+    single: Learnt
+    drawn: Sequence[Draw]
+
+
+class Likeness:
+    """Of the lanes over one stack, in which it changes nothing."""
+
+    def __init__(self, stack: Stack, attempts: Attempts) -> None:
+        self._stack, self._attempts = stack, attempts
+
+    def unlike(self, bucket: Sequence[Lane]) -> list[Lane]:
+        """Of lanes that are alike, those that have other gradients alone than the first one has in a pass.
+
+        All with the same weights. The others know by `other_draws` which module draws otherwise. Raises `NotPackable`,
+        about the first one.
+        """
+        lead = bucket[0]
+        batch, at = self._batch(lead)
+        self._attempts.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
+        with lead.watched():
+            packed = self._sample(lead, at, lambda: self._attempts.packed([lead], batch))
+        unlike: list[Lane] = []
+        for lane in bucket:
+            try:
+                alone = self._sample(lane, at, lambda lane=lane: Loss(lane.trainer).alone(batch))  # type: ignore[misc]
+                is_near = self._is_near(packed, alone)
+            except NotPackable:
+                if lane is lead:
+                    raise
+                is_near = False
+            if is_near:
+                lane.other_draws = _first_unlike(alone.drawn, packed.drawn)
+            else:
+                unlike.append(lane)
+        return unlike
+
+    def difference(self, lane: Lane) -> NotPackable:
+        """In which a lane is another that is `unlike` what it is by itself in a pass."""
+        batch, at = self._batch(lane)
+        numbers = [lane.number] * self._stack.width
+        with lane.in_single(), Draws(lane.model):
+            packed = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers)))
+            alone = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch))
+        name = next((name for name in alone if name not in packed or self._is_far(packed[name], alone[name])), None)
+        if name is None:
+            return NotPackable(
+                "packed, its loss is another, though all modules give the same: it depends on something that is no "
+                "tensor, or reaches parameters by another way than the model"
+            )
+        kind = type(lane.model.get_submodule(name)).__name__
+        module = f"`{name}` ({kind})" if name else f"the whole model ({kind})"
+        return NotPackable(f"packed, its loss is another: the first module with another output is {module}")
+
+    def _batch(self, lane: Lane) -> tuple[Any, Generators]:
+        """The next batch of a lane, and where the generators are then."""
+        generators.restore(lane.generators, lane.device)
+        try:
+            with lane.watched():
+                batch, _ = next(lane.read(lane.next_batch()))
+        except NotPackable:
+            raise
+        except Exception as error:
+            raise meaning(error) from error
+        return batch, generators.state(lane.device)
+
+    def _sample(self, lane: Lane, at: Generators, learn: Callable[[], Learnt]) -> Sample:
+        draws = Draws(lane.model)
+        with draws.naming():
+            own = self._found(lane, at, learn)
+        if not lane.is_coarse:
+            return Sample(own, own, draws.drawn)
+        with lane.in_single(), Draws(lane.model):
+            return Sample(own, self._found(lane, at, learn), draws.drawn)
+
+    def _found(self, lane: Lane, at: Generators, find: Callable[[], Found]) -> Found:
+        """What is found with drawn weights, and the generators there. Raises `NotPackable`."""
+        generators.restore(at, lane.device)
+        try:
+            with self._stack.drawn(lane.number, seed=0):
+                return find()
+        except Exception as error:
+            raise meaning(error) from error
+
+    def _is_near(self, packed: Sample, alone: Sample) -> bool:
+        """Whether gradients are the same but for rounding. Raises `NotPackable` if some are not there."""
+        missing = packed.own.gradients.keys() - alone.own.gradients.keys()
+        if missing:
+            raise NotPackable(f"its parameter {min(missing)} has no gradient")
+        exact = alone.single.gradients
+        bound = self._tolerance * _length(exact.values()) + 1e-12
+        rounding = 0.0 if alone.own is alone.single else _distance(alone.own.gradients, exact)
+        own, single = _first_row(packed.own.gradients), _first_row(packed.single.gradients)
+        return not (_distance(single, exact) > bound or _distance(own, exact) > max(bound, MORE_ROUNDING * rounding))
+
+    def _is_far(self, packed: Tensor, alone: Tensor) -> bool:
+        return packed.shape != alone.shape or _length([packed - alone]) > self._tolerance * _length([alone])
+
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE.get(self._stack.dtype, MOST_TOLERANCE)
+
+
+def _first_unlike(one: Sequence[Draw], other: Sequence[Draw]) -> str:
+    """The module of the first draw that is in another order; empty if all are alike."""
+    for mine, theirs in zip_longest(one, other):
+        if mine is None or theirs is None or mine[1:] != theirs[1:]:
+            return (mine or theirs)[0] or "the loss"
+    return ""
+
+
+def _first_row(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: each[0] for name, each in gradients.items()}
+
+
+def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    return _length([each - other[name] for name, each in one.items()])
+
+
+def _length(tensors: Iterable[Tensor]) -> float:
+    return float(torch.stack([torch.linalg.vector_norm(each.double()) for each in tensors]).norm())

@@ -1,0 +1,117 @@
+"""Dropout that draws other numbers in a pack than alone is packed, and said; what is wrong by more than that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kinds import NETS, Usual
+from lanes import alone, distance, fresh, is_packed, packed, weights
+from torch import Tensor, nn
+
+from stagetree import TorchTrainer
+from stagetree.packing import Profile
+
+WIDTH = 4
+HP = {"lr": 0.05, "bs": 8}
+PRECISIONS: list[dict[str, str]] = [{"dtype": "float64"}, {"dtype": "float32"}, {"precision": "bf16"}]
+
+
+def looked_at(kind: type[TorchTrainer] = Usual, **how: Any) -> tuple[str, Profile | None]:
+    """Why a trainer is not packed, and else what its profile says."""
+    pack = fresh(WIDTH, [0], kind, batches_per_step=1, **how)
+    assert not packed(pack, {0: HP}, 1)
+    return pack.refusal, pack.profile()
+
+
+@pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
+def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(numbers: dict[str, str]) -> None:
+    refusal, profile = looked_at(net="encoding", **numbers)
+    assert not refusal
+    assert profile is not None and profile.other_draws == "encoder.dropout1" and not profile.is_exact
+
+
+@pytest.mark.parametrize("net", ["dropping", "convolving", "attending"])
+def test_draws_that_are_those_of_the_model_alone_are_not_said_to_differ(net: str) -> None:
+    _, profile = looked_at(net=net)
+    assert profile is not None and not profile.other_draws
+
+
+def test_only_the_draws_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any, a packed transformer layer is what it is alone."""
+    with_dropout = NETS["encoding"]
+    assert apart_from_alone("encoding") > 1e-4
+    monkeypatch.setitem(NETS, "encoding", lambda: undropped(with_dropout()))
+    assert apart_from_alone("encoding") < 1e-9
+
+
+def apart_from_alone(net: str) -> float:
+    how = {"net": net, "dtype": "float64", "batches_per_step": 1}
+    pack = fresh(WIDTH, [0], Usual, **how)
+    assert not packed(pack, {0: HP}, 2) and not pack.refusal
+    return distance(weights(pack[0]), weights(alone(HP, 2, Usual, **how)))
+
+
+def undropped(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+    return model
+
+
+class Turned(nn.Module):
+    """The smallest that draws other numbers in a pack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed, self.dropout, self.scores = nn.Linear(6, 7), nn.Dropout(0.4), nn.Linear(7, 10)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        mixed = self.mixed(torch.stack([numbers, numbers.flip(1)]))  # 2, samples, 7
+        return self.scores(self.dropout(mixed.transpose(0, 1)).mean(dim=1))
+
+
+@pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
+def test_dropout_on_a_transposed_tensor_draws_others(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str]) -> None:
+    monkeypatch.setitem(NETS, "turned", Turned)
+    refusal, profile = looked_at(net="turned", **numbers)
+    assert not refusal and profile is not None and profile.other_draws == "dropout"
+
+
+class Larger(nn.Module):
+    """Its output is another in a pack."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return numbers * (1 + self.by * is_packed(numbers.sum()))
+
+
+@pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
+@pytest.mark.parametrize("by", [0.03, 0.09, 2.0])
+def test_a_loss_that_is_wrong_by_hundredths_is_refused_with_the_name_of_the_module(
+    monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str], by: float
+) -> None:
+    """In bf16, what was wrong by less than a tenth was packed."""
+    monkeypatch.setitem(NETS, "larger", lambda: nn.Sequential(nn.Linear(6, 9), Larger(by), nn.Linear(9, 10)))
+    refusal, profile = looked_at(net="larger", **numbers)
+    assert profile is None
+    assert refusal.startswith("packed, its loss is another: the first module with another output is `1` (Larger)")
+
+
+class Outside(Usual):
+    """What its loss depends on is in no module."""
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        loss = super().loss(batch)
+        return loss * (1.03 if is_packed(loss) else 1)
+
+
+def test_where_every_module_gives_the_same_the_loss_itself_is_another() -> None:
+    refusal, _ = looked_at(Outside, net="relu")
+    assert refusal.startswith("packed, its loss is another, though all modules give the same")
