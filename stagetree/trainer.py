@@ -45,7 +45,7 @@ class Trainer(ABC):
 
     caches: ClassVar[tuple[str, ...]] = ()
     """Attributes, such as `last_batch` or `model.calls`, and globals of its file that `train` does not depend on,
-    besides those that the classes above name: that they do not come back with the state is not held against the trainer."""
+    besides those that the classes above name: it is not held against the trainer if they do not come back."""
 
     def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
         """Build the model and read the data.
