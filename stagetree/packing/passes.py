@@ -165,12 +165,12 @@ class Passes:
         Raises `NotPackable`, about the first one.
         """
         lead = bucket[0]
-        batch, packed, at = self._packed_first(lead)
+        batch, share, packed, at = self._packed_first(lead)
         unlike: list[Lane] = []
         for lane in bucket:
             generators.restore(at, lead.device)
             try:
-                is_near = self._is_near(lane, packed, self._alone_first(lane, batch))
+                is_near = self._is_near(lane, packed, self._alone_first(lane, batch, share))
             except NotPackable:
                 if lane is lead:
                     raise
@@ -179,24 +179,24 @@ class Passes:
                 unlike.append(lane)
         return unlike
 
-    def _packed_first(self, lead: Lane) -> tuple[Any, Learnt, Generators]:
-        """The next batch of a lane, what a pass makes of it with drawn weights, and where the generators were then."""
+    def _packed_first(self, lead: Lane) -> tuple[Any, float, Learnt, Generators]:
+        """The next batch of a lane and its share, what a pass makes of it with drawn weights, and where the generators were then."""
         generators.restore(lead.generators, lead.device)
         try:
             with lead.watched():
-                batch, _ = next(lead.read(lead.next_batch()))
+                batch, share = next(lead.read(lead.next_batch()))
                 at = generators.state(lead.device)
                 with self._stack.drawn(lead.number, seed=0):
-                    return batch, self._attempts.packed([lead], batch), at
+                    return batch, share, self._attempts.packed([lead], batch, share), at
         except NotPackable:
             raise
         except Exception as error:
             raise meaning(error) from error
 
-    def _alone_first(self, lane: Lane, batch: Any) -> Learnt:
+    def _alone_first(self, lane: Lane, batch: Any, share: float) -> Learnt:
         try:
             with self._stack.drawn(lane.number, seed=0):
-                return Loss(lane.trainer).alone(batch)
+                return Loss(lane.trainer).alone(batch, share)
         except Exception as error:
             raise meaning(error) from error
 
