@@ -152,7 +152,7 @@ class TorchTrainer(DataTrainer):
         raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
     def measure(self, batch: Any) -> Mapping[str, Mean]:
-        """The metrics of one batch, each a mean over its samples, or (sum, count); `evaluate` averages them over all."""
+        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
         return {"val_loss": self.loss(batch)}
 
     def train_batch(self, batch: Any) -> None:

@@ -180,7 +180,7 @@ class Passes:
         return unlike
 
     def _packed_first(self, lead: Lane) -> tuple[Any, float, Learnt, Generators]:
-        """The next batch of a lane and its share, what a pass makes of it with drawn weights, and where the generators were then."""
+        """The next batch of a lane, its share, what a pass makes of it with drawn weights, the generators before."""
         generators.restore(lead.generators, lead.device)
         try:
             with lead.watched():

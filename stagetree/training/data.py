@@ -67,7 +67,7 @@ class DataTrainer(Trainer):
 
     @abstractmethod
     def measure(self, batch: Any) -> Mapping[str, Mean]:
-        """The metrics of one batch, each a mean over its samples, or (sum, count); `evaluate` averages them over all."""
+        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
 
     def transform(self, sample: Any, generator: Generator) -> Any:
         """Augment one training sample of a map-style data set.
