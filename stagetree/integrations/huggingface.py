@@ -90,7 +90,7 @@ def _frozen(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 SHIFTED, IN_PLACE = ("ForCausalLM",), ("ForMaskedLM", "ForTokenClassification")
-"""Losses of Transformers that are means over tokens: of those the first label of a line has no prediction, and others."""
+"""Losses of Transformers that are means over tokens: the former predict no first label."""
 
 
 def _tokens(model: nn.Module, batch: Mapping[str, Any]) -> Tensor | None:

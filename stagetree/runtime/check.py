@@ -106,7 +106,11 @@ def _compare(ways: _Ways, report: Report) -> None:
     if wrong and _forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
-        cause = suspects.cause(way, "again" in wrong, first, others.get(way, {}))
+        found = others.get(way, {})
+        if found.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
+            _forked(ways.watched_in_mode if way == "watched" else ways.used_in_mode)
+            found = {**found, "modes_matter": not ways.difference("in-mode")}
+        cause = suspects.cause(way, "again" in wrong, first, found)
         report.differences[way] = f"{text}. {cause}"
 
 
@@ -182,7 +186,19 @@ class _Ways:
     def split(self) -> dict[str, Any]:
         return self._gone_on(self._built(), "split")
 
-    def watched(self) -> dict[str, Any]:
+    def watched_in_mode(self) -> dict[str, Any]:
+        return self.watched("in-mode", keeps_modes=True)
+
+    def used_in_mode(self) -> dict[str, Any]:
+        """In an object that was trained and measured, whose modes were put back."""
+        model = self._built()
+        self._train(model, self._job.steps)
+        modes = suspects.modes(model.trainer)
+        model.evaluate()
+        suspects.restore_modes(model.trainer, modes)
+        return self._gone_on(model, "in-mode")
+
+    def watched(self, name: str = "watched", keeps_modes: bool = False) -> dict[str, Any]:
         model, metrics = self._built(), dict[str, float | None]()
         self._train(model, 1)
         modes = suspects.modes(model.trainer)
@@ -190,7 +206,9 @@ class _Ways:
             self._train(model, step)
             changed = suspects.changed_modes(modes, suspects.modes(model.trainer))
             metrics = model.evaluate()
-            self._keep(model, "watched")
+            if keeps_modes:
+                suspects.restore_modes(model.trainer, modes)
+            self._keep(model, name)
         return {"modes": changed, "metrics": metrics, "loaders": suspects.loaders()}
 
     def difference(self, way: str) -> str:
