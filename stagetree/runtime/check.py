@@ -22,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def _compare(ways: _Ways, report: Report) -> None:
     for way, text in wrong.items():
         found = others.get(way, {})
         if found.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
-            _forked(ways.watched_in_mode if way == "watched" else ways.used_in_mode)
+            _forked(partial(ways.watched, "in-mode", True) if way == "watched" else ways.used_in_mode)
             found = {**found, "modes_matter": not ways.difference("in-mode")}
         cause = suspects.cause(way, "again" in wrong, first, found)
         report.differences[way] = f"{text}. {cause}"
@@ -166,8 +167,10 @@ class _Ways:
             seconds += self._train(model, self._job.steps)
         modes = suspects.modes(model.trainer)
         size, save_seconds = self._keep(model, "whole")
+        begun_at = time.monotonic()
         found = {
-            **_evaluated(model),
+            "metrics": model.evaluate(),
+            "evaluate_seconds": time.monotonic() - begun_at,
             "first": first,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "first_step_seconds": seconds[0],
@@ -185,9 +188,6 @@ class _Ways:
 
     def split(self) -> dict[str, Any]:
         return self._gone_on(self._built(), "split")
-
-    def watched_in_mode(self) -> dict[str, Any]:
-        return self.watched("in-mode", keeps_modes=True)
 
     def used_in_mode(self) -> dict[str, Any]:
         """In an object that was trained and measured, whose modes were put back."""
@@ -254,12 +254,6 @@ class _Ways:
             file.seek(0)
             (self._folder / name).write_bytes(file.read())
         return size, seconds
-
-
-def _evaluated(model: Model) -> dict[str, Any]:
-    """The metrics, and how long they took."""
-    begun_at = time.monotonic()
-    return {"metrics": model.evaluate(), "evaluate_seconds": time.monotonic() - begun_at}
 
 
 def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
