@@ -117,8 +117,7 @@ def _compare(ways: _Ways, report: Report) -> None:
 
 def _compare_short(ways: _Ways, report: Report) -> None:
     whole = _take(ways.whole(keeps_first=True), report)
-    seen = whole["used"]
-    report.load_seconds = seen["load_seconds"]
+    report.load_seconds = (seen := whole["used"])["load_seconds"]
     if text := ways.difference("used"):
         report.differences["used"] = f"{text}. {suspects.cause('used', False, whole['first'], seen)}"
     else:
@@ -190,7 +189,6 @@ class _Ways:
         return self._gone_on(self._built(), "split")
 
     def used_in_mode(self) -> dict[str, Any]:
-        """In an object that was trained and measured, whose modes were put back."""
         model = self._built()
         self._train(model, self._job.steps)
         modes = suspects.modes(model.trainer)
@@ -286,8 +284,8 @@ def _answer(way: Callable[[], dict[str, Any]], writing: int) -> None:
         answer = {"error": traceback.format_exc()}
     with open(writing, "w") as pipe:
         json.dump(answer, pipe)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(0)
 
 
