@@ -8,6 +8,7 @@ of an epoch: training goes on from the next sample.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,7 +24,7 @@ from stagetree.training.order import Batching, Span, parts
 from stagetree.training.precision import Precision
 from stagetree.training.rates import Rates
 from stagetree.training.reading import Loading, Samples
-from stagetree.training.tensors import Average, evaluating, map_tensors, one_number
+from stagetree.training.tensors import Average, Mean, PartMeans, evaluating, map_tensors
 
 
 class TorchTrainer(DataTrainer):
@@ -120,6 +121,7 @@ class TorchTrainer(DataTrainer):
         self.clip_grad_norm = clip_grad_norm
         self._precision = Precision(precision, device)
         self._average_decay, self._compile = average_decay, compile
+        self._parts = PartMeans()
         self._shape: Recorded | None = None
         self._is_without_state = False
         if model is not None:
@@ -136,8 +138,11 @@ class TorchTrainer(DataTrainer):
         """
 
     @abstractmethod
-    def loss(self, batch: Any) -> Tensor:
-        """The scalar to minimise: the mean over the samples of one batch."""
+    def loss(self, batch: Any) -> Mean:
+        """The scalar to minimise: the mean over the samples of one batch.
+
+        A mean over something else, such as tokens, is given as (sum, count): then `micro_batch_size` changes nothing.
+        """
 
     def build(self, hp: dict[str, Any]) -> nn.Module:
         """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change.
@@ -146,8 +151,8 @@ class TorchTrainer(DataTrainer):
         """
         raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
 
-    def measure(self, batch: Any) -> dict[str, Tensor]:
-        """The metrics of one batch, each a mean over its samples; `evaluate` averages them over all."""
+    def measure(self, batch: Any) -> Mapping[str, Mean]:
+        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
         return {"val_loss": self.loss(batch)}
 
     def train_batch(self, batch: Any) -> None:
@@ -179,11 +184,13 @@ class TorchTrainer(DataTrainer):
     def accumulate(self, batch: Any, share: float = 1.0) -> None:
         """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
         with self.autocast():
-            loss = one_number("the loss", self.loss(batch))
-        self._precision.backward(loss if share == 1.0 else loss * share)
+            loss = self._parts.take("the loss", self.loss(batch), share)
+        self._precision.backward(loss)
+        self._parts.put_right(self.model.parameters())
 
     def update(self) -> None:
         """Change the parameters by the gradient that is there."""
+        self._parts.refuse_rest()
         if self.clip_grad_norm is not None:
             self._precision.unscale(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stagetree.torch_trainer import TorchTrainer
+from stagetree.training.tensors import Mean
 
 NO_DECAY = ("bias", "norm")
 
@@ -33,7 +34,12 @@ class HFTrainer(TorchTrainer):
     def __init__(
         self, *, collator: Callable[[list[Any]], Any] | None = None, trainable_only: bool = False, **arguments: Any
     ) -> None:
-        """As `TorchTrainer`. collator: makes a batch of samples, such as one of Transformers' data collators."""
+        """As `TorchTrainer`. collator: makes a batch of samples, such as one of Transformers' data collators.
+
+        Raises:
+            ValueError: for arguments and methods of Transformers' Trainer, which are not called here.
+        """
+        _refuse_theirs(type(self), arguments)
         self._collator, self._trainable_only = collator, trainable_only
         super().__init__(**arguments)
 
@@ -55,10 +61,13 @@ class HFTrainer(TorchTrainer):
         batch = self._collator(samples)
         return dict(batch) if isinstance(batch, Mapping) else batch
 
-    def loss(self, batch: Any) -> Tensor:
-        """The model's own."""
+    def loss(self, batch: Any) -> Mean:
+        """The model's own: of a language model as (sum, count of tokens), as `num_items_in_batch` has it."""
         loss: Tensor = self.model(**batch).loss
-        return loss
+        count = _tokens(self.model, batch)
+        if count is None:
+            return loss
+        return torch.where(count > 0, loss, torch.zeros_like(loss)) * count, count
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`."""
@@ -78,3 +87,59 @@ class HFTrainer(TorchTrainer):
 def _frozen(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Tensor]:
     """What a model has beside what was saved of it."""
     return {name: each for name, each in model.state_dict().items() if name not in saved}
+
+
+SHIFTED, IN_PLACE = ("ForCausalLM",), ("ForMaskedLM", "ForTokenClassification")
+"""Losses of Transformers that are means over tokens: the former predict no first label."""
+
+
+def _tokens(model: nn.Module, batch: Mapping[str, Any]) -> Tensor | None:
+    """How many labels a loss of Transformers is the mean of; None where it is one over samples, or not known."""
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    labels, kind = batch.get("labels"), getattr(whole, "loss_type", None)
+    if not isinstance(labels, Tensor) or kind not in SHIFTED + IN_PLACE:
+        return None
+    return ((labels[..., 1:] if kind in SHIFTED else labels) != -100).sum()
+
+
+_THEIRS = {
+    "args": "give its values as arguments: clip_grad_norm, micro_batch_size, precision; the rest is the study's",
+    "compute_loss_func": "override `loss`",
+    "compute_loss": "override `loss`",
+    "compute_metrics": "override `measure`",
+    "preprocess_logits_for_metrics": "override `measure`",
+    "callbacks": "see docs/trainers.md for each callback's place",
+    "optimizers": "override `make_optimizer`, and give the study's `lr` a sequence",
+    "optimizer_cls_and_kwargs": "override `make_optimizer`",
+    "create_optimizer": "override `make_optimizer`",
+    "create_scheduler": "give the study's `lr` a sequence",
+    "create_optimizer_and_scheduler": "override `make_optimizer`, and give the study's `lr` a sequence",
+    "label_smoothing_factor": "override `loss`",
+    "model_init": "override `build`",
+    "data_collator": "call it `collator`",
+    "train_dataset": "call it `train_data`",
+    "eval_dataset": "call it `valid_data`",
+    "processing_class": "give a `collator`",
+    "training_step": "override `train_batch`",
+    "prediction_step": "override `measure`",
+    "evaluation_loop": "override `measure`",
+    "get_train_dataloader": "override `order` and `collate`",
+    "get_eval_dataloader": "give `valid_data`, and override `collate`",
+}
+
+
+def _refuse_theirs(kind: type, arguments: Mapping[str, Any]) -> None:
+    """Arguments and methods of Transformers' Trainer would be dropped, and another model trained."""
+    from transformers import Trainer, TrainingArguments
+
+    ours = vars(TorchTrainer.__init__).keys() | TorchTrainer.__init__.__annotations__.keys()
+    theirs = _THEIRS.keys() | TrainingArguments.__dataclass_fields__.keys()
+    given = sorted((arguments.keys() & theirs) - ours)
+    names = {name for name in vars(Trainer) if not name.startswith("_")} | _THEIRS.keys()
+    written = sorted(name for name in names if hasattr(kind, name) and not hasattr(HFTrainer, name))
+    for name in given + written:
+        what = f"the argument {name}" if name in given else f"{kind.__name__}.{name}"
+        raise ValueError(
+            f"{what} is of Transformers' Trainer and not used here: leave it out, and "
+            f"{_THEIRS.get(name, 'look for its like in docs/trainers.md')}"
+        )

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from stagetree.torch_trainer import TorchTrainer
-
-NOT_CALLED = (
-    *("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "on_train_batch_start"),
-    *("on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
-    "on_before_optimizer_step",
+from stagetree.integrations import hooks
+from stagetree.integrations.lightning_names import (
+    CALLED_OF_DATA,
+    PACKAGES,
+    base_of,
+    refuse,
+    refuse_own_loop,
+    refuse_steps_here,
 )
-"""Methods of a module that may change how it learns, and that only Lightning's own loop calls."""
+from stagetree.integrations.lightning_place import COUNTED, Heard, Place
+from stagetree.torch_trainer import TorchTrainer
+from stagetree.training.order import Span
+from stagetree.training.tensors import Mean, one_number
 
 
 class LightningTrainer(TorchTrainer):
@@ -29,26 +36,43 @@ class LightningTrainer(TorchTrainer):
             def __init__(self, *, seed: int, device: str, width: int = 32) -> None:
                 super().__init__(seed=seed, device=device, module=MyModule(width), datamodule=MyDataModule())
 
-    What `validation_step` logs are the metrics, means over batches weighted by their size; what `training_step` logs
-    is logged as by `Trainer.log`. Of `configure_optimizers`, one optimizer is taken; its schedulers are left out, since
-    sequences are the study's, and the study's rate takes the place of its own, of which groups keep their multiples.
-    Callbacks, loggers and a Trainer of Lightning's are not there: `current_epoch` and `global_step` stay 0. A module
-    that has a say in its optimization by other methods is refused.
+    What `validation_step` logs are the metrics: numbers as means over batches weighted by their size, a metric of
+    torchmetrics computed once over the whole pass. What `training_step` logs is logged as by `Trainer.log`. Epoch hooks
+    are called in Lightning's order: the end of an epoch comes before the next one's beginning, after validation.
+    `current_epoch`, `global_step` and `batch_idx` are Lightning's, also after a break, and so are numbers, words and
+    flags that hooks change in attributes of modules, and which parameters are frozen.
+
+    Of `configure_optimizers`, one optimizer is taken; its schedulers are left out with a warning, since sequences are
+    the study's, and the study's rate takes the place of its own, of which groups keep their multiples. A method that
+    Lightning would call and we do not is refused by its name.
     """
 
     def __init__(self, *, module: Any = None, datamodule: Any = None, **arguments: Any) -> None:
         """As `TorchTrainer`, whose `model` is the module.
 
-        datamodule: gives `train_data` and `valid_data`, or other arguments say what they are. Of its loaders are taken
-        the data sets, `collate_fn`, `drop_last`, the size of validation's batches, and the processes that read.
-        Training's batches have the study's `bs`, or else the size of the loader's.
+        datamodule: gives `train_data` and `valid_data`, or other arguments say what they are, or the module's own
+        loaders do. Of loaders are taken the data sets, `collate_fn`, `drop_last`, the size of validation's batches, and
+        the processes that read. Training's batches have the study's `bs`, or else the size of the loader's.
 
         Raises:
-            ValueError: for a loader with a sampler of its own.
+            ValueError: for a loader with a sampler of its own, and for methods that would not be called.
         """
         self._collate: Any = None
+        self._place, self._datamodule = Place(), datamodule
+        self._measured: dict[str, Any] = {}
+        refuse_steps_here(type(self))
+        module = arguments.pop("model", module)
+        if module is not None:
+            self._prepare(module)
         if datamodule is not None:
+            base = base_of(datamodule, "LightningDataModule")
+            refuse(datamodule, base, CALLED_OF_DATA)
+            datamodule.trainer = self._place
+            datamodule.prepare_data()
+            datamodule.setup("fit")
             arguments = {**self._given_by(datamodule), **arguments}
+        elif module is not None and "train_data" not in arguments:
+            arguments = {**self._given_by(module), **arguments}
         super().__init__(**{"model": module, **arguments})
 
     def collate(self, samples: list[Any]) -> Any:
@@ -57,8 +81,10 @@ class LightningTrainer(TorchTrainer):
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         """The module's own, with the study's values to be brought into force. Raises ValueError: it cannot be used."""
-        _refuse_own_loop(self.model)
         made = self.model.configure_optimizers()  # type: ignore[operator]
+        if _has_scheduler(made):
+            words = "has a scheduler, which is left out: the study's sequence of `lr` takes its place"
+            warnings.warn(f"configure_optimizers of {type(self.model).__name__} {words}", stacklevel=2)
         if isinstance(made, Mapping):
             made = made["optimizer"]
         while isinstance(made, list | tuple):
@@ -69,27 +95,126 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"configure_optimizers must give an optimizer, not {type(made).__name__}")
         return made
 
-    def loss(self, batch: Any) -> Tensor:
+    def loss(self, batch: Any) -> Mean:
         """What `training_step` returns."""
-        with _Logged(self.model) as logged:
-            found = self.model.training_step(batch, 0)  # type: ignore[operator]
-        for name, value in logged.values.items():
-            self.log(name, value)
-        loss: Tensor = found["loss"] if isinstance(found, Mapping) else found
+        with Heard(self.model) as heard:
+            found = _stepped(self.model.training_step, batch, self._place.batch_idx)
+        self._tell(heard)
+        loss: Mean = found["loss"] if isinstance(found, Mapping) else found
         return loss
 
-    def measure(self, batch: Any) -> dict[str, Tensor]:
-        """What `validation_step` logs, or returns as a dict."""
-        with _Logged(self.model) as logged:
-            found = self.model.validation_step(batch, 0)  # type: ignore[operator]
-        metrics = {**logged.values, **(found if isinstance(found, Mapping) else {})}
-        if not metrics and isinstance(found, Tensor):
+    def measure(self, batch: Any) -> dict[str, Mean]:
+        """What `validation_step` logs, or returns as a dict; a metric of torchmetrics is told when all is measured."""
+        batch = self._transferred(batch)
+        with Heard(self.model) as heard:
+            found = _stepped(self.model.validation_step, batch, self._place.batch_idx)
+        self._place.batch_idx += 1
+        self._measured |= heard.metrics
+        metrics = {**heard.means, **(found if isinstance(found, Mapping) and not heard.means else {})}
+        if not metrics and not heard.metrics and isinstance(found, Tensor):
             metrics = {"val_loss": found}
-        return {name: torch.as_tensor(value) for name, value in metrics.items()}
+        return {name: value if isinstance(value, tuple) else torch.as_tensor(value) for name, value in metrics.items()}
+
+    def train(self) -> None:
+        """See `Trainer.train`."""
+        self._place.training, self._place.validating = True, False
+        super().train()
+
+    def evaluate(self) -> dict[str, float]:
+        """See `Trainer.evaluate`. What validation changes in attributes is put back: training may not depend on it."""
+        at, before = self._place.batch_idx, hooks.attributes(self.model, _metrics())
+        self._place.training, self._place.validating, self._place.batch_idx = False, True, 0
+        try:
+            return super().evaluate()
+        finally:
+            self._place.training, self._place.validating, self._place.batch_idx = True, False, at
+            hooks.bring_back(self.model, before, _metrics())
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Trainer.state_dict`. It has what Lightning's own loop counts, too."""
+        counted = {name: getattr(self._place, name) for name in COUNTED}
+        kept = {"attributes": hooks.attributes(self.model, _metrics()), "frozen": hooks.frozen(self.model)}
+        return {**super().state_dict(), "lightning": {**counted, **kept}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Trainer.load_state_dict`."""
+        if "lightning" not in state:
+            raise ValueError("the checkpoint is of a LightningTrainer that counted no epochs: begin the study anew")
+        kept = state["lightning"]
+        super().load_state_dict({name: each for name, each in state.items() if name != "lightning"})
+        for name in COUNTED:
+            setattr(self._place, name, kept[name])
+        hooks.bring_back(self.model, kept["attributes"], _metrics())
+        hooks.freeze(self.model, kept["frozen"])
+
+    # Lightning's loop -----------------------------------------------------------------------------------------------
+
+    def _take(self, model: nn.Module) -> None:
+        if vars(model).get("_trainer") is not self._place:  # it was built for hyper-parameters
+            self._prepare(model)
+        super()._take(model)
+
+    def _prepare(self, module: Any) -> None:
+        refuse_own_loop(module)
+        module.trainer = self._place
+        module.prepare_data()
+        module.setup("fit")
+        module.configure_model()
+
+    def _next_batch(self) -> Span:
+        whole, place = super()._next_batch(), self._place
+        if not place.is_within_epoch or whole.epoch != place.current_epoch:
+            if place.is_within_epoch:
+                self._call("on_train_epoch_end")
+            place.current_epoch, place.batch_idx, place.is_within_epoch = whole.epoch, 0, True
+            self._call("on_train_epoch_start")
+        return whole
+
+    def _batch(self, span: Span) -> Any:
+        return self._transferred(super()._batch(span))
+
+    def _pass(self, span: Span) -> None:
+        super()._pass(span)
+        self._place.batch_idx += 1
+        self._place.global_step += 1
+
+    def _means(self) -> dict[str, float]:
+        self._measured = {}
+        for name in ("on_validation_start", "on_validation_epoch_start"):
+            self._call(name)
+        means = super()._means()
+        for name in ("on_validation_epoch_end", "on_validation_end"):
+            with Heard(self.model) as heard:
+                getattr(self.model, name)()
+            self._measured |= heard.metrics
+            means |= {key: float(one_number(key, torch.as_tensor(value))) for key, value in heard.values.items()}
+        for name, metric in self._measured.items():
+            means[name] = float(one_number(name, metric.compute()))
+        for metric in self._measured.values():
+            metric.reset()
+        self._measured = {}
+        return means
+
+    def _call(self, name: str) -> None:
+        with Heard(self.model) as heard:
+            getattr(self.model, name)()
+        self._tell(heard)
+
+    def _tell(self, heard: Heard) -> None:
+        for name, value in heard.values.items():
+            self.log(name, value)
+        for name, metric in heard.metrics.items():  # of this batch, since training has no end
+            self.log(name, metric.compute())
+            metric.reset()
+
+    def _transferred(self, batch: Any) -> Any:
+        own = "on_after_batch_transfer"
+        data = self._datamodule
+        is_datas = data is not None and hooks.overridden(data, base_of(data, "LightningDataModule"), PACKAGES, ())
+        owner = data if is_datas and own in is_datas else self.model
+        return getattr(owner, own)(batch, 0)
 
     def _given_by(self, datamodule: Any) -> dict[str, Any]:
-        datamodule.prepare_data()
-        datamodule.setup("fit")
         train, valid = datamodule.train_dataloader(), datamodule.val_dataloader()
         for each in (train, valid):
             _refuse_own_order(each)
@@ -116,44 +241,26 @@ def _refuse_own_order(loader: Any) -> None:
         )
 
 
-def _refuse_own_loop(module: Any) -> None:
-    """What a module does itself around its optimizer would be left out without a word."""
-    kind = type(module)
-    if not module.automatic_optimization:
-        raise ValueError(f"{kind.__name__} has automatic_optimization = False and trains by itself: write a Trainer")
-    base = next(each for each in kind.__mro__ if each.__name__ == "LightningModule")
-    own = [name for name in NOT_CALLED if getattr(kind, name) is not getattr(base, name)]
-    if own:
-        raise ValueError(
-            f"{kind.__name__}.{own[0]} is not called here: leave it out, and do the same with an argument such as "
-            "clip_grad_norm, in `after_step`, or in a `train_batch` of your trainer"
-        )
+def _stepped(step: Any, batch: Any, number: int) -> Any:
+    """A step of a module, which may leave `batch_idx` out."""
+    parameters = inspect.signature(step).parameters
+    return step(batch, number) if len(parameters) > 1 else step(batch)
 
 
-class _Logged:
-    """Catches what a module logs, which else wants a Trainer of Lightning's."""
+def _has_scheduler(made: Any) -> bool:
+    if isinstance(made, Mapping):
+        return "lr_scheduler" in made
+    if not isinstance(made, list | tuple):
+        return False
+    pairs = len(made) == 2 and isinstance(made[0], list | tuple)
+    return bool(made[1]) if pairs else any(isinstance(each, Mapping) and _has_scheduler(each) for each in made)
 
-    def __init__(self, module: Any) -> None:
-        self._module, self.values = module, dict[str, Any]()
 
-    def __enter__(self) -> _Logged:
-        self._module.__dict__["log"] = self._log
-        self._module.__dict__["log_dict"] = self._log_dict
-        return self
+def _metrics() -> tuple[type, ...]:
+    """Metrics count what they have seen in attributes of their own, until a pass is over."""
+    from torchmetrics import Metric
 
-    def __exit__(self, *_: object) -> None:
-        for name in ("log", "log_dict"):
-            del self._module.__dict__[name]
-
-    def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
-        if hasattr(value, "compute") and hasattr(value, "reset"):  # a metric of torchmetrics: that of this batch
-            value, metric = value.compute(), value
-            metric.reset()
-        self.values[name] = value
-
-    def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        for name, value in values.items():
-            self._log(name, value)
+    return (Metric,)
 
 
 def _optimizers(made: Any) -> Iterator[Optimizer]:

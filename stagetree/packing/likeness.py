@@ -57,14 +57,14 @@ class Likeness:
         about the first one.
         """
         lead = bucket[0]
-        batch, at = self._batch(lead)
+        batch, share, at = self._batch(lead)
         self._attempts.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
         with lead.watched():
-            packed = self._sample(lead, at, lambda: self._attempts.packed([lead], batch))
+            packed = self._sample(lead, at, lambda: self._attempts.packed([lead], batch, share))
         unlike: list[Lane] = []
         for lane in bucket:
             try:
-                alone = self._sample(lane, at, lambda lane=lane: Loss(lane.trainer).alone(batch))  # type: ignore[misc]
+                alone = self._sample(lane, at, lambda lane=lane: Loss(lane.trainer).alone(batch, share))  # type: ignore[misc]
                 is_near = self._is_near(packed, alone)
             except NotPackable:
                 if lane is lead:
@@ -78,7 +78,7 @@ class Likeness:
 
     def difference(self, lane: Lane) -> NotPackable:
         """In which a lane is another that is `unlike` what it is by itself in a pass."""
-        batch, at = self._batch(lane)
+        batch, _, at = self._batch(lane)
         numbers = [lane.number] * self._stack.width
         with lane.in_single(), Draws(lane.model):
             packed = self._found(lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers)))
@@ -93,17 +93,17 @@ class Likeness:
         module = f"`{name}` ({kind})" if name else f"the whole model ({kind})"
         return NotPackable(f"packed, its loss is another: the first module with another output is {module}")
 
-    def _batch(self, lane: Lane) -> tuple[Any, Generators]:
-        """The next batch of a lane, and where the generators are then."""
+    def _batch(self, lane: Lane) -> tuple[Any, float, Generators]:
+        """The next batch of a lane, its share of the samples, and where the generators are then."""
         generators.restore(lane.generators, lane.device)
         try:
             with lane.watched():
-                batch, _ = next(lane.read(lane.next_batch()))
+                batch, share = next(lane.read(lane.next_batch()))
         except NotPackable:
             raise
         except Exception as error:
             raise meaning(error) from error
-        return batch, generators.state(lane.device)
+        return batch, share, generators.state(lane.device)
 
     def _sample(self, lane: Lane, at: Generators, learn: Callable[[], Learnt]) -> Sample:
         draws = Draws(lane.model)

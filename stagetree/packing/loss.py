@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from stagetree.logged import Logged
+from stagetree.packing.refusals import NotPackable
 from stagetree.packing.stack import Rows
 from stagetree.torch_trainer import TorchTrainer
-from stagetree.training.tensors import one_number
+from stagetree.training.tensors import Mean, one_mean
 
 Tensors = Mapping[str, Tensor]
 
@@ -40,7 +41,7 @@ class Loss(nn.Module):
         self.model, self._trainer = trainer.model, trainer
         self._counts: dict[str, int] = {}
 
-    def forward(self, batch: Any) -> Tensor:
+    def forward(self, batch: Any) -> Mean:
         with self._trainer.autocast():
             return self._trainer.loss(batch)
 
@@ -56,9 +57,9 @@ class Loss(nn.Module):
         def loss(*each_lanes: Tensor) -> tuple[Tensor, Tensors]:
             named = {f"model.{name}": each for name, each in zip(tensors, each_lanes, strict=True)}
             with logging(self._trainer) as logged:
-                value = one_number("the loss", functional_call(self, named, (batch,)))
+                value = _shared(functional_call(self, named, (batch,)), share)
             sums, self._counts = _totals(logged)
-            return value if share == 1.0 else value * share, sums
+            return value, sums
 
         losses, sums = vmap(loss, randomness="same")(*tensors.values())
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
@@ -74,8 +75,7 @@ class Loss(nn.Module):
         """
         named = self._learning()
         with self._keeping_buffers(), logging(self._trainer) as logged:
-            value = self.forward(batch)  # without torch's lines in a traceback
-            value = value if share == 1.0 else value * share
+            value = _shared(self.forward(batch), share)  # without torch's lines in a traceback
             found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
             after = {name: each.clone() for name, each in self.model.named_buffers()}
         gradients = {name: each for name, each in zip(named, found, strict=True) if each is not None}
@@ -125,6 +125,15 @@ class Loss(nn.Module):
 
     def _learning(self) -> dict[str, nn.Parameter]:
         return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+
+
+def _shared(value: Mean, share: float) -> Tensor:
+    """The loss times a part's share of the samples. Raises `NotPackable` for a part whose share is another."""
+    if share == 1.0:
+        return one_mean("the loss", value)
+    if isinstance(value, tuple | list):
+        raise NotPackable("its loss is (sum, count), and `micro_batch_size` cuts its batches: leave one of them out")
+    return one_mean("the loss", value) * share
 
 
 def _as_row(tensors: Tensors) -> Tensors:

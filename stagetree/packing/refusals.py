@@ -66,6 +66,8 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def meaning(error: Exception) -> NotPackable:
     """What an error out of a packed loss says of the trainer."""
+    if isinstance(error, NotPackable):
+        return error
     text = str(error)
     if is_out_of_memory(error):
         return NotPackable("there is too little memory for so many models at once: choose fewer lanes", is_own=False)

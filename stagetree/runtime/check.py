@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,11 @@ def _compare(ways: _Ways, report: Report) -> None:
     if wrong and _forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
-        cause = suspects.cause(way, "again" in wrong, first, others.get(way, {}))
+        found = others.get(way, {})
+        if found.get("modes") and way in ("watched", "used"):  # tried again with the modes put back
+            _forked(partial(ways.watched, "in-mode", True) if way == "watched" else ways.used_in_mode)
+            found = {**found, "modes_matter": not ways.difference("in-mode")}
+        cause = suspects.cause(way, "again" in wrong, first, found)
         report.differences[way] = f"{text}. {cause}"
 
 
@@ -139,8 +144,10 @@ class _Ways:
             seconds += self._train(model, self._job.steps)
         modes = suspects.modes(model.trainer)
         size, save_seconds = self._keep(model, "whole")
+        begun_at = time.monotonic()
         found = {
-            **_evaluated(model),
+            "metrics": model.evaluate(),
+            "evaluate_seconds": time.monotonic() - begun_at,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],
@@ -158,7 +165,15 @@ class _Ways:
     def split(self) -> dict[str, Any]:
         return self._gone_on(self._built(), "split")
 
-    def watched(self) -> dict[str, Any]:
+    def used_in_mode(self) -> dict[str, Any]:
+        model = self._built()
+        self._train(model, self._job.steps)
+        modes = suspects.modes(model.trainer)
+        model.evaluate()
+        suspects.restore_modes(model.trainer, modes)
+        return self._gone_on(model, "in-mode")
+
+    def watched(self, name: str = "watched", keeps_modes: bool = False) -> dict[str, Any]:
         model, metrics = self._built(), dict[str, float | None]()
         self._train(model, 1)
         modes = suspects.modes(model.trainer)
@@ -166,7 +181,9 @@ class _Ways:
             self._train(model, step)
             changed = suspects.changed_modes(modes, suspects.modes(model.trainer))
             metrics = model.evaluate()
-            self._keep(model, "watched")
+            if keeps_modes:
+                suspects.restore_modes(model.trainer, modes)
+            self._keep(model, name)
         return {"modes": changed, "metrics": metrics, "loaders": suspects.loaders()}
 
     def difference(self, way: str) -> str:
@@ -219,12 +236,6 @@ def _attributes(model: Model) -> dict[str, str]:
     return {name: seen.digest for name, seen in attributes.of_trainer(model.trainer).items()}
 
 
-def _evaluated(model: Model) -> dict[str, Any]:
-    """The metrics, and how long they took."""
-    begun_at = time.monotonic()
-    return {"metrics": model.evaluate(), "evaluate_seconds": time.monotonic() - begun_at}
-
-
 def _forked(way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What a training found, done in a fork. Raises `TrainerFailed`."""
     sys.stdout.flush()
@@ -255,8 +266,8 @@ def _answer(way: Callable[[], dict[str, Any]], writing: int) -> None:
         answer = {"error": traceback.format_exc()}
     with open(writing, "w") as pipe:
         json.dump(answer, pipe)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(0)
 
 

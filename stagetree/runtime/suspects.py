@@ -57,19 +57,37 @@ def loaders() -> list[str]:
     return found
 
 
+def restore_modes(trainer: object, before: Mapping[str, bool]) -> None:
+    """Put a trainer's modules back in the modes that `modes` returned."""
+    for root, value in vars(trainer).items():
+        if isinstance(value, nn.Module):
+            for name, module in value.named_modules():
+                module.training = before.get(".".join(filter(None, (root, name))), module.training)
+
+
 def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """The likeliest reason that a way differs, in a sentence. first: what was seen before the break.
 
+    found: of the way; `modes_matter` says whether the difference went away once modes were put back, if that was tried.
     attributes: a hash of each, in `first` and in what was `found`; or, of what was found, the `stray` ones among them.
+    Where several reasons could not be told apart, all are named as possible.
     """
-    if found.get("modes"):
+    possible = []
+    if found.get("modes") and found.get("modes_matter") is not False:
         name, mode = next(iter(found["modes"].items()))
-        return f"Likely: evaluate() leaves self.{name} in {mode} mode; end it with train()"
+        sentence = f"evaluate() leaves self.{name} in {mode} mode; end it with train()"
+        if found.get("modes_matter"):
+            return f"Likely: {sentence}"
+        possible.append(sentence)
     if found.get("loaders"):
-        return (
-            f"Likely: persistent loader workers ({', '.join(found['loaders'])}): what they draw depends on how long "
+        possible.append(
+            f"persistent loader workers ({', '.join(found['loaders'])}): what they draw depends on how long "
             "they have lived; use persistent_workers=False, or give TorchTrainer the data set and num_workers"
         )
+    if len(possible) > 1:
+        return f"Possible: {'; or '.join(possible)}"
+    if possible:
+        return f"Likely: {possible[0]}"
     if way == "again" or is_unrepeatable:
         return (
             "Likely: training is not repeatable even without a break: an operation without a deterministic form, a "

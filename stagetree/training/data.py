@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from stagetree.trainer import Trainer
 from stagetree.training.building import whole_number
 from stagetree.training.order import Batching, Order, Span, generator_of, parts
 from stagetree.training.reading import Loading, Samples, reader, seed_sample
-from stagetree.training.tensors import one_number
+from stagetree.training.tensors import Mean, one_number, sum_and_count
 
 
 class DataTrainer(Trainer):
@@ -67,8 +68,8 @@ class DataTrainer(Trainer):
     # What a subclass says -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def measure(self, batch: Any) -> dict[str, Tensor]:
-        """The metrics of one batch, each a mean over its samples; `evaluate` averages them over all."""
+    def measure(self, batch: Any) -> Mapping[str, Mean]:
+        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
 
     def transform(self, sample: Any, generator: Generator) -> Any:
         """Augment one training sample of a map-style data set.
@@ -160,6 +161,7 @@ class DataTrainer(Trainer):
 
     def _means(self) -> dict[str, float]:
         means: defaultdict[str, list[Tensor]] = defaultdict(list)
+        counts: defaultdict[str, list[Tensor]] = defaultdict(list)
         spans = list(parts(Span(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
         for number, span in enumerate(spans):
             batch = self._valid_reader.read(span, lambda rest=spans[number:]: iter(rest))  # type: ignore[misc]
@@ -167,13 +169,24 @@ class DataTrainer(Trainer):
             if not isinstance(measured, Mapping):
                 raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
             for name, mean in measured.items():  # it is asked for its value in the end only
-                means[name].append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
+                if pair := sum_and_count(f"{name} of measure", mean):
+                    means[name].append(pair[0])
+                    counts[name].append(pair[1])
+                else:
+                    means[name].append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
         sizes = [len(span.indices) for span in spans]
-        return {
-            name: sum(value * size for value, size in zip(torch.stack(values).tolist(), sizes, strict=True))
-            / sum(sizes)
-            for name, values in means.items()
-        }
+        return {name: _mean(name, values, counts[name], sizes) for name, values in means.items()}
+
+
+def _mean(name: str, values: list[Tensor], counts: list[Tensor], sizes: list[int]) -> float:
+    """Over all batches: of means by the sizes of the batches, of sums by what they count; NaN if they count nothing."""
+    numbers: list[float] = torch.stack(values).tolist()
+    if not counts:
+        return sum(value * size for value, size in zip(numbers, sizes, strict=True)) / sum(sizes)
+    if len(counts) != len(values):
+        raise TypeError(f"{name} of measure must be a mean in every batch, or (sum, count) in every batch")
+    count = float(torch.stack(counts).sum())
+    return sum(numbers) / count if count else math.nan
 
 
 @contextmanager

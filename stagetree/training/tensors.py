@@ -1,13 +1,16 @@
-"""Nests of tensors, a model's modes, and running averages of its parameters."""
+"""Nests of tensors, means over parts of a batch, a model's modes, and running averages of its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+Mean = Tensor | tuple[Tensor, Tensor | int]
+"""A mean in one number, or as the sum and the count that make it."""
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -27,6 +30,73 @@ def one_number(what: str, value: Any) -> Tensor:
         got = f"one of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise TypeError(f"{what} must be a tensor that holds one number, got {got}")
     return value.reshape(())
+
+
+def sum_and_count(what: str, value: Any) -> tuple[Tensor, Tensor] | None:
+    """The two tensors of a mean that is given as (sum, count); None for a mean in one number. Raises TypeError."""
+    if not isinstance(value, tuple | list):
+        return None
+    if len(value) != 2:
+        raise TypeError(f"{what} must be a mean, or (sum, count), got {len(value)} values")
+    total = one_number(f"the sum of {what}", value[0])
+    count = one_number(f"the count of {what}", torch.as_tensor(value[1], device=total.device))
+    return total, count.detach().to(torch.float64 if total.device.type == "cpu" else torch.float32)
+
+
+def one_mean(what: str, value: Any) -> Tensor:
+    """A mean, or (sum, count), as one number without dimensions; of a count of 0 it is the sum. Raises TypeError."""
+    pair = sum_and_count(what, value)
+    return one_number(what, value) if pair is None else _divided(*pair)
+
+
+class PartMeans:
+    """Makes the gradients of a batch's parts add up to that of the mean over all the whole batch counts.
+
+    How much the whole counts is known after its last part. So parts are divided by an estimate, which keeps losses
+    near the mean for scaled half precision, and what has added up is put right in the end.
+    """
+
+    _shares: float
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def take(self, what: str, value: Any, share: float) -> Tensor:
+        """What to learn from in a part with this share of the samples. Raises TypeError."""
+        pair = sum_and_count(what, value)
+        if pair is None or share == 1.0:
+            mean = one_mean(what, value)
+            return mean if share == 1.0 else mean * share
+        total, count = pair
+        if self._shares == 0.0:
+            self._estimate, self._count = count.clamp(min=1) / share, torch.zeros_like(count)
+        self._shares, self._count = self._shares + share, self._count + count
+        return _divided(total, self._estimate)
+
+    def put_right(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Once the last part of a batch has added its gradient, divide by what the whole batch counts."""
+        if self._shares < 1 - 1e-6:
+            return
+        factor = self._estimate / self._count.clamp(min=1)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.dtype))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._shares, self._estimate, self._count = 0.0, torch.ones(()), torch.zeros(())
+
+    def refuse_rest(self) -> None:
+        """Raises ValueError where parts of a batch are missing."""
+        if self._shares:
+            raise ValueError(
+                f"the loss is (sum, count), and the shares given to `accumulate` add up to {self._shares:.3g}: "
+                "give the parts of one batch shares that add up to 1"
+            )
+
+
+def _divided(total: Tensor, count: Tensor) -> Tensor:
+    return total / count.clamp(min=1).to(total.dtype)
 
 
 @contextmanager

@@ -63,6 +63,13 @@ class Elsewhere(Tiny):
         return super().loss(batch) + self.decaying[0].square().sum()
 
 
+class Summed(Tiny):
+    """Its loss is (sum, count)."""
+
+    def loss(self, batch: list[Tensor]) -> tuple[Tensor, int]:
+        return super().loss(batch) * len(batch[0]), len(batch[0])
+
+
 class Unused(Tiny):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
@@ -80,6 +87,7 @@ class Unused(Tiny):
         (Unused, {}, "parameter unused has no gradient"),
         (Tiny, {"precision": "fp16"}, "fp16"),
         (Tiny, {"compile": True}, "compiled"),
+        (Summed, {"micro_batch_size": 2}, "its loss is (sum, count), and `micro_batch_size` cuts"),
     ],
 )
 def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[str, Any], reason: str) -> None:
@@ -87,6 +95,14 @@ def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[st
     pack = fresh(2, hps, kind, **how)
     assert not packed(pack, hps, 1)
     assert reason in pack.refusal
+
+
+def test_a_sum_and_its_count_are_packed() -> None:
+    hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
+    pack = fresh(2, hps, Summed)
+    assert not packed(pack, hps, 3) and not pack.refusal
+    for number, hp in hps.items():
+        assert distance(weights(pack[number]), weights(alone(hp, 3, Summed))) < 1e-12
 
 
 @pytest.mark.parametrize("kind", [OwnBatch, Item, Counts, Elsewhere])

@@ -82,6 +82,21 @@ class Persistent(ForgotTrain):
         super().train()
 
 
+class Averaged(Exact):
+    """Persistent workers, and a moving average that is measured in evaluation mode and never trained."""
+
+    name = "averaged"
+    persistent = True
+
+    def __init__(self, *, seed: int, device: str, workers: int = 0) -> None:
+        super().__init__(seed=seed, device=device, workers=workers)
+        self.ema = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5))
+
+    def evaluate(self) -> dict[str, float]:
+        self.ema.eval()
+        return super().evaluate()
+
+
 class Counting(Exact):
     """Its own generator, and a count, are not in the state."""
 

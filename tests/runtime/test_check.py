@@ -58,6 +58,14 @@ def test_what_is_not_exact_is_named_with_its_cause(name: str, args: dict[str, An
         assert words in text and "the first is trainer.net." in text
 
 
+def test_modes_that_change_nothing_are_not_blamed() -> None:
+    """A moving average in evaluation mode was named where workers that outlive an epoch were the cause."""
+    differences = checked(job("averaged", workers=2))["differences"]
+    assert "used" in differences
+    for text in differences.values():
+        assert "persistent loader workers (Noisy)" in text and "self.ema" not in text
+
+
 def step(trainer: SimpleNamespace) -> None:
     trainer.optimizer.param_groups[0]["params"][0].sum().backward()
     trainer.optimizer.step()

@@ -165,9 +165,8 @@ def test_an_order_that_cannot_be_kept_is_refused(how: dict[str, Any], words: str
 def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: str) -> None:
     own = module(4)
     own.__class__ = type("Own", (type(own),), has)
-    trainer = LightningTrainer(seed=0, device="cpu", module=own, datamodule=loaders())  # type: ignore[abstract]
     with pytest.raises(ValueError, match=words):
-        trainer.setup({"lr": 0.1})
+        LightningTrainer(seed=0, device="cpu", module=own, datamodule=loaders())  # type: ignore[abstract]
 
 
 def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
@@ -178,7 +177,7 @@ def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
     assert model.evaluate().keys() == {"val_loss"}
 
 
-def test_a_metric_of_torchmetrics_is_that_of_each_batch() -> None:
+def test_a_metric_of_torchmetrics_begins_anew_with_each_pass() -> None:
     from torchmetrics import MeanMetric
 
     trainer = Lit(seed=0, device="cpu", eval_batch_size=11)
@@ -198,3 +197,34 @@ def test_several_optimizers_are_refused() -> None:
     trainer.model.configure_optimizers = lambda: [one, one]  # type: ignore[assignment]
     with pytest.raises(ValueError, match="one optimizer"):
         trainer.setup({"lr": 0.1})
+
+
+@pytest.mark.parametrize("name", ["callbacks", "compute_metrics", "args", "label_smoothing_factor", "warmup_steps"])
+def test_an_argument_of_transformers_trainer_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"the argument {name} is of Transformers' Trainer and not used here"):
+        Lora(seed=0, device="cpu", **{name: []})
+
+
+@pytest.mark.parametrize("name", ["compute_loss", "training_step", "create_scheduler", "compute_metrics"])
+def test_a_method_of_transformers_trainer_is_refused_by_its_name(name: str) -> None:
+    kind = type("Own", (Lora,), {name: lambda self: None})
+    with pytest.raises(ValueError, match=f"{name} is of Transformers' Trainer"):
+        kind(seed=0, device="cpu")
+
+
+def test_parts_of_padded_lines_weigh_by_their_tokens() -> None:
+    def padded(samples: list[Any]) -> dict[str, torch.Tensor]:
+        ids = torch.stack([each["input_ids"] for each in samples])
+        return {"input_ids": ids, "labels": torch.where(torch.arange(8) < 2 + ids[:, :1] % 6, ids, -100)}
+
+    ends = []
+    for size in (None, 2):
+        trainer = Lora(seed=0, device="cpu", collator=padded, batches_per_step=1, micro_batch_size=size)
+        trainer.model.double()
+        trainer.model.eval()  # without its dropout, which is drawn for each part
+        trainer.setup({"lr": 1.0, "bs": 6})
+        trainer.update = lambda: None  # type: ignore[method-assign]
+        trainer.train()
+        ends.append([each.grad.clone() for each in trainer.model.parameters() if each.grad is not None])
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9)
