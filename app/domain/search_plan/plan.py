@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import KeptAt, Node
+from app.domain.search_plan.node import Checkpoint, KeptAt, Node
 from app.domain.search_plan.study import Study, Trial
 
 
@@ -23,6 +23,7 @@ class SearchPlan:
     studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
     nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
+    weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     """
 
@@ -45,6 +46,8 @@ class SearchPlan:
     packing: int | None = 0
     packing_reason: str = ""
     measurements: int = 0
+    weights: dict[str, Checkpoint] = field(default_factory=dict)
+    environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

@@ -82,7 +82,8 @@ class Study:
     idle_seconds: from each end of it until it was reopened.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
-    nothing is kept for it.
+    nothing is kept for it. begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the first
+    slot saw. other_inputs: the paths of those of which a later slot saw something else.
     """
 
     id: StudyId
@@ -107,6 +108,9 @@ class Study:
     gpu_seconds: float = 0.0
     idle_seconds: float = 0.0
     deleted: bool = False
+    begin: dict[str, Any] | None = None
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    other_inputs: list[str] = field(default_factory=list)
 
     @property
     def metric(self) -> str:

@@ -142,9 +142,10 @@ class Assignment:
         made = {chain: assign(frontier, path, stages_of(plan, path), budget) for chain, path in given}
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
+        tells = {chains[0]} if placed.slot.device not in plan.environments else set[str]()
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
-        return {chain: replace(assignment, **how) for chain, assignment in made.items()}
+        return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
 
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
         slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()
