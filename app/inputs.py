@@ -56,6 +56,14 @@ def changed(record: Mapping[str, Any]) -> bool:
     return "sha256" not in record or look(path).get("sha256") != record["sha256"]
 
 
+def hash_of(path: str) -> str:
+    """The SHA-256 of a file. Raises `InputMissing`."""
+    try:
+        return _hash(path)
+    except OSError as error:
+        raise InputMissing(f"{path} cannot be read: {error.strerror or error}") from None
+
+
 def may_be_read(path: str, folders: Iterable[str]) -> bool:
     """Whether a path is in one of these folders, wherever links lead."""
     real = os.path.realpath(path)

@@ -77,6 +77,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         looking.logs,
         debugging.debug,
         history.events,
+        history.environment,
         history.replay,
         history.export,
         history.report,

@@ -36,6 +36,7 @@ def print_result(study: Json) -> None:
             print(f"packing {packing_text(each, packing['at_once'])}")
     for each in study.get("gpu_sharing") or ():
         print(f"sharing {sharing_text(each)}")
+    print_begins(study)
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
     if study.get("ending"):
@@ -43,6 +44,12 @@ def print_result(study: Json) -> None:
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
     print_notes(study.get("notes", ()))
+
+
+def print_begins(shown: Json) -> None:
+    """The weights that a study or a trial begins from, if it does."""
+    if begins := shown.get("begins"):
+        print(f"weights {one_line(begins['text'])}")
 
 
 def print_notes(notes: Iterable[Json]) -> None:

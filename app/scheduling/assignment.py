@@ -44,9 +44,9 @@ class ChainAssignment:
     branches_inside: for each stage, the steps inside it at which known trials would branch off if they went on.
     packing: how many lanes the pack has in which it is trained, 0 where it is trained alone. pack: the chains of it.
     profile: whether nobody knows yet how packs of the plan do on the slot's kind of device. measure: only see how packs
-    do that have up to so many lanes, and train nothing; 0 is to train. begin: of a chain that begins at step 0 with weights,
-    where they are (`key`, `sha256`) and whether all of that `state` is taken. inputs: as in `StudySubmitted`. describe:
-    whether the slot is to say what it trains with.
+    do that have up to so many lanes, and train nothing; 0 is to train. begin: of a chain that begins at step 0 with
+    weights, where they are (`key`, `sha256`) and whether all of that `state` is taken. inputs: as in `StudySubmitted`.
+    describe: whether the slot is to say what it trains with.
     """
 
     plan: str

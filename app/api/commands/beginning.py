@@ -19,8 +19,8 @@ from app.domain import keeping
 from app.domain.errors import Unknown
 from app.inputs import InputMissing, look, may_be_read
 from app.object_store import PART, StoreUnavailable
-from stagetree.spec import BeginFrom, Problem, SpecError
 from stagetree.runtime.weight_files import kind_of
+from stagetree.spec import BeginFrom, Problem, SpecError
 
 Json = dict[str, Any]
 

@@ -116,6 +116,13 @@ class Study(BaseModel):
     not_exact: list[str] = Field(
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
+    begins: dict[str, Any] | None = Field(
+        default=None,
+        description="the weights that it begins from, in a `text`; `file`, or `study`, `trial` and `step`; `sha256`",
+    )
+    inputs: list[dict[str, Any]] | None = Field(
+        default=None, description="what it reads, as it was when it was submitted: `path`, `files`, `bytes`, `sha256`"
+    )
     packing: dict[str, Any] | None = Field(
         default=None,
         description="how many trials its packs have room for, why, and how they do on each kind of device",

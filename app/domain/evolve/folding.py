@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.evolve import chains, results, studies, trials
+from app.domain.evolve import chains, results, studies, surroundings, trials
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import TrialState
@@ -77,16 +77,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.drop_checkpoint(plan, event)
         case e.ExactnessLost():
             plan.node(event.node).not_exact[event.step, event.reason] = None
-        case e.PackingProfiled():
-            plan.profiles[event.device] = event
-        case e.PackingChosen():
-            plan.packing, plan.packing_reason = event.width, event.reason
-        case e.InputsSeen():
-            results.see_inputs(plan, event)
-        case e.EnvironmentSeen():
-            plan.environments.setdefault(event.device, event)
-        case e.WeightsDropped():
-            results.drop_weights(plan, event)
+        case e.PackingProfiled() | e.PackingChosen() | e.InputsSeen() | e.EnvironmentSeen() | e.WeightsDropped():
+            surroundings.take(plan, event)
         case _:
             studies.take(plan, event)
 

@@ -1,10 +1,9 @@
-"""What training leaves behind, metrics and checkpoints, and what it was done with."""
+"""What training leaves behind: metrics and checkpoints."""
 
 from __future__ import annotations
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.inputs import is_unseen, mark
 from app.domain.search_plan import Checkpoint, KeptAt, Node, SearchPlan, Study
 from app.domain.states import FailureKind, TrialState
 
@@ -104,20 +103,3 @@ def _unsaved(plan: SearchPlan, node: Node, event: e.CheckpointDropped) -> None:
         branches = [plan.nodes[name] for name in node.children if plan.nodes[name].start == event.step]
         for key, step in [each for branch in branches for each in plan.waits_beyond(branch, event.step)]:
             awaiting.fail_trial(plan, plan.trial(key), step, error)
-
-
-def see_inputs(plan: SearchPlan, event: e.InputsSeen) -> None:
-    """The first slot says what a study's inputs are that the server does not see; others should see the same."""
-    study = plan.studies[event.study]
-    if is_unseen(study.inputs):
-        study.inputs = event.inputs
-        return
-    for seen, now in zip(study.inputs, event.inputs, strict=True):
-        if mark(seen) != mark(now) and now["path"] not in study.other_inputs:
-            study.other_inputs.append(now["path"])
-
-
-def drop_weights(plan: SearchPlan, event: e.WeightsDropped) -> None:
-    """Nothing begins with them any more, and their object is gone."""
-    if (weights := plan.weights.pop(event.key, None)) is not None:
-        plan.kept_bytes -= weights.size

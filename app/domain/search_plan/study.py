@@ -82,8 +82,8 @@ class Study:
     idle_seconds: from each end of it until it was reopened.
     submitted_version: of the plan, with the event that submitted it: what happened to the study is counted from there.
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
-    nothing is kept for it. begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the first
-    slot saw. other_inputs: the paths of those of which a later slot saw something else.
+    nothing is kept for it. begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the
+    first slot saw. other_inputs: the paths of those of which a later slot saw something else.
     """
 
     id: StudyId

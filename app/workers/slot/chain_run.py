@@ -270,7 +270,8 @@ class ChainRun:
     def _strike(self, problem: CheckpointUnreadable) -> None:
         """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
         if (resume := self._work.resume) is None:
-            return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}", 0))
+            self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
+            return
         logger.warning("%s", problem)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self.execution.interrupted(self._parts.clock())])

@@ -127,6 +127,7 @@ function Head({ study }: { study: Study }) {
           {study.ending && <span>{study.ending}</span>}
           <Badge />
         </p>
+        {study.begins && <p class="quiet">This study {String(study.begins.text)}</p>}
         {study.error && <p class="trouble">{study.error}</p>}
         {(study.not_exact ?? []).map((reason) => (
           <p class="quiet" key={reason}>
