@@ -49,7 +49,7 @@ def print_result(study: Json) -> None:
 def print_begins(shown: Json) -> None:
     """The weights that a study or a trial begins from, if it does."""
     if begins := shown.get("begins"):
-        print(f"weights {one_line(begins['text'])}")
+        print(f"begins  {one_line(begins['text'].removeprefix('begins '))}")
 
 
 def print_notes(notes: Iterable[Json]) -> None:
