@@ -75,25 +75,28 @@ def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
     if not os.path.isdir(path):
         yield "", os.stat(path)
         return
-    folders = [""]
+    folders, been = [""], {os.path.realpath(path)}
     found: list[tuple[str, os.stat_result]] = []
     while folders:
         folder = folders.pop()
         with os.scandir(os.path.join(path, folder)) as entries:
             for entry in entries:
                 name = os.path.join(folder, entry.name)
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                else:
+                if not entry.is_dir():
                     found.append((name, _status(entry)))
+                elif not entry.is_symlink():
+                    folders.append(name)
+                elif (real := os.path.realpath(entry.path)) not in been:  # a circle is gone round once
+                    been.add(real)
+                    folders.append(name)
     yield from sorted(found, key=lambda each: each[0])
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result:
-    """Of what a link leads to; of the link itself where it leads nowhere, or to a folder."""
+    """Of what a link leads to; of the link itself where it leads nowhere."""
     try:
-        return entry.stat(follow_symlinks=not entry.is_symlink() or entry.is_file())
-    except OSError:
+        return entry.stat()
+    except FileNotFoundError:
         return entry.stat(follow_symlinks=False)
 
 
@@ -103,16 +106,18 @@ def _content(path: str, names: Iterable[str]) -> str:
         return _hash(path)
     whole = sha256()
     for name in names:
-        whole.update(f"{name}\0{_hash(os.path.join(path, name))}\n".encode("utf-8", "surrogateescape"))
+        whole.update(f"{name}\0{_hash_of_link(os.path.join(path, name))}\n".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
+
+
+def _hash_of_link(path: str) -> str:
+    """Of a file in a folder; a link that leads nowhere is what it says."""
+    return _hash(path) if os.path.exists(path) else f"-> {os.readlink(path)}"
 
 
 def _hash(path: str) -> str:
     digest = sha256()
-    try:
-        with Path(path).open("rb") as file:
-            while part := file.read(PART):
-                digest.update(part)
-    except IsADirectoryError:  # a link to a folder within a folder: its name is all that is looked at
-        return "folder"
+    with Path(path).open("rb") as file:
+        while part := file.read(PART):
+            digest.update(part)
     return digest.hexdigest()
