@@ -67,10 +67,13 @@ def write(folder: Path, fields: Json, value: float) -> None:
         (folder / "read.bin").write_text(str(value))
 
 
+def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "timeout": 180}
+    return subprocess.run([sys.executable, "-m", "app.cli", *args], capture_output=True, text=True, check=False, **how)
+
+
 def stagetree(folder: Path, *args: str) -> Json:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "app.cli", *args, "-o", "json"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180)
+    done = command(folder, *args, "-o", "json")
     assert done.returncode == 0, done.stderr
     found: Json = json.loads(done.stdout)
     return found
@@ -93,6 +96,10 @@ def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path,
     if "begin_from" in fields:
         said = stagetree(tmp_path, "trial", "last", "1")
         assert said["begins"]["text"].startswith("begins from read.bin (")
+        debugged = command(tmp_path, "debug", "last", "0")
+        assert "score  11" in debugged.stdout, debugged.stderr
+        write(tmp_path, fields, 30.0)
+        assert "is another file by now" in command(tmp_path, "debug", "last", "0").stderr
     [device] = stagetree(tmp_path, "environment", "last")["devices"]
     assert device["packages"] and device["trainer"]["file"].endswith("trainer.py")
 
@@ -142,4 +149,4 @@ def test_a_tuned_example_begins_from_another_over_rest(stack: Service, tmp_path:
     assert study["begins"]["trial"] == 0 and study["begins"]["step"] == 3
     assert abs(study["best"]["value"] - first["best"]["value"]) < 0.05
     assert stack.run(tuned)["best"]["value"] < first["best"]["value"] - 0.2
-    assert stack.client.replay(study["study"])["same"]
+    assert stack.client.replay(study["study"])["identical"]
