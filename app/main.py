@@ -54,6 +54,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         hosts=settings.host_names,
         logs=settings.logs_folder,
         checkpoints=settings.checkpoints,
+        study_files=settings.study_folders,
         checks=Checks(_checks(settings)),
         lease_seconds=settings.lease_seconds,
         stop_seconds=settings.stop_seconds,

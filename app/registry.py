@@ -17,7 +17,7 @@ from threading import Lock
 
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.trainer_source import ENTRIES, Arguments, arguments, classes
+from stagetree.trainer_source import ENTRIES, Arguments, arguments, classes, without_begin
 from stagetree.versions import SourceError, candidates, module_files, version_of
 
 SETTLED_SECONDS = 2.0
@@ -33,11 +33,12 @@ class TrainerFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainerSource:
-    """Where a trainer is, which code it is, and the arguments it takes."""
+    """Where a trainer is, which code it is, and the arguments it takes. begins: whether it may have `begin`."""
 
     path: str
     version: str
     takes: Arguments = field(default_factory=Arguments)
+    begins: bool = True
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class _File:
     names: frozenset[str]
     problem: str = ""
     takes: Mapping[str, Arguments] = field(default_factory=dict)
+    without_begin: frozenset[str] = frozenset()
 
 
 class Catalogue:
@@ -65,7 +67,8 @@ class Catalogue:
         found: dict[str, TrainerSource] = {}
         for path, file in self._look():
             for name, version in file.versions.items():
-                found.setdefault(name, TrainerSource(path, version, file.takes.get(name, Arguments())))
+                takes, begins = file.takes.get(name, Arguments()), name not in file.without_begin
+                found.setdefault(name, TrainerSource(path, version, takes, begins))
         return found
 
     def problems(self) -> dict[str, str]:
@@ -124,19 +127,22 @@ def describe(files: Iterable[str]) -> dict[str, str]:
 
 
 def check_arguments(spec: StudySpec, source: TrainerSource) -> None:
-    """Raises `SpecError` for arguments of a study that its trainer does not take, and for those that it misses."""
-    if problems := list(_wrong_arguments(spec, source.takes)):
+    """Raises `SpecError` for what a study gives its trainer that it does not take, and for arguments that it misses."""
+    if problems := list(_wrong_arguments(spec, source)):
         raise SpecError(problems)
 
 
-def _wrong_arguments(spec: StudySpec, takes: Arguments) -> Iterator[Problem]:
-    """What the trainer's constructor would not take, and what it would miss."""
+def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem]:
+    """What the trainer's constructor would not take, and what it would miss; weights that it could not begin with."""
+    takes = source.takes
     for where, given in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
         for name in given:
             if not (takes.is_open or name in takes.names):
                 known = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
                 problem = f"is no argument of trainer {spec.trainer!r}: {known}{did_you_mean(name, takes.names)}"
                 yield Problem(f"{where}.{name}", problem)
+    if spec.begin_from is not None and not spec.begin_from.state and not source.begins:
+        yield Problem("begin_from", f"needs a method `begin(self, weights)`, and trainer {spec.trainer!r} has none")
     for name in takes.required:
         if name not in spec.trainer_args and name not in spec.runtime_args:
             yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
@@ -151,7 +157,14 @@ def _read(path: str, names: frozenset[str]) -> _File:
         stamps, again = _stamps(watched), module_files(path)
         versions = _versions(path, again)
         is_settled = _is_settled(stamps) and again == files
-        return _File(stamps, is_settled, versions, frozenset(versions), takes=arguments(path, again))
+        return _File(
+            stamps,
+            is_settled,
+            versions,
+            frozenset(versions),
+            takes=arguments(path, again),
+            without_begin=without_begin(path, again),
+        )
     except (SourceError, TrainerFileError) as error:
         return _File(_stamps(watched), is_settled=False, versions={}, names=names, problem=str(error))
 

@@ -36,6 +36,11 @@ class Settings(BaseSettings):
     hosts: str = Field(
         default="", description="names by which the API is reached, separated by commas, or *; addresses always do"
     )
+    study_files: str = Field(
+        default="",
+        description="folders of the API's machine whose files studies may name in begin_from and inputs, separated by "
+        "commas; / for all",
+    )
     policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"
     )
@@ -123,6 +128,10 @@ class Settings(BaseSettings):
     @property
     def host_names(self) -> list[str]:
         return _listed(self.hosts)
+
+    @property
+    def study_folders(self) -> list[str]:
+        return _listed(self.study_files)
 
     @property
     def limits(self) -> Limits:

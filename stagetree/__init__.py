@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
     from stagetree.torch_trainer import TorchTrainer
     from stagetree.trainer import Trainer
-    from stagetree.weights import export_weights, load_state
+    from stagetree.weights import export_weights, load_state, load_weights
     from stagetree.where import WhereError
 
 __all__ = [
@@ -139,6 +139,7 @@ __all__ = [
     "export_weights",
     "function_trainer",
     "load_state",
+    "load_weights",
     "local",
     "loguniform",
     "randint",
@@ -212,7 +213,7 @@ _HOMES = {
     "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),
     "torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
-    "weights": ("export_weights", "load_state"),
+    "weights": ("export_weights", "load_state", "load_weights"),
     "where": ("WhereError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

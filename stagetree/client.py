@@ -148,6 +148,10 @@ class AsyncClient:
         """The search plan the study is part of."""
         return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))
 
+    async def environment(self, study: str) -> Json:
+        """What the study is trained with, by kind of device: packages, driver, commit of the trainer."""
+        return await self.http.get(f"{path_of(study)}/environment")
+
     async def stage_tree(self, study: str) -> models.StageTree:
         """The stages that are outstanding."""
         return models.StageTree.of(await self.http.get(f"{path_of(study)}/stage-tree"))
@@ -199,8 +203,6 @@ class AsyncClient:
         """Want no more of a trial."""
         await self.http.send("DELETE", f"{API}{path_of(study)}/trials/{number}")
 
-    # Events
-
     async def events(self, study: str, after: int = 0, *, limit: int = 1000) -> AsyncIterator[models.Event]:
         """What has happened to the study so far, after the event with number `after`."""
         async for item in self.http.pages(f"{path_of(study)}/events", limit, after=after):
@@ -214,8 +216,6 @@ class AsyncClient:
         """
         async for item in self.http.follow(f"{path_of(study)}/events", after):
             yield models.Event.of(item)
-
-    # Service
 
     async def slots(self) -> list[models.Slot]:
         """The slots, and what they do."""
@@ -266,6 +266,7 @@ class Client(Blocking):
     log = blocking(AsyncClient.log)
     report = blocking(AsyncClient.report)
     plan = blocking(AsyncClient.plan)
+    environment = blocking(AsyncClient.environment)
     stage_tree = blocking(AsyncClient.stage_tree)
     add_note = blocking(AsyncClient.add_note)
     trials = blocking_iterator(AsyncClient.trials)
@@ -290,7 +291,8 @@ def path_of(study: str) -> str:
 
 
 def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
-    """The JSON of a study."""
+    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process."""
     from stagetree.distributions import plain
+    from stagetree.spec.reading import absolute
 
-    return dict(plain(spec)) if isinstance(spec, Mapping) else spec.to_json()
+    return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

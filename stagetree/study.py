@@ -73,7 +73,7 @@ class AsyncStudy(StudyView):
         **fields: Any,
     ) -> AsyncStudy:
         """Submit a study, whole or by its fields. Where no tuner is named, its trials are those that are asked for."""
-        body = {"tuner": {"kind": "external"}, **(body_of(spec) if spec is not None else {}), **plain(fields)}
+        body = {"tuner": {"kind": "external"}, **(body_of(spec) if spec is not None else {}), **body_of(fields)}
         client = AsyncClient(url, timeout, retries=retries, transport=transport)
         try:
             return cls(client, await client.http.post("/studies", body))

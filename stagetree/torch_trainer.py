@@ -222,6 +222,11 @@ class TorchTrainer(DataTrainer):
         if changed(hp.keys() - self._known_names, before, hp):  # what processes that read ahead must know of
             self._train_reader.restart()
 
+    def begin(self, weights: dict[str, Any]) -> None:
+        """See `Trainer.begin`. All names of the model's `state_dict` are to be there; override it to take some."""
+        self.model.load_state_dict(weights)
+        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
+
     def train(self) -> None:
         """See `Trainer.train`. The last batch of an epoch has what is left, unless that is left out."""
         if self._is_without_state:

@@ -4,7 +4,7 @@ The runner (the part of a worker that owns the loop) drives every trainer in the
 
 1. seed the global generators (Python, NumPy, torch on every device) with `seed`;
 2. construct the trainer;
-3. `setup` with all values at step 0, then `train`;
+3. `setup` with all values at step 0; where the study begins from weights, `begin` with them; then `train`;
 4. for each further step: `setup` with the values that change at that step, only if some do, then `train`.
 
 From a checkpoint, to go on at step s > 0:
@@ -117,6 +117,23 @@ class Trainer(ABC):
         Raises:
             KeyError, ValueError, RuntimeError: if the state is of another model.
         """
+
+    def begin(self, weights: dict[str, Any]) -> None:
+        """Take over weights before the first step: those of the study's `begin_from`.
+
+        Called once, between `setup` with all values at step 0 and the first `train`, in each model that begins there;
+        not when a state is loaded. Which names it takes, and what becomes of the others, is for the trainer to say:
+        raise an error for those that do not fit. A trainer without this method cannot begin from weights.
+
+        Args:
+            weights: tensor by name, in host memory, as they are in the file. Copy what is kept.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: if they are of another model.
+        """
+        raise NotImplementedError(
+            f"trainer {self.name!r} has no method begin, which takes over the weights that a study begins from"
+        )
 
     def log(self, name: str, value: Any) -> None:
         """Say a number from within `train`: a loss, the length of a gradient.

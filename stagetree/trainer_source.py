@@ -26,6 +26,9 @@ NOT_OURS = frozenset(
 """Libraries whose classes are bases of models, data and settings, and of no trainer."""
 
 
+TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer")
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """The trainer_args and runtime_args that a trainer's constructor takes. is_open: any others as well."""
@@ -52,6 +55,16 @@ def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Argumen
     tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
     named = {_literals(node).get("name"): node for node in tree.body if isinstance(node, ast.ClassDef)}
     return {name: _constructor(node) for name, node in named.items() if name is not None}
+
+
+def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The names of the trainers that certainly have no method `begin`: neither they nor a base, up to `Trainer`."""
+    file = Path(path).resolve()
+    sources = _Sources(root(file)[0], files)
+    module = file.relative_to(root(file)[0]).as_posix()
+    nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
+    found = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
+    return frozenset(found)
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -106,6 +119,15 @@ class _Sources:
                 return any(self._may_be(module, base, seen | {(module, name)}) for base in node.bases)
         imported = self._imports(module).get(name)
         return self._outside(imported, seen | {(module, name)}) if imported else not hasattr(builtins, name)
+
+    def lacks(self, node: ast.ClassDef, method: str) -> bool:
+        """Whether a class whose only base is `stagetree.Trainer` itself does not define a method."""
+        module = next(name for name, tree in self._trees.items() if node in tree.body)
+        written = [_dotted(base) for base in node.bases]
+        first, _, rest = (written[0] or "").partition(".") if len(written) == 1 else ("", "", "")
+        base = ".".join(filter(None, (self._imports(module).get(first, first), rest)))
+        defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        return base in TRAINERS and method not in defined and not node.decorator_list
 
     def _may_be(self, module: str, base: ast.expr, seen: frozenset[tuple[str, str]]) -> bool:
         written = _dotted(base)

@@ -18,6 +18,7 @@ from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.views import documents, ordering, pictures
 from app.api.views import slots as slot_views
+from app.api.views.lineage import environments
 from app.api.views.packing import packing
 from app.domain import accounting
 from app.domain.decide.finding import trial_of
@@ -186,6 +187,12 @@ def plan(use: Services, row: StudyRow, at: int | None = None) -> Json:
     """The search plan that the study is part of."""
     with use.open_study(row, at) as (found, _):
         return documents.plan(found, row.stream)
+
+
+def environment(use: Services, row: StudyRow) -> Json:
+    """What the study's plan was trained with, on each kind of device."""
+    with use.open_study(row) as (found, _):
+        return environments(found)
 
 
 def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> Json:

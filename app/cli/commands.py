@@ -78,6 +78,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         looking.logs,
         debugging.debug,
         history.events,
+        history.environment,
         history.replay,
         auditing.audit,
         history.export,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,9 +41,11 @@ def debug(
 
     with stacks.reading_study(id, server, dir) as (service, name):
         trial, plan = service.client.trial(name, number), service.client.plan(name)
-        spec = service.client.study(name)["spec"]
+        study = service.client.study(name, trials=True)
+    spec, begins = study["spec"], study.get("begins")
     until = steps or _came_to(trial)
     taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
+    taken = replace(taken, begin=_file_of(begins), whole=begins["state"]) if begins else taken
     print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
     metrics = run_in_terminal(taken, until)
     for metric, value in sorted(metrics.items()):
@@ -70,6 +73,20 @@ def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device
         threads=settings().threads if device == "cpu" else 1,
         determinism=spec.get("determinism", "strict"),
     )
+
+
+def _file_of(begins: Json) -> str:
+    """The file that a trial begins from, if it is here, and still what it was. Ends with a message where it is not."""
+    from app import inputs
+
+    if "file" not in begins:
+        fail(f"the trial {begins['text']}, and only what begins from nothing or from a file can be debugged", USAGE)
+    try:
+        if inputs.hash_of(begins["file"]) != begins["sha256"]:
+            fail(f"the trial {begins['text']}, and {begins['file']} is another file by now", USAGE)
+    except inputs.InputMissing as problem:
+        fail(f"the trial {begins['text']}, and {problem}", USAGE)
+    return str(begins["file"])
 
 
 def _came_to(trial: Json) -> int:

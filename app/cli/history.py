@@ -13,11 +13,11 @@ import typer
 from app.cli.errors import DONE, FAILED
 from app.cli.options import ListOutput, Output, Server, Store, StudyId
 from app.cli.output import Format, ListFormat, print_csv, print_json
-from app.cli.text import one_line, short
+from app.cli.text import harmless, one_line, short
 
 Json = dict[str, Any]
 WIDEST = 160
-HIDDEN = ("spec", "hp", "path", "sha256", "key", "stages", "at", "study")
+HIDDEN = ("spec", "hp", "path", "sha256", "key", "environment", "stages", "at", "study")
 COUNTED_FROM_0 = ("trial", "index")
 
 
@@ -50,6 +50,38 @@ def events(
             for event in found:
                 at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
                 print(f"{event['position']:>7}  {at}  {event['type']:<18} {brief(event['data'])}", flush=True)
+
+
+def environment(id: StudyId, server: Server = None, dir: Store = None, output: Output = Format.table) -> None:
+    """Show what a study is trained with: packages, driver, and the commit and the changes of the trainer's repository.
+
+    \b
+    Example:  stagetree environment last
+    """
+    from app.cli import stacks
+
+    with stacks.reading_study(id, server, dir) as (service, study):
+        found = service.client.environment(study)
+    if output is Format.json:
+        print_json(found)
+        return
+    for about in found["devices"]:
+        print_environment(about)
+
+
+def print_environment(about: Json) -> None:
+    """What trains on one kind of device."""
+    trainer, packages = about.get("trainer", {}), about.get("packages", {})
+    print(f"device    {one_line(about['device'])}" + (f", driver {about['driver']}" if about.get("driver") else ""))
+    print(f"python    {about.get('python')} on {one_line(str(about.get('platform')))}")
+    print(f"torch     {about.get('torch')}")
+    if commit := trainer.get("commit"):
+        print(f"commit    {commit}{', changed since' if trainer['is_changed'] else ''}")
+    print(f"trainer   {one_line(str(trainer.get('file')))}")
+    for name, version in packages.items():
+        print(f"package   {one_line(f'{name} {version}')}")
+    if diff := trainer.get("diff"):
+        print(f"\n{harmless(diff).rstrip()}")
 
 
 def print_array(items: Any) -> None:

@@ -154,6 +154,8 @@ def print_trial(study: str, trial: Json) -> None:
     if trial.get("prediction"):
         print(f"predicted {_predicted(trial['prediction'])}")
     print(f"values    {one_line(short_hp(trial['hp']))}")
+    if trial.get("begins"):
+        print(f"begins    {one_line(trial['begins']['text'].removeprefix('begins '))}")
     if reason := {name: value for name, value in trial["reason"].items() if name != "sample"}:
         print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
     for each in trial.get("not_exact", ()):

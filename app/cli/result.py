@@ -46,6 +46,7 @@ def print_result(study: Json) -> None:
                 print(f"packing `{one_line(draws)}` of the model draws other random numbers in a pack than alone")
     for each in study.get("gpu_sharing") or ():
         print(f"sharing {sharing_text(each)}")
+    print_begins(study)
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
     print_exactness(study)
@@ -64,6 +65,12 @@ def print_exactness(study: Json) -> None:
     for each in exactness.get("stray", ()) if exactness.get("mark") else ():
         if each not in exactness["text"]:
             print(f"        {one_line(each)}")
+
+
+def print_begins(shown: Json) -> None:
+    """The weights that a study or a trial begins from, if it does."""
+    if begins := shown.get("begins"):
+        print(f"begins  {one_line(begins['text'].removeprefix('begins '))}")
 
 
 def print_notes(notes: Iterable[Json]) -> None:

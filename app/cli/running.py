@@ -287,6 +287,21 @@ def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
     return until_end(service, study, show)
 
 
+def _is_the_same(written: StudySpec, found: Json) -> bool:
+    """Whether a study on record is written so, and what it reads has not changed since."""
+    from app import inputs
+
+    if not written.is_written_as(found["spec"]):
+        return False
+    begins = found.get("begins") or {}
+    try:
+        seen = [each for each in found.get("inputs") or [] if "stamp" in each]
+        is_other = "file" in begins and inputs.hash_of(begins["file"]) != begins["sha256"]
+        return not is_other and not any(inputs.changed(each) for each in seen)
+    except inputs.InputMissing:  # which is said when it is submitted
+        return False
+
+
 def _unfinished(service: Service[Documents], spec: Json) -> str | None:
     """In an embedded stack: the same study, if an earlier run in the folder was interrupted."""
     from stagetree.spec import StudySpec
@@ -295,7 +310,7 @@ def _unfinished(service: Service[Documents], spec: Json) -> str | None:
     if service.folder is not None:
         for listed in service.client.studies():
             is_open = listed["state"] in ("running", "paused")
-            if is_open and written.is_written_as(service.client.study(listed["study"])["spec"]):
+            if is_open and _is_the_same(written, service.client.study(listed["study"])):
                 print(f"Going on with {listed['study']}, which was interrupted.", file=sys.stderr)
                 service.client.resume(listed["study"])
                 return str(listed["study"])

@@ -25,13 +25,15 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
     from app.simulation.changing import changed
     from stagetree.spec import SpecError, StudySpec
     from stagetree.spec.file import read
+    from stagetree.spec.reading import absolute
 
     place = STDIN if str(path) == "-" else path
     try:
         values = read(place)
         if changes and isinstance(values, dict):
             values = changed(values, changes_of(changes, "--set"))
-        return StudySpec.from_dict(values, limits)
+        folder = Path.cwd() if place is STDIN else place.parent
+        return StudySpec.from_dict(absolute(values, folder) if isinstance(values, dict) else values, limits)
     except SpecError as error:
         source = error.source or str(place)
         raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None

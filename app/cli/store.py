@@ -93,6 +93,9 @@ class Store:
     def plan(self, study: str) -> Json:
         return reading.plan(self._use, self._use.find(study))
 
+    def environment(self, study: str) -> Json:
+        return reading.environment(self._use, self._use.find(study))
+
     def stage_tree(self, study: str) -> Json:
         return reading.stage_tree(self._use, self._use.find(study))
 

@@ -1,4 +1,7 @@
-"""What training leaves behind, as events: metrics, checkpoints, and how exact it was. See `app.domain.events`."""
+"""What training leaves behind and what it was done with, as events: metrics, checkpoints, how exact it was, inputs.
+
+See `app.domain.events`.
+"""
 
 from __future__ import annotations
 
@@ -149,3 +152,33 @@ class PackingChosen:
 
     width: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputsSeen:
+    """What a slot saw of a study's inputs, which the server does not see: see `StudySubmitted`.
+
+    Where a later slot sees something else, the study's results say so.
+    """
+
+    study: StudyId
+    inputs: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSeen:
+    """What the plan is trained with on a kind of device, as a slot saw it that was the first to train there.
+
+    environment: `python`, `torch`, `driver`, `packages` (version by name), and of the folder of the trainer's code its
+    `commit` and the `diff` to it. It is bounded; `diff_sha256` is that of the whole.
+    """
+
+    device: str
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsDropped:
+    """The object with the weights that studies began with is deleted: all of these studies are."""
+
+    key: str

@@ -12,10 +12,16 @@ from app.domain.states import ChainOutcome, ProofKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitStudy:
+    """begin, inputs: as in `StudySubmitted`. has_new_weights: whether the object that `begin` names was just written;
+    else it is one that another study of the plan begins with."""
+
     plan: PlanOpened
     study: StudyId
     spec: Json
     at: float
+    begin: Json | None = None
+    inputs: list[Json] = field(default_factory=list)
+    has_new_weights: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +259,7 @@ class ReleaseCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDeleted:
-    """The objects of these released checkpoints are gone."""
+    """The objects of these released checkpoints are gone, and of weights that no study begins with any more."""
 
     keys: tuple[str, ...]
 

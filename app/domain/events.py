@@ -15,13 +15,16 @@ from app.domain.artifacts import AuditRequested as AuditRequested
 from app.domain.artifacts import CheckpointDropped as CheckpointDropped
 from app.domain.artifacts import CheckpointKept as CheckpointKept
 from app.domain.artifacts import CheckpointReleased as CheckpointReleased
+from app.domain.artifacts import EnvironmentSeen as EnvironmentSeen
 from app.domain.artifacts import Evaluated as Evaluated
 from app.domain.artifacts import ExactnessLost as ExactnessLost
 from app.domain.artifacts import ExactnessTested as ExactnessTested
+from app.domain.artifacts import InputsSeen as InputsSeen
 from app.domain.artifacts import Metrics as Metrics
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.artifacts import StudyIsolated as StudyIsolated
+from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.states import ChainOutcome, FailureKind, ProofKind
 
@@ -48,7 +51,9 @@ class PlanOpened:
 
     determinism: as in `StudySpec`; plans from before there was a choice are `strict`. packing: how many lanes the packs
     have in which all its stages are trained; 0 where each is trained alone; None where `PackingChosen` will say that,
-    before any is.
+    before any is. begin: of the weights that every trial begins with, the `sha256` of what they are in and whether all
+    `state` in it is taken; None where each begins with the trainer's own. inputs: of each file or folder that the study
+    says its trainer reads, what tells it from another: see `StudySubmitted`.
     """
 
     trainer: str
@@ -57,15 +62,25 @@ class PlanOpened:
     seed: int
     determinism: str = "strict"
     packing: int | None = 0
+    begin: Json | None = None
+    inputs: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySubmitted:
-    """A study came in; `spec` is its validated study file."""
+    """A study came in; `spec` is its validated study file.
+
+    begin: where the weights come from that it begins with (`file`, or `study`, `trial` and `step`), and the object in
+    the store that holds them (`key`, `sha256`, `size`). inputs: what was seen of each path then: `files`, `bytes`, a
+    `stamp` of sizes and times and, where it is small, the `sha256` of the content; the `path` alone where only workers
+    see it.
+    """
 
     study: StudyId
     spec: Json
     at: float
+    begin: Json | None = None
+    inputs: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,4 +306,7 @@ Event = (
     | ExactnessTested
     | PackingProfiled
     | PackingChosen
+    | InputsSeen
+    | EnvironmentSeen
+    | WeightsDropped
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from app.domain import inputs
 from app.domain.events import Stage
 from app.domain.ids import NodeId
 from app.domain.search_plan import SearchPlan, Study, Trial
@@ -21,12 +22,12 @@ def is_without_pack(plan: SearchPlan, stage: Stage) -> bool:
 
 def of_study(plan: SearchPlan, study: Study) -> list[str]:
     """Of all stages that its trials pass, whoever they were trained for."""
-    return _sentences(plan, study.max_step_by_node.items())
+    return [*_sentences(plan, study.max_step_by_node.items()), *inputs.problems(plan, study)]
 
 
 def of_trial(plan: SearchPlan, trial: Trial) -> list[str]:
     """Of the stages on its way."""
-    return _sentences(plan, plan.ends(trial))
+    return [*_sentences(plan, plan.ends(trial)), *inputs.problems(plan, plan.studies[trial.study])]
 
 
 def _sentences(plan: SearchPlan, ends: Iterable[tuple[NodeId, int]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NewType
 
 PlanId = NewType("PlanId", str)
@@ -36,14 +36,20 @@ def plan_id(
     seed: int,
     determinism: str = "strict",
     packing: int | None = 0,
+    begin: Mapping[str, Any] | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
 ) -> PlanId:
     """The plan that studies with these share. What is as ever is no part of it, so that plans keep their names.
 
-    packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen.
+    packing: as in `PlanOpened`; None is a name of its own, whatever will be chosen. begin, inputs: as in `PlanOpened`.
     """
     parts = [trainer, version, trainer_args, seed, *([] if determinism == "strict" else [determinism])]
     if packing != 0:
         parts.append({"packing": "auto" if packing is None else packing})
+    if begin is not None:
+        parts.append({"begin": begin})
+    if inputs:
+        parts.append({"inputs": list(inputs)})
     return PlanId("plan-" + digest(*parts))
 
 

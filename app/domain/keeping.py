@@ -36,10 +36,13 @@ def _release(plan: SearchPlan, command: c.ReleaseCheckpoints) -> Iterator[e.Chec
             yield e.CheckpointReleased(node=kept.node, step=kept.step, key=kept.key, reason=command.reason)
 
 
-def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.CheckpointDropped]:
+def _record_deleted(plan: SearchPlan, command: c.RecordDeleted) -> Iterator[e.Event]:
     """Of those that nobody has recorded yet."""
     for kept in [plan.released[key] for key in command.keys if key in plan.released]:
         yield e.CheckpointDropped(node=kept.node, step=kept.step, key=kept.key, reason="deleted")
+    for kept in idle_weights(plan):
+        if kept.key in command.keys:
+            yield e.WeightsDropped(key=kept.key)
 
 
 def unowned(plan: SearchPlan) -> Iterator[KeptAt]:
@@ -57,10 +60,24 @@ def checkpoints(plan: SearchPlan) -> Iterator[KeptAt]:
         yield from (KeptAt(node.id, step, node.checkpoints[step]) for step in sorted(node.checkpoints))
 
 
+def weights_in_use(plan: SearchPlan) -> set[str]:
+    """The keys of the objects with the weights that studies begin with which are not deleted."""
+    studies = (study for study in plan.studies.values() if not study.deleted and study.id not in plan.struck)
+    return {study.begin["key"] for study in studies if study.begin is not None}
+
+
+def idle_weights(plan: SearchPlan) -> list[KeptAt]:
+    """The other ones, at step 0 of no node. No study can come to need them: one that is submitted brings its own."""
+    used = weights_in_use(plan) if plan.weights else set()
+    return [KeptAt(NodeId(""), 0, weights) for key, weights in plan.weights.items() if key not in used]
+
+
 def named(plan: SearchPlan) -> set[str]:
     """The keys of all objects that are on record: those which are kept, and those which are to be deleted."""
     nodes = (*plan.nodes.values(), *plan.aside.values())
-    return {each.key for node in nodes for each in node.checkpoints.values()} | plan.released.keys()
+    return (
+        {each.key for node in nodes for each in node.checkpoints.values()} | plan.released.keys() | plan.weights.keys()
+    )
 
 
 def states_of(plan: SearchPlan, trial: Trial) -> dict[int, KeptAt]:

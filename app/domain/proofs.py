@@ -99,5 +99,6 @@ def is_checked(plan: SearchPlan, device: str) -> bool:
 
 
 def is_compared(tests: Iterable[e.ExactnessTested], device: str) -> bool:
-    """Whether a hand-over was compared on a kind of device, with whatever outcome."""
-    return any(test.device == device and test.proof != ProofKind.CHECK for test in tests)
+    """Whether a hand-over was compared on a kind of device, or could not be so often that nobody tries again."""
+    here = [test for test in tests if test.device == device and test.proof != ProofKind.CHECK]
+    return any(not test.unproven for test in here) or len(here) >= MOST_IN_VAIN

@@ -25,8 +25,10 @@ def _name_intermediate(data: Data) -> Data:
 
 
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 4, "PlanOpened": 4, "StageFailed": 4}
+VERSIONS |= dict.fromkeys(
+    ("CheckpointKept", "StudyCompleted", "StudyReopened", "StudySubmitted", "TrialAdded", "TrialExtended"), 2
+)
+VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 4, "PlanOpened": 5, "StageFailed": 4}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -38,11 +40,13 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("PlanOpened", 1): lambda data: data | {"determinism": "strict"},
     ("PlanOpened", 2): lambda data: data | {"packing": 0},
     ("PlanOpened", 3): lambda data: data,  # from here on `packing` may be null
+    ("PlanOpened", 4): lambda data: data | {"begin": None, "inputs": []},
     ("StageFailed", 1): lambda data: data | {"signature": None},
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
     ("StudyCompleted", 1): lambda data: data | {"reason": {}},
     ("StudyReopened", 1): lambda data: data | {"at": None},
+    ("StudySubmitted", 1): lambda data: data | {"begin": None, "inputs": []},
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},
 }

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.domain.events import Stage
-from app.domain.search_plan import SearchPlan
+from app.domain.search_plan import SearchPlan, Study
 from app.scheduling.chains import lead_trial
 from app.scheduling.frontier import Frontier, Span
 
 FORMAT = 7
 READABLE = (2, 3, 4, 5, 6, FORMAT)
 """Of the JSON. 1 had no number, `spare_bytes`, and neither runtime arguments nor determinism; 2 no branch points, 3
-none inside stages, 4 no packs, 5 no measuring, 6 no proofs."""
+none inside stages, 4 no packs, 5 no measuring, 6 no proofs, no weights to begin with and no inputs."""
 
 
 class UnknownFormat(Exception):
@@ -74,6 +74,8 @@ class ChainAssignment:
     do that have up to so many lanes, and train nothing; 0 is to train. keep_at: steps inside the stages at which the
     state is kept in any case, to be compared later. alone: whether it is trained in a fresh process, and nothing kept
     inside it for an accident. proof: what it is to prove, if it trains nothing new.
+    begin: of a chain that begins at step 0 with weights, where they are (`key`, `sha256`) and whether all of that
+    `state` is taken. inputs: as in `StudySubmitted`. describe: whether the slot is to say what it trains with.
     """
 
     plan: str
@@ -98,6 +100,16 @@ class ChainAssignment:
     keep_at: tuple[int, ...] = ()
     alone: bool = False
     proof: ProofOrder | None = None
+    begin: Mapping[str, Any] | None = None
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    describe: bool = False
+
+    @property
+    def first_read(self) -> ResumePoint | None:
+        """What is read of the store before the chain trains: its checkpoint, or the weights that it begins with."""
+        if self.resume is None and self.begin is not None:
+            return ResumePoint("", 0, self.begin["key"], self.begin["sha256"])
+        return self.resume
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in FIELDS}
@@ -114,6 +126,7 @@ class ChainAssignment:
         fields["stages"] = tuple(Stage(**{**stage, "evaluate": tuple(stage["evaluate"])}) for stage in fields["stages"])
         fields["branch_points"] = tuple(fields.get("branch_points", ()))
         fields["branches_inside"] = tuple(map(tuple, fields.get("branches_inside", ())))
+        fields["inputs"] = tuple(fields.get("inputs", ()))
         fields["pack"] = tuple(fields.get("pack", ()))
         fields["resume"] = fields["resume"] and ResumePoint(**fields["resume"])
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
@@ -151,13 +164,22 @@ def assign(
         trial=trial,
         hp=plan.trial((study, trial)).hp,
         stages=stages,
-        resume=resume_point(plan, spans[0]),
+        resume=(resume := resume_point(plan, spans[0])),
+        begin=None if resume else begin_of(plan, plan.studies[study]),
+        inputs=tuple(plan.studies[study].inputs),
         intermediate_bytes=0 if plan.nodes[spans[0].node].alone else intermediate_bytes,
         alone=plan.nodes[spans[0].node].alone,
         runtime_args=plan.studies[study].spec.get("runtime_args", {}),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
     )
+
+
+def begin_of(plan: SearchPlan, study: Study) -> dict[str, Any] | None:
+    """What a chain at step 0 begins with. A study on a plan that begins with weights says where they are."""
+    if study.begin is None:
+        return None
+    return {name: study.begin[name] for name in ("key", "sha256", "state")}
 
 
 def branch_points(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, is_compared
 from app.domain.search_plan import Chain, KeptAt, Node, SearchPlan, Study, Trial, Witness
 from app.domain.states import ProofKind
-from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint
+from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, begin_of
 from app.scheduling.frontier import Frontier, Span
 
 SHARE = 0.02
@@ -136,6 +136,7 @@ def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
         hp=proof.trial.hp,
         stages=proof.stages,
         resume=proof.resume,
+        begin=None if proof.resume else begin_of(plan, study),
         runtime_args=study.spec.get("runtime_args", {}),
         proof=proof.order,
     )
@@ -157,7 +158,7 @@ def _proof(plan: SearchPlan, kind: ProofKind, node: Node, begin: int, kept: Sequ
     """Train from a state that is kept at `begin`, or from nothing, up to the last of these places, in `node`."""
     trial = _passing(plan, node, kept[-1].step)
     resume = _resume(plan, node, begin) if begin else None
-    if trial is None or (begin and resume is None):
+    if trial is None or (begin and resume is None) or _is_otherwise(plan, node, begin, kept[-1].step):
         return None
     comparisons = tuple(_comparison(plan, each) for each in kept)
     stages = tuple(_stages(plan, node, begin, kept, trial.study))
@@ -171,6 +172,12 @@ def _stages(plan: SearchPlan, node: Node, begin: int, kept: Sequence[KeptAt], st
         if end > begin:
             steps = tuple(at.step for at in kept if at.node == each.id and at.step in each.metrics)
             yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
+
+
+def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
+    """Whether some of these steps are known not to be exact, as where they went on under another torch."""
+    noted = (step for each in plan.ancestry(node.id) for step, _ in each.not_exact)
+    return any(begin < step <= end for step in noted)
 
 
 def _comparison(plan: SearchPlan, kept: KeptAt) -> Comparison:

@@ -148,6 +148,14 @@ class TrainerProcess(TrainerConnection):
         self._ask("build", deadline, **what, determinism=determinism, **lane)
         self.not_exact = ()
 
+    def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Deadline) -> None:
+        """Have a model that was just built begin with the weights in a file, which stays the caller's.
+
+        whole: with all of the state in it, which is a checkpoint.
+        """
+        weights.lend()
+        self._ask("begin", deadline, weights.fd, hp=dict(hp), whole=whole)
+
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Deadline) -> tuple[str, ...]:
         """Put the model where it was after `step` steps; `state` stays the caller's.
 

@@ -182,6 +182,8 @@ class StudyAnswer(Answer):
     steps: Steps = Steps()
     cost: Cost = Cost()
     merge_rate: float | None = None
+    begins: dict[str, Any] | None = None
+    inputs: list[dict[str, Any]] | None = None
     packing: dict[str, Any] | None = None
     gpu_sharing: list[dict[str, Any]] | None = None
     gpu_seconds: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from stagetree.models.answer import Answer, Json
 
@@ -84,5 +84,6 @@ class TrialDetail(Trial):
     path: list[str] = []
     curve: list[Point] = []
     not_exact: list[str] = []
+    begins: dict[str, Any] | None = None
     notes: list[Note] = []
     failure: Failure | None = None

@@ -65,6 +65,7 @@ class Child:
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             "start": self._start,
             "build": self._build,
+            "begin": self._begin,
             "load": self._load,
             "train": self._train,
             "evaluate": self._evaluate,
@@ -139,6 +140,13 @@ class Child:
         if len(sys.modules) != self._modules:  # there are thousands, and few models import another one
             self._modules, self._beyond = len(sys.modules), code.beyond()
         return {"version": code.version, "beyond": self._beyond}
+
+    def _begin(self, message: Message, fds: list[int]) -> Message:
+        try:
+            self._built.begin(fds[0], self._values(message["hp"]), is_whole=message["whole"])
+        finally:
+            os.close(fds[0])
+        return {}
 
     def _load(self, message: Message, fds: list[int]) -> Message:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stagetree.runtime.failures import TrainerFailed, user_code
@@ -15,7 +16,10 @@ from stagetree.runtime.timeline import Timeline
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A trial of the trainer `name` of `file`. hp: JSON of its sequences. The other fields: as a slot has them."""
+    """A trial of the trainer `name` of `file`. hp: JSON of its sequences. The other fields: as a slot has them.
+
+    begin: a file with the weights that it begins with, if it does. whole: with all of the state in it.
+    """
 
     file: str
     name: str
@@ -25,6 +29,8 @@ class Trial:
     device: str = "cpu"
     threads: int = 1
     determinism: str = "strict"
+    begin: str = ""
+    whole: bool = False
 
 
 def run_in_terminal(trial: Trial, steps: int) -> dict[str, float | None]:
@@ -38,6 +44,9 @@ def run_in_terminal(trial: Trial, steps: int) -> dict[str, float | None]:
         with user_code():
             kind = load_trainer(trial.file, trial.name)
         model = Model.build(kind, trial.args, trial.seed, trial.device)
+        if trial.begin:
+            with Path(trial.begin).open("rb") as file:
+                model.begin(file.fileno(), timeline, is_whole=trial.whole)
         while model.step < steps:
             model.advance(timeline)
         return model.evaluate()

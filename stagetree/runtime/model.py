@@ -16,6 +16,7 @@ from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.weight_files import load_weights
 from stagetree.trainer import Trainer
 from stagetree.training import generators
 
@@ -46,6 +47,25 @@ class Model:
         self.step, self._generators = step, saved["generators"]
         self._forget_logged()
 
+    def begin(self, fd: int, timeline: Timeline, *, is_whole: bool) -> None:
+        """Take over the weights in a file before the first step or, if it is whole, all of the state in it.
+
+        Raises `TrainerFailed`.
+        """
+        if is_whole:
+            with user_code():
+                saved = state_format.read(fd)
+                self.trainer.setup(timeline.at(0))
+                self.trainer.load_state_dict(saved["trainer"])
+            self._generators = saved["generators"]  # what the study's own values are is set up again at the step
+            self._forget_logged()
+            return
+        self.set_up(timeline.changes(0))
+        generators.restore(self._generators, self.device)
+        with user_code():
+            self.trainer.begin(load_weights(f"/proc/self/fd/{fd}"))
+        self._generators = generators.state(self.device)
+
     def advance(self, timeline: Timeline) -> None:
         """Train one step. Raises `TrainerFailed`."""
         changes = timeline.changes(self.step)
@@ -64,7 +84,9 @@ class Model:
         return self._generators
 
     def set_up(self, values: Mapping[str, Any]) -> None:
-        """Bring values into force for the coming step, without taking it. Raises `TrainerFailed`."""
+        """Bring values into force for the coming step, without taking it, once. Raises `TrainerFailed`."""
+        if self._set_up_at == self.step:
+            return
         generators.restore(self._generators, self.device)
         with user_code():
             self.trainer.setup(dict(values))

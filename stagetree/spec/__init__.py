@@ -16,6 +16,7 @@ from __future__ import annotations
 from stagetree.spec.errors import Problem, SpecError, shown
 from stagetree.spec.fields import OTHER_NAMES
 from stagetree.spec.hopeless import StopHopeless
+from stagetree.spec.reading import BeginFrom
 from stagetree.spec.study import StudySpec
 from stagetree.spec.trial import TrialSpec
 from stagetree.spec.tuners.pbt import MOST_DRAWS
@@ -23,6 +24,7 @@ from stagetree.spec.tuners.pbt import MOST_DRAWS
 __all__ = [
     "MOST_DRAWS",
     "OTHER_NAMES",
+    "BeginFrom",
     "Problem",
     "SpecError",
     "StopHopeless",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
@@ -37,11 +39,20 @@ def _sentence(detail: ErrorDetails, owner: type[BaseModel], name: str) -> str:
 
 def _owner(loc: tuple[int | str, ...], study: type[BaseModel]) -> tuple[type[BaseModel], tuple[int | str, ...]]:
     """The model that a place belongs to, and the rest of the path in it."""
+    if len(loc) > 1 and (part := _part(study, str(loc[0]))) is not None:
+        return part, loc[1:]
     if loc[:1] != ("tuner",) or len(loc) == 1:
         return study, loc
     if loc[1:3] == ("trials", "trials") and len(loc) > 4:
         return TrialSpec, loc[4:]
     return KINDS[str(loc[1])], loc[2:]
+
+
+def _part(study: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The model of a field that is one object, or nothing."""
+    kinds = get_args(study.model_fields[name].annotation) if name in study.model_fields else ()
+    parts = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return parts[0] if len(parts) == 1 else None
 
 
 def _is_tag(loc: tuple[int | str, ...], number: int) -> bool:

@@ -30,6 +30,7 @@ from stagetree.spec.fields import (
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
+from stagetree.spec.reading import BeginFrom, Inputs, absolute
 from stagetree.spec.tuners import KINDS, GridTuner, RandomTuner, Tuner
 from stagetree.spec.values import as_where
 from stagetree.where import Where, WhereError
@@ -57,6 +58,14 @@ class StudySpec(Model):
     packing: Width = Field(
         default=0,
         description="auto, true, or how many trials at most (2 to 64) a slot trains as one; 0 trains each alone",
+    )
+    begin_from: BeginFrom | None = Field(
+        default=None,
+        description="an object with file, or with study, trial and step: the weights that every trial begins with",
+    )
+    inputs: Inputs = Field(
+        default=[],
+        description="a list of at most 100 files and folders that the trainer reads; others are another plan",
     )
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
@@ -182,12 +191,12 @@ class StudySpec(Model):
 
     @classmethod
     def from_file(cls, path: str | Path, limits: Limits | None = LIMITS) -> StudySpec:
-        """The study in a YAML file, or in a JSON file if its name ends in `.json`."""
+        """The study in a YAML file, or in a JSON file if its name ends in `.json`. Its paths begin in its folder."""
         from stagetree.spec.file import read
 
         values = read(Path(path))
         try:
-            return cls.from_dict(values, limits)
+            return cls.from_dict(absolute(values, Path(path).parent) if isinstance(values, dict) else values, limits)
         except SpecError as error:
             raise SpecError(error.problems, str(path)) from None
 
@@ -203,6 +212,7 @@ class StudySpec(Model):
             "check": True,
             "audit": 0.02,
             "inexact": "alone",
+            "inputs": [],
         }  # left out, as in studies from before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
 

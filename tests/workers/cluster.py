@@ -7,7 +7,7 @@ where somebody waits.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId, plan_id
+from app.domain.inputs import mark
 from app.domain.search_plan import SearchPlan, Study
 from app.events.database import Database
 from app.events.plans import Plans
@@ -155,11 +156,14 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------------------ studies
 
-    def submit(self, spec: Json) -> StudyId:
+    def submit(self, spec: Json, begin: Json | None = None, inputs: Sequence[Json] = ()) -> StudyId:
+        """begin, inputs: as of `StudySubmitted`; the key of what it begins with is made here, and written there."""
         checked = StudySpec.from_dict(spec)
         args, study = dict(checked.trainer_args), StudyId(uuid4().hex[:8])
         version = self.sources[checked.trainer].version
         how: Json = {"determinism": checked.determinism, "packing": checked.lanes}
+        how |= {"begin": begin and {name: begin[name] for name in ("sha256", "state")}}
+        how |= {"inputs": [mark(each) for each in inputs]}
         opened = e.PlanOpened(
             trainer=checked.trainer,
             trainer_version=version,
@@ -168,7 +172,8 @@ class Cluster:
             **how,
         )
         self.stream = plan_id(checked.trainer, version, args, checked.seed, **how)
-        command = c.SubmitStudy(plan=opened, study=study, spec=checked.to_json(), at=0.0)
+        what: Json = {"plan": opened, "study": study, "spec": checked.to_json(), "at": 0.0, "inputs": list(inputs)}
+        command = c.SubmitStudy(**what, begin=begin and {"key": f"{self.stream}/begin-{study}", **begin})
         transact(self.log, self.plans, Write(stream=self.stream, decide=lambda plan: decide(plan, command), at=0.0))
         return study
 

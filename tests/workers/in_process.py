@@ -49,6 +49,11 @@ class InProcess:
             kind = load_trainer(file, name)
         self._model = Model.build(kind, args, seed, "cpu")
 
+    def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Any) -> None:
+        self.do("begin")
+        assert self._model is not None
+        self._model.begin(weights.fd, Timeline(hp), is_whole=whole)
+
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
         self.do("load")
         assert self._model is not None

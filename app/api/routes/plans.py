@@ -42,6 +42,17 @@ def get_stage_tree(row: StudyRowDep, use: Use, at: paging.At = None) -> Json:
 
 
 @router.get(
+    "/environment",
+    summary="What a study is trained with",
+    response_model=schemas.Environments,
+    responses=refusals(404),
+)
+def get_environment(row: StudyRowDep, use: Use) -> Json:
+    """By kind of device, as the first slot of the plan saw it there: packages, driver, and the trainer's repository."""
+    return reading.environment(use, row)
+
+
+@router.get(
     "/events",
     summary="What has happened, or what happens",
     response_model=schemas.EventPage,

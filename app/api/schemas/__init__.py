@@ -29,6 +29,8 @@ from app.api.schemas.pictures import History, Importance, Rungs, Schedules, Time
 from app.api.schemas.plans import (
     Changes,
     Difference,
+    Environment,
+    Environments,
     Event,
     EventPage,
     Imagined,
@@ -101,6 +103,8 @@ __all__ = [
     "Cost",
     "Decision",
     "Difference",
+    "Environment",
+    "Environments",
     "Event",
     "EventPage",
     "Exactness",

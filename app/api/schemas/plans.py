@@ -186,3 +186,26 @@ class Replay(BaseModel):
     plan: list[ReplayedNode] = []
     rungs: list[ReplayedRung] = Field(default=[], description="the rungs, each with its results, best first")
     history: list[Json] = Field(description="every result and decision, in the order of the log")
+
+
+class Environment(BaseModel):
+    """What trains on one kind of device. What could not be seen is null, or left out."""
+
+    model_config = ConfigDict(extra="allow")
+    device: str
+    python: str = ""
+    torch: str | None = None
+    driver: str | None = Field(default=None, description="of the GPUs")
+    packages: dict[str, str] = Field(default={}, description="version by name")
+    trainer: Json = Field(
+        default={},
+        description="of the trainer's file: its `commit`, whether it `is_changed`, the beginning of the `diff` to it "
+        "with the `diff_sha256` of the whole, and the `untracked` files beside it",
+    )
+
+
+class Environments(BaseModel):
+    """What a study's plan was trained with."""
+
+    model_config = shown_as({"devices": [{"device": "cpu", "python": "3.11.7", "torch": "2.13.0", "packages": {}}]})
+    devices: list[Environment]

@@ -160,6 +160,13 @@ class Study(BaseModel):
     waits_for: list[str] = Field(
         default=[], description="what slots that train for its plan wait for, such as a store that is away, by slot"
     )
+    begins: dict[str, Any] | None = Field(
+        default=None,
+        description="the weights that it begins from, in a `text`; `file`, or `study`, `trial` and `step`; `sha256`",
+    )
+    inputs: list[dict[str, Any]] | None = Field(
+        default=None, description="what it reads, as it was when it was submitted: `path`, `files`, `bytes`, `sha256`"
+    )
     packing: dict[str, Any] | None = Field(
         default=None,
         description="how many trials its packs have room for, why, and how they do on each kind of device",

@@ -82,6 +82,7 @@ class TrialDetail(Trial):
     path: list[str] = Field(description="its nodes in the search plan, root first")
     curve: list[Point]
     not_exact: list[str] = Field(default=[], description="why it may differ in its last bits from a training alone")
+    begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
     notes: list[Note] = Field(description="what people wrote down about it, in order")
     failure: Failure | None = None
 

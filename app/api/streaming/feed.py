@@ -70,8 +70,8 @@ class Feed:
             return node in study.max_step_by_node
         if (chain := getattr(event, "chain", None)) is not None:
             return any(charged == study.id or node in study.max_step_by_node for charged, node in self._chains[chain])
-        about = isinstance(event, e.PackingProfiled | e.PackingChosen)  # the plan, and so all its studies
-        return about or bool(getattr(event, "study", None) == study.id)
+        is_of_plan = isinstance(event, e.PackingProfiled | e.PackingChosen | e.EnvironmentSeen)
+        return is_of_plan or bool(getattr(event, "study", None) == study.id)
 
     def _follow_chain(self, event: e.Event) -> None:
         """Know what each chain trains: from its assignment or, if that was before, from its row or the chronicle."""

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from app.api.views.endings import ending_text
 from app.api.views.forms import form_text
+from app.api.views.lineage import lineage
 from app.api.views.packing import packing
 from app.api.views.progress import progress
 from app.api.views.proofs import exactness as proven
@@ -76,6 +77,7 @@ def study(
         "progress": progress(plan, found, reached or {}, expected),
         "notes": [_note(found, each) for each in found.notes],
     }
+    view |= lineage(found)
     if plan.packing or plan.packing_reason:
         view["packing"] = packing(plan)
     return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
@@ -163,6 +165,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
     detail["not_exact"] = writable(exactness.of_trial(plan, trial))
     detail["notes"] = [_note(study, each) for each in study.notes if each.trial == trial.number]
     shown = _trial(plan, study, trial, _busy(plan), standing(study))
+    shown |= {name: part for name, part in lineage(study).items() if name == "begins"}
     return shown | marks(plan, study)(trial) | detail | ({"failure": writable(trial.error)} if trial.error else {})
 
 

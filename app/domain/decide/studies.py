@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import keeping
 from app.domain.asking import refusing
 from app.domain.decide.finding import still_open
 from app.domain.decide.isolation import isolate
@@ -23,10 +24,13 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if plan.opened is None:
         yield command.plan
     elif plan.opened != command.plan:
-        raise Conflict("this plan belongs to another trainer, version, arguments, seed or determinism")
+        raise Conflict("this plan belongs to another trainer, version, arguments, seed, determinism or inputs")
     if command.study in plan.studies:
         raise Conflict(f"there is a study {command.study} already")
-    yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at)
+    begin = command.begin
+    if begin is not None and not command.has_new_weights and begin["key"] not in keeping.weights_in_use(plan):
+        raise Conflict("the weights that it begins from were just deleted with another study: submit it again")
+    yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at, begin=begin, inputs=command.inputs)
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.evolve import chains, results, studies, trials
+from app.domain.evolve import chains, results, studies, surroundings, trials
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import TrialState
@@ -77,10 +77,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.drop_checkpoint(plan, event)
         case e.ExactnessLost() | e.ExactnessTested():
             results.take_exactness(plan, event)
-        case e.PackingProfiled():
-            plan.profiles[event.device] = event
-        case e.PackingChosen():
-            plan.packing, plan.packing_reason = event.width, event.reason
+        case e.PackingProfiled() | e.PackingChosen() | e.InputsSeen() | e.EnvironmentSeen() | e.WeightsDropped():
+            surroundings.take(plan, event)
         case _:
             studies.take(plan, event)
 

@@ -7,7 +7,7 @@ from typing import assert_never
 from app.domain import awaiting
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.domain.search_plan import Note, SearchPlan, Study
+from app.domain.search_plan import Checkpoint, Note, SearchPlan, Study
 from app.domain.states import StudyState, TrialState
 
 StudyEvent = (
@@ -31,9 +31,7 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
     """Take in what became of a study."""
     match event:
         case e.StudySubmitted():
-            plan.studies[event.study] = Study(event.study, event.spec, event.at, plan.version + 1)
-            plan.unheard[event.study] = None
-            plan.check_error = None  # what was wrong may be mended: it is tried again
+            _submit(plan, event)
         case e.StudyPaused():
             _set_state(plan, event.study, StudyState.PAUSED)
         case e.StudyResumed():
@@ -61,6 +59,16 @@ def take(plan: SearchPlan, event: StudyEvent) -> None:
             plan.studies[event.study].notes.append(note)
         case _:
             assert_never(event)
+
+
+def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
+    begin, version = event.begin, plan.version + 1
+    study = Study(event.study, event.spec, event.at, version, begin=begin, inputs=event.inputs)
+    plan.studies[event.study], plan.unheard[event.study] = study, None
+    plan.check_error = None  # what was wrong may be mended: it is tried again
+    if begin is not None and begin["key"] not in plan.weights:
+        plan.weights[begin["key"]] = Checkpoint(begin["key"], begin["sha256"], begin["size"])
+        plan.kept_bytes += begin["size"]
 
 
 def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:

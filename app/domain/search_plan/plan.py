@@ -10,7 +10,7 @@ from typing import Any
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
 from app.domain.search_plan.chain import Chain
-from app.domain.search_plan.node import GivenUp, KeptAt, Node, Raised
+from app.domain.search_plan.node import Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
 from app.domain.search_plan.witness import Witness
 from app.domain.states import ProofKind
@@ -26,6 +26,7 @@ class SearchPlan:
     studies of which no evaluation has reported the metric yet. kept_bytes: of all checkpoints. released: those that
     nothing begins with any more and whose objects are to be deleted, by key. profiles: of packs, by kind of device.
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
+    weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. proofs_in_vain: how many chains of each kind ended before they could tell.
     check_error: why the user's code failed before anything was trained, since a study was submitted last. witnesses:
@@ -59,6 +60,8 @@ class SearchPlan:
     witnesses: list[Witness] = field(default_factory=list)
     audits: list[Witness] = field(default_factory=list)
     given_up: dict[Raised, GivenUp] = field(default_factory=dict)
+    weights: dict[str, Checkpoint] = field(default_factory=dict)
+    environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
 
     def node(self, name: NodeId) -> Node:
         """The node of that name; one that only a struck study passed is not in the tree. Raises KeyError."""

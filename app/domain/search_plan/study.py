@@ -85,6 +85,8 @@ class Study:
     ending: what ended it before its tuner did; empty where nothing did. deleted: it is not listed any more, and
     nothing is kept for it. isolated: why each of its trials is trained alone; empty where they may share.
     is_audited: whether a user wants all of it proven, and it is not yet. proof_steps: trained again for it, to compare.
+    begin, inputs: as in `StudySubmitted`; of inputs that the server does not see, what the
+    first slot saw. other_inputs: the paths of those of which a later slot saw something else.
     """
 
     id: StudyId
@@ -115,6 +117,9 @@ class Study:
     isolated: str = ""
     is_audited: bool = False
     proof_steps: int = 0
+    begin: dict[str, Any] | None = None
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    other_inputs: list[str] = field(default_factory=list)
 
     @property
     def metric(self) -> str:

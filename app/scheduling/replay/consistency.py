@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from app.domain import events as e
+from app.domain import keeping
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import Chain, SearchPlan, Trial
 from app.domain.states import ChainOutcome
@@ -37,6 +38,12 @@ def check(plan: SearchPlan, event: e.Event) -> None:
             raise DoesNotFollow("the plan was opened before")
         case e.StudySubmitted() if event.study in plan.studies:
             raise DoesNotFollow(f"study {event.study} was submitted before")
+        case e.StudySubmitted() if event.begin is not None:
+            _check_begin(plan, event.begin)
+        case e.InputsSeen() if len(event.inputs) != len(plan.studies[event.study].inputs):
+            raise DoesNotFollow(f"study {event.study} has {len(plan.studies[event.study].inputs)} inputs")
+        case e.WeightsDropped() if event.key not in {kept.key for kept in keeping.idle_weights(plan)}:
+            raise DoesNotFollow(f"no weights were kept under {event.key} that no study needs")
         case e.NoteAdded() if event.trial is not None:
             _trial(plan, event.study, event.trial)
         case e.TrialAdded():
@@ -91,8 +98,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is dict:
         key, held = arguments
         return isinstance(value, dict) and all(_fits(k, key) and _fits(v, held) for k, v in value.items())
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(each, arguments[0]) for each in value)
+    if origin in (tuple, list):
+        return isinstance(value, origin) and all(_fits(each, arguments[0]) for each in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if hint is int:
@@ -110,6 +117,15 @@ def _is_one(value: Any, cls: Any) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------------------- trials
+
+
+def _check_begin(plan: SearchPlan, begin: Json) -> None:
+    """The weights that a study begins from are those in the plan's name."""
+    if not _fits(begin["size"], int) or begin["size"] < 0 or not _fits(begin["key"], str):
+        raise DoesNotFollow(f"what it begins from is {begin!r}")
+    opened = plan.opened.begin if plan.opened else None
+    if opened != {name: begin[name] for name in ("sha256", "state")}:
+        raise DoesNotFollow("it begins from other weights than its plan")
 
 
 def _check_added(plan: SearchPlan, event: e.TrialAdded) -> None:

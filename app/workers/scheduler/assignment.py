@@ -157,9 +157,10 @@ class Assignment:
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
         if self._ports.proofs and not placed.is_pack:
             how["keep_at"] = keep_at(frontier, placed.paths[0], placed.slot.device)
+        tells = {chains[0]} if placed.slot.device not in plan.environments else set[str]()
         if placed.measure:
             how |= {"packing": 1, "measure": placed.measure}
-        return {chain: replace(assignment, **how) for chain, assignment in made.items()}
+        return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in made.items()}
 
     def _record(self, placed: Placed, work: Mapping[str, ChainAssignment]) -> None:
         slot, progress, at = placed.slot.name, dict(placed.frontier.progress), self._ports.clock()

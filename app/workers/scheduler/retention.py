@@ -58,7 +58,7 @@ class PlanUse:
         studies = plan.studies.values()
         times = (study.finished_at or study.submitted_at for study in studies)
         is_open = bool(plan.chains) or any(not study.is_final for study in studies)
-        garbage = bool(plan.released) or any(True for _ in garbage_of(plan))
+        garbage = bool(plan.released) or bool(keeping.idle_weights(plan)) or any(True for _ in garbage_of(plan))
         largest = max((kept.checkpoint.size for kept in keeping.checkpoints(plan)), default=0) if is_open else 0
         last_at = max(times, default=0.0)
         return cls(plan.version, plan.kept_bytes, is_open, last_at, garbage, largest, len(plan.chains))
@@ -145,7 +145,7 @@ class Retention:
         excess, chosen = self._excess(), dict[str, list[KeptAt]]()
         for stream in self._in_order():
             with self._plans.holding(stream) as plan:
-                going = [*plan.released.values(), *_choice(plan, excess, sys.maxsize)]
+                going = [*plan.released.values(), *keeping.idle_weights(plan), *_choice(plan, excess, sys.maxsize)]
             if going:
                 chosen[stream] = going
                 excess -= sum(kept.checkpoint.size for kept in going)
@@ -235,7 +235,7 @@ class Retention:
 
     def _delete(self, stream: str, most: int) -> tuple[int, int]:
         with self._plans.holding(stream, fresh=False) as plan:
-            released = list(plan.released.values())[:most]
+            released = [*plan.released.values(), *keeping.idle_weights(plan)][:most]
         named = self._named(stream) if released else frozenset()
         gone = [kept for kept in released if kept.key not in named and delete_object(self._store, kept.key)]
         keys = tuple(kept.key for kept in gone)
@@ -247,8 +247,9 @@ class Retention:
     def _named(self, stream: str) -> frozenset[str]:
         """The keys of the checkpoints with which chains under way begin, by their rows."""
         with self._records.read() as rows:
-            resumed = [row.assignment.get("resume") or {} for row in rows.chains.live(stream)]
-        return frozenset(resume["key"] for resume in resumed if "key" in resume)
+            works = [row.assignment for row in rows.chains.live(stream)]
+        read = [work.get(name) or {} for work in works for name in ("resume", "begin")]
+        return frozenset(each["key"] for each in read if "key" in each)
 
     def _transact(self, stream: str, decided: Callable[[SearchPlan], Sequence[Event]]) -> None:
         write = Write(stream=stream, decide=decided, at=self._clock())

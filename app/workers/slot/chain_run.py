@@ -125,7 +125,8 @@ class ChainRun:
         execution.begin(parts.clock())
         log = parts.logs.begin(self.claim.chain, self._work, execution.index)
         parts.host.begin(self._work, execution.index, self._read, log)
-        self._facts += execution.not_exact((*parts.host.changes, *parts.changes))
+        seen, changes = parts.around.look(self.claim, self._work, execution.index)
+        self._facts += [*seen, *execution.not_exact((*parts.host.changes, *parts.changes, *changes))]
         while True:
             self._check_ours()
             match execution.next(self._outside()):
@@ -269,8 +270,9 @@ class ChainRun:
 
     def _strike(self, problem: CheckpointUnreadable) -> None:
         """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
-        resume = self._work.resume
-        assert resume is not None  # or nothing would have been read
+        if (resume := self._work.resume) is None:
+            self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
+            return
         logger.warning("%s: its steps are trained again", problem)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self.execution.interrupted(self._parts.clock())])

@@ -86,7 +86,7 @@ class LaneHost:
         self._host.end_process()
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
-        state = None if work.resume is None else read(work.resume)
+        state = None if work.first_read is None else read(work.first_read)
         spares = NO_ROOM if self.number else ()
         try:
             self._host.build_lane(work, spares)

@@ -15,6 +15,7 @@ from app.workers.slot.owner import Owner
 from app.workers.slot.patience import Patience
 from app.workers.slot.resuming import Reader
 from app.workers.slot.saver import Saver
+from app.workers.slot.surroundings import LookAround
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
 
@@ -28,7 +29,7 @@ class Parts:
 
     overhead: the share of training time that intermediate checkpoints may take. save_seconds: what keeping a state of
     each plan took the last time. changes: why what is trained with them may end with other last bits, besides what the
-    host says.
+    host says. around: sees what a chain is trained with besides its assignment.
     """
 
     me: Owner
@@ -46,3 +47,4 @@ class Parts:
     overhead: float
     save_seconds: dict[str, float] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
+    around: LookAround = field(default_factory=LookAround)

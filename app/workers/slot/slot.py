@@ -36,6 +36,7 @@ from app.workers.slot.patience import Closing, Patience
 from app.workers.slot.proving import ProofRun
 from app.workers.slot.resuming import CheckpointReader
 from app.workers.slot.saver import Saver
+from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
 from app.workers.slot.trial_log import TrialLogs
 from app.workers.slot.watch import StopWatch
@@ -152,13 +153,15 @@ class Slot:
 
     def _make_parts(self) -> Parts:
         around, limits = self._around, self._limits
+        outbox = FactOutbox(around.records, self._patience, clock=around.wall_clock, notify=around.notify)
+        saver = Saver(self._store, self._patience, self._notes, around.clock)
         return Parts(
             me=self._me,
             records=around.records,
             patience=self._patience,
             notes=self._notes,
-            outbox=FactOutbox(around.records, self._patience, clock=around.wall_clock, notify=around.notify),
-            saver=Saver(self._store, self._patience, self._notes, around.clock),
+            outbox=outbox,
+            saver=saver,
             reader=CheckpointReader(self._store, self._patience, self._notes, around.clock, limits.strike),
             host=self._host,
             logs=TrialLogs(around.logs, self._me.slot),
@@ -166,6 +169,7 @@ class Slot:
             clock=around.clock,
             flags=self._flags,
             overhead=limits.overhead,
+            around=LookAround(Surveyor(saver, outbox, self._device, around.sources), around.clock),
         )
 
     @cached_property

@@ -138,7 +138,14 @@ class TrainerHost:
         self._built = None  # it will be the pack's
 
     def load(self, work: ChainAssignment, state: State, spares: Container[str] = ()) -> None:
-        """Have the model where the chain begins, whose state that is. spares: as of `call`. Raises `TrainerFailed`."""
+        """Have the model where the chain begins, whose state that is. spares: as of `call`. Raises `TrainerFailed`.
+
+        At step 0, `state` has the weights that it begins with.
+        """
+        if work.resume is None and work.begin is not None:
+            whole, waits = bool(work.begin["state"]), self.deadline("begin")
+            self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), spares)
+            return
         step, deadline = work.stages[0].start, self.deadline("load")
         self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), spares)
 
@@ -209,12 +216,12 @@ class TrainerHost:
         read: Callable[[ResumePoint], State],
         log: StageFiles | None,
     ) -> None:
-        state = None if work.resume is None else read(work.resume)
+        state = None if work.first_read is None else read(work.first_read)
         try:
             if self._process is None:
                 self._fresh_process()
             self._print_to(log)
-            if state is None or not fits:
+            if work.resume is None or not fits:
                 self._build(work, built)
             if state is not None:
                 self.load(work, state)

@@ -134,6 +134,7 @@ function Head({ study }: { study: Study }) {
             {text}
           </p>
         ))}
+        {study.begins && <p class="quiet">This study {String(study.begins.text)}</p>}
         {study.error && <p class="trouble">{study.error}</p>}
         {(study.not_exact ?? []).map((reason) => (
           <p class="quiet" key={reason}>

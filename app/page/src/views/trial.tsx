@@ -37,6 +37,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
               {shown.last && `, last ${number(shown.last.value, 6)} at step ${shown.last.step}`}
             </p>
             <Pictures study={study.study} trial={trial} marks={[shown.best?.step, shown.last?.step]} />
+            {shown.begins && <p class="quiet">It {String(shown.begins.text)}</p>}
             {(shown.not_exact ?? []).map((text) => (
               <p class="quiet" key={text}>
                 Not exact to the last bit: {text}

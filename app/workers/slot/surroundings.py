@@ -1,0 +1,166 @@
+"""What a chain is trained with besides its assignment: the files that its trainer reads, and the environment.
+
+Both go on record as a slot sees them, so that what has changed is a fact and no riddle.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.inputs import is_unseen
+from app.inputs import InputMissing, changed, look
+from app.registry import TrainerSource
+from app.scheduling.assignment import ChainAssignment
+from app.workers.slot.claim import Claim
+from app.workers.slot.outbox import FactOutbox
+from app.workers.slot.saver import Saver
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+LOOKED_SECONDS = 30.0
+"""A path is looked at again after so long: short chains follow each other faster than data is replaced."""
+
+DIFF_CHARACTERS = 20_000
+"""So much of a diff goes on record; of the rest, its hash."""
+
+MOST_PACKAGES = 2_000
+GIT_SECONDS = 10.0
+SMI = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyor:
+    """Has the environment of a trainer put on record, in the background. device: the slot's, as it is shown."""
+
+    saver: Saver
+    outbox: FactOutbox
+    device: str
+    sources: Callable[[], Mapping[str, TrainerSource]]
+
+    def survey(self, claim: Claim, trainer: str) -> None:
+        """Before the chain's first checkpoint, which waits for it: its facts are taken only as long as it lives."""
+
+        def say() -> None:
+            if (source := self.sources().get(trainer)) is not None:
+                self.outbox.put(claim, [environment(self.device, source.path)])
+
+        self.saver.submit(claim, say)
+
+
+class LookAround:
+    """Looks at what a chain is trained with when it begins. clock: any that does not go back."""
+
+    def __init__(self, surveyor: Surveyor | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._surveyor, self._clock = surveyor, clock
+        self._looked: dict[str, tuple[float, str]] = {}  # by record: when, and what was found
+
+    def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
+        """What is to go on record, and why stages may be of other inputs than their study: words after "3 stages".
+
+        index: of the stage that begins; those behind the first are trained with what that was.
+        """
+        if index > 0:
+            return [], []
+        if work.describe and self._surveyor is not None:
+            self._surveyor.survey(claim, work.trainer)
+        if not is_unseen(work.inputs):
+            return [], list(filter(None, map(self._change, work.inputs)))
+        return [e.InputsSeen(study=StudyId(work.study), inputs=[_seen(each["path"]) for each in work.inputs])], []
+
+    def _change(self, record: Mapping[str, Any]) -> str:
+        key = repr(record)
+        at, said = self._looked.get(key, (None, ""))
+        if at is None or self._clock() - at >= LOOKED_SECONDS:
+            said = _change(record)
+            self._looked[key] = self._clock(), said
+        return said
+
+
+def _seen(path: str) -> Json:
+    try:
+        return look(path)
+    except InputMissing:
+        return {"path": path, "missing": True}
+
+
+def _change(record: Mapping[str, Any]) -> str:
+    try:
+        if "stamp" not in record:
+            look(record["path"], is_hashed=False)  # it was missing, or nobody saw it
+            return f"read {record['path']}, which was not there when it was looked at first"
+        return f"read {record['path']}, which had changed since the study was submitted" if changed(record) else ""
+    except InputMissing as problem:
+        return "" if record.get("missing") else f"were trained where an input is missing: {problem}"
+
+
+# ------------------------------------------------------------------------------------------------------ environment
+
+
+def environment(device: str, trainer_file: str) -> e.EnvironmentSeen:
+    """What is trained with here. device: the slot's, as it is shown. Nothing that is missing is an error."""
+    about: Json = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
+    packages = _packages()
+    about |= {"torch": packages.get("torch"), "driver": _driver(), "packages": packages}
+    return e.EnvironmentSeen(device=device, environment=about | {"trainer": _repository(Path(trainer_file).resolve())})
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Version by name, of what this interpreter can import: as its folders say, for reading all metadata is slow."""
+    found: dict[str, str] = {}
+    for folder in filter(os.path.isdir, sys.path):
+        for entry in sorted(os.listdir(folder)):
+            if entry.endswith((".dist-info", ".egg-info")) and "-" in entry:
+                name, version = entry.rpartition(".")[0].split("-")[:2]
+                found.setdefault(name.lower(), version)
+    return dict(sorted(found.items())[:MOST_PACKAGES])
+
+
+@cache
+def _driver() -> str | None:
+    said = _said(SMI)
+    return said.splitlines()[0].strip() if said else None
+
+
+def _repository(file: Path) -> Json:
+    """The commit of the trainer's repository, and how what is there differs from it; the file alone without one."""
+    found: Json = {"file": str(file)}
+    git = ("git", "-c", "core.fsmonitor=false", "-C", str(file.parent))
+    if not (commit := _said((*git, "rev-parse", "HEAD"))):
+        return found
+    diff = _said((*git, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")) or ""
+    found |= {"commit": commit.strip(), "is_changed": bool(diff)}
+    if diff:
+        found |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
+    new = list(_lines(_said((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
+    return found | ({"untracked": new[:100]} if new else {})
+
+
+def _lines(text: str | None) -> Iterator[str]:
+    yield from (text or "").splitlines()
+
+
+def _said(command: tuple[str, ...]) -> str | None:
+    """What a command prints; None where it is not there, fails, or takes too long."""
+    calm = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, env=calm, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError) as problem:
+        logger.debug("%s: %s", command[0], problem)
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

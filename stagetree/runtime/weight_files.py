@@ -1,0 +1,164 @@
+"""Files of weights: safetensors, what `torch.save` wrote, and checkpoints. For users, see `stagetree.weights`.
+
+Telling them apart, and taking the model out of a checkpoint, needs no torch: a checkpoint is a safetensors file itself
+(`stagetree.runtime.state_format`), so tensors are moved as the bytes they are.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+LENGTH = 8
+"""A safetensors file begins with the length of its header, in so many bytes."""
+
+MOST_HEADER = 2**27
+"""A safetensors header of more bytes is none."""
+
+WRAPPED = ("state_dict", "model", "model_state_dict")
+"""The names under which scripts keep a state dict among other things."""
+
+Entry = dict[str, Any]
+Image = bytes | memoryview | mmap.mmap
+
+
+def export_weights(image: Image) -> bytes:
+    """The model of a checkpoint, as `evaluate` measured it, as a safetensors file.
+
+    Names are those of the model's `state_dict`, so a plain module of the same shape loads it. Of a `TorchTrainer` with
+    `average_decay` the averages are taken. A trainer whose state has no `model` gives all the tensors of its state, by
+    the names of their places.
+
+    Raises:
+        ValueError: if that is no checkpoint, or holds no tensors.
+    """
+    return b"".join(weight_parts(image))
+
+
+def weight_parts(image: Image) -> list[memoryview]:
+    """As `export_weights`, in parts that lie where they were: for models that memory should not hold twice."""
+    header, begin = header_of(image)
+    names = _names(header)
+    if not names:
+        raise ValueError("the checkpoint holds no tensors")
+    return _written({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:])
+
+
+def kind_of(file: BinaryIO) -> Literal["checkpoint", "safetensors", "torch"] | None:
+    """What an open file of weights is, by its beginning; None for something else. Needs no torch."""
+    first = file.read(LENGTH)
+    if first[:4] == b"PK\x03\x04" or (first[:1] == b"\x80" and first[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
+        return "torch"
+    length = int.from_bytes(first, "little")
+    if len(first) < LENGTH or not 2 <= length <= MOST_HEADER:
+        return None
+    try:
+        header = json.loads(file.read(length))
+    except ValueError:
+        return None
+    if not isinstance(header, dict):
+        return None
+    return "checkpoint" if "tree" in header.get("__metadata__", {}) else "safetensors"
+
+
+def load_weights(path: str | Path) -> dict[str, Any]:
+    """Tensor by name, of a safetensors file, a state dict that `torch.save` wrote, or a checkpoint. Needs torch.
+
+    Of a checkpoint, the model as `export_weights` has it. Of a dict that `torch.save` wrote, `state_dict`, `model` or
+    `model_state_dict` in it is taken where it holds no tensors itself.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is none of these.
+    """
+    import torch
+
+    from stagetree.runtime import state_format
+
+    with Path(path).open("rb") as file:
+        kind = kind_of(file)
+        file.seek(0)
+        if kind == "torch":
+            return _state_dict(torch.load(file, map_location="cpu", weights_only=True))
+        if kind is None:
+            raise ValueError("that is no safetensors file, no file of torch.save, and no checkpoint")
+        image = bytearray(file.read())
+    if kind == "checkpoint":
+        image = bytearray(export_weights(memoryview(image)))
+    header, begin = header_of(memoryview(image))
+    return state_format.tensors_of(image, begin, entries_of(header))
+
+
+def _state_dict(saved: Any) -> dict[str, Any]:
+    """What names tensors in what was saved."""
+    import torch
+
+    for found in (saved, *(saved.get(name) for name in WRAPPED if isinstance(saved, Mapping))):
+        if isinstance(found, Mapping) and any(isinstance(each, torch.Tensor) for each in found.values()):
+            return dict(found)
+    raise ValueError(f"the file of torch.save holds no state dict, neither itself nor as {', '.join(WRAPPED)}")
+
+
+def header_of(image: Image) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where the tensors begin. Raises ValueError."""
+    begin = LENGTH + int.from_bytes(image[:LENGTH], "little")
+    try:
+        header = json.loads(bytes(image[LENGTH:begin]))
+    except ValueError:
+        header = None
+    if begin > len(image) or not isinstance(header, dict):
+        raise ValueError("that is no safetensors file")
+    return header, begin
+
+
+def entries_of(header: Mapping[str, Any]) -> dict[str, Entry]:
+    """What a header says of each tensor."""
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+
+def _names(header: Mapping[str, Any]) -> dict[str, str]:
+    """The names under which the tensors of a checkpoint are stored, by the model's own names for them."""
+    metadata = header.get("__metadata__", {})
+    if "tree" not in metadata:
+        raise ValueError("that is no checkpoint")
+    trainer = _items(json.loads(metadata["tree"])).get("trainer")
+    parts = _items(trainer)
+    model = dict(_tensors(parts.get("model"), ()))
+    average = dict(_tensors(parts.get("average"), ()))
+    if model:
+        return model | {name: stored for name, stored in average.items() if name in model}
+    return dict(_tensors(trainer, ()))
+
+
+def _items(tree: Any) -> dict[Any, Any]:
+    """The items of a dict, as a checkpoint's tree writes one."""
+    return dict(tree["$pairs"]) if isinstance(tree, dict) and "$pairs" in tree else {}
+
+
+def _tensors(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The dotted place of each tensor, and the name it is stored under."""
+    if isinstance(tree, dict):
+        for kind in ("$tensor", "$array"):
+            if kind in tree:
+                yield ".".join(path), tree[kind]
+        tree = tree.get("$tuple", _items(tree))
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield from _tensors(value, (*path, str(key)))
+
+
+def _written(entries: Mapping[str, Entry], area: memoryview) -> list[memoryview]:
+    """The parts of a safetensors file of these tensors, which lie in `area`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # as other tools expect of PyTorch's names
+    pieces, end = list[memoryview](), 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):  # largest elements first
+        first, last = entry["data_offsets"]
+        pieces.append(area[first:last])
+        begin, end = end, end + last - first
+        header[name] = {**entry, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH)
+    return [memoryview(len(text).to_bytes(LENGTH, "little") + text), *pieces]

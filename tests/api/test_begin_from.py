@@ -1,0 +1,212 @@
+"""Studies that begin from weights, and that say what they read, over REST: what is found, refused and shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from safetensors.torch import save_file
+
+from app.api.services import Services
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.object_store import open_store
+from tests.api.test_checkpoint_routes import keep
+from tests.api.world import API, Workers, changed
+
+Json = dict[str, Any]
+TRAINERS = """
+from stagetree import Trainer, TorchTrainer
+
+class Digits(TorchTrainer):
+    name = "digits"
+    version = "1"
+
+class Own(Trainer):
+    name = "own"
+    version = "1"
+
+    def begin(self, weights):
+        pass
+
+class Plain(Trainer):
+    name = "plain"
+    version = "1"
+
+class Below(Plain):
+    name = "below"
+    version = "1"
+"""
+
+
+@pytest.fixture
+def trainers(tmp_path: Path) -> str:
+    path = tmp_path / "trainers.py"
+    path.write_text(TRAINERS)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "files").mkdir()
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def use(app: FastAPI, tmp_path: Path, files: Path) -> Services:
+    found: Services = replace(app.state.services, study_files=[str(files)])
+    found.__dict__["store"] = open_store(str(tmp_path / "checkpoints"))
+    app.state.services = found
+    return found
+
+
+@pytest.fixture
+def http(app: FastAPI, use: Services) -> Iterator[TestClient]:
+    with TestClient(app, base_url=f"http://test{API}") as client:
+        yield client
+
+
+def weights(path: Path, value: float) -> str:
+    save_file({"weight": torch.full((2, 2), value)}, path)
+    return str(path)
+
+
+def submitted(http: TestClient, **fields: Any) -> Json:
+    answer = http.post("/studies", json=changed(**fields))
+    assert answer.status_code == 201, answer.text
+    found: Json = http.get(f"/studies/{answer.json()['study']}").json()
+    return found
+
+
+def refused(http: TestClient, **fields: Any) -> tuple[str, str]:
+    answer = http.post("/studies", json=changed(**fields))
+    assert answer.status_code in (400, 422), answer.text
+    [error] = answer.json()["errors"]
+    return error["field"], error["problem"]
+
+
+def test_the_content_of_the_file_is_part_of_the_plan(http: TestClient, use: Services, files: Path) -> None:
+    path = weights(files / "w.safetensors", 1.0)
+    plain = submitted(http)["study"]
+    first = submitted(http, begin_from={"file": path})
+    again = submitted(http, begin_from={"file": weights(files / "copy.safetensors", 1.0)})
+    weights(files / "w.safetensors", 2.0)
+    other = submitted(http, begin_from={"file": path})
+    plans = [use.find(each).stream for each in (plain, first["study"], again["study"], other["study"])]
+    assert plans[1] == plans[2] and len(set(plans)) == 3
+    assert first["begins"]["text"] == f"begins from w.safetensors ({first['begins']['sha256'][:8]})"
+    assert "begins" not in http.get(f"/studies/{plain}").json() and "key" not in first["begins"]
+    kept = [key for key in use.store.all_keys() if "/begin-" in key]
+    assert len(kept) == 2  # of each content once: a study on a plan that has it uses what is there
+    assert "digest" not in str(first["spec"]) and first["spec"]["begin_from"] == {"file": path, "state": False}
+
+
+def test_a_study_begins_from_a_trial_of_another(
+    http: TestClient, use: Services, workers: Workers, tuned: str, files: Path
+) -> None:
+    for number, value in ((0, 0.5), (1, 0.75)):
+        kept = keep(use, workers, tuned, number)
+        workers.finish(tuned, workers.assign(tuned, number), {"accuracy": value}, kept)
+    best = submitted(http, begin_from={"study": tuned})
+    assert best["begins"]["text"] == f"begins from trial 1 of study {tuned} at step 40"
+    named = submitted(http, begin_from={"study": tuned, "trial": 1, "step": 40, "state": True})
+    assert named["begins"]["text"].endswith("at step 40, with optimizer and generators")
+    assert named["begins"]["sha256"] == best["begins"]["sha256"]
+    assert use.find(named["study"]).stream != use.find(best["study"]).stream
+    [key] = [key for key in use.store.all_keys() if key.startswith(f"{use.find(best['study']).stream}/begin-")]
+    trial = workers.plan(tuned).studies[StudyId(tuned)].trials[1]
+    original = f"p/{trial.path[-1]}/40.safetensors"
+    assert b"".join(use.store.read(key)) == b"".join(use.store.read(original))  # its own: the other may be deleted
+    field, problem = refused(http, begin_from={"study": tuned, "step": 7})
+    assert field == "begin_from" and "after step 7 is not kept; the steps that are: " in problem
+    assert "there is no study nobody" in refused(http, begin_from={"study": "nobody"})[1]
+
+
+def test_what_cannot_be_begun_from_is_refused_in_a_sentence(http: TestClient, files: Path, tmp_path: Path) -> None:
+    good = weights(files / "w.safetensors", 1.0)
+    (files / "note.txt").write_text("no weights at all")
+    outside = weights(tmp_path / "outside.safetensors", 1.0)
+    (files / "link").symlink_to(outside)
+    for given, said in {
+        "w.safetensors": "must be an absolute path",
+        str(files / "none.pt"): "none.pt: No such file",
+        str(files): "Is a directory",
+        str(files / "note.txt"): "must be safetensors, a file of torch.save, or a checkpoint",
+        outside: "STAGETREE_STUDY_FILES",
+        str(files / "link"): "STAGETREE_STUDY_FILES",
+    }.items():
+        field, problem = refused(http, begin_from={"file": given})
+        assert field == "begin_from.file" and said in problem, problem
+    assert "has weights alone" in refused(http, begin_from={"file": good, "state": True})[1]
+    assert refused(http, begin_from={"file": good, "study": "s"})[1] == "must have either file or study"
+
+
+def test_a_trainer_that_cannot_begin_is_refused_at_the_submission(http: TestClient, files: Path) -> None:
+    path = weights(files / "w.safetensors", 1.0)
+    field, problem = refused(http, trainer="plain", trainer_args={}, begin_from={"file": path})
+    assert field == "begin_from" and problem == "needs a method `begin(self, weights)`, and trainer 'plain' has none"
+    submitted(http, trainer="own", trainer_args={}, begin_from={"file": path})
+    submitted(http, trainer="below", trainer_args={}, begin_from={"file": path})  # its bases are looked at by the slot
+
+
+def test_inputs_are_part_of_the_plan_by_their_content(http: TestClient, use: Services, files: Path) -> None:
+    folder = files / "data"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a.txt").write_text("one")
+
+    def plan(*paths: Path) -> str:
+        return use.find(submitted(http, inputs=[str(path) for path in paths])["study"]).stream
+
+    first = plan(folder)
+    os.utime(folder / "deep" / "a.txt", (5, 5))
+    assert plan(folder) == first
+    (folder / "deep" / "a.txt").write_text("two")
+    assert plan(folder) != first
+    (folder / "deep" / "a.txt").write_text("one")
+    assert plan(folder) == first
+    (folder / "b.txt").write_text("")
+    assert plan(folder) != first
+    assert plan() == use.find(submitted(http)["study"]).stream
+    seen = submitted(http, inputs=[str(folder)])["inputs"][0]
+    assert (seen["files"], seen["bytes"]) == (2, 3) and len(seen["sha256"]) == 64
+
+
+def test_a_missing_input_is_one_sentence(http: TestClient, files: Path) -> None:
+    field, problem = refused(http, inputs=[str(files / "none")])
+    assert field == "inputs[0]"
+    assert (
+        problem
+        == f"must be a file or a folder that can be read: {files}/none cannot be read: No such file or directory"
+    )
+    assert refused(http, inputs=["data"]) == ("inputs[0]", "must be an absolute path here, got data")
+    assert refused(http, inputs="data")[0] == "inputs"
+
+
+def test_inputs_that_only_workers_see_are_left_to_them(http: TestClient, use: Services, tmp_path: Path) -> None:
+    found = submitted(http, inputs=["/elsewhere/data"])
+    assert found["inputs"] == [{"path": "/elsewhere/data"}]
+    assert "was not looked at" in found["not_exact"][0]
+
+
+def test_the_environment_of_a_plan_is_shown(http: TestClient, study: str, workers: Workers) -> None:
+    assert http.get(f"/studies/{study}/environment").json() == {"devices": []}
+    about = {"python": "3.11.7", "torch": "2.13.0", "packages": {"torch": "2.13.0"}, "trainer": {"commit": "abc"}}
+    for torch_version in ("2.13.0", "2.14.0"):
+        workers.record(study, e.EnvironmentSeen(device="cpu", environment={**about, "torch": torch_version}))
+    [found] = http.get(f"/studies/{study}/environment").json()["devices"]
+    assert found == {"device": "cpu", "driver": None, **about}  # the first one stays
+    types = [event["type"] for event in http.get(f"/studies/{study}/events").json()["items"]]
+    assert types.count("EnvironmentSeen") == 2
+
+
+def test_a_trial_says_what_it_begins_from(http: TestClient, workers: Workers, files: Path) -> None:
+    found = submitted(http, begin_from={"file": weights(files / "w.safetensors", 1.0)})["study"]
+    workers.tune(found)
+    assert http.get(f"/studies/{found}/trials/0").json()["begins"]["text"].startswith("begins from w.safetensors")

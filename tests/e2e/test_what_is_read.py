@@ -1,0 +1,152 @@
+"""A file that was replaced is never answered with what was trained from the one before: practice of all who fine-tune.
+
+Over `stagetree run`, REST and `local()`, for `begin_from` and for `inputs`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from stacks import Service
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+TRAINER = """
+import torch
+from stagetree import Trainer
+
+class Number(Trainer):
+    name = "number"
+
+    def __init__(self, *, seed, device, data=None):
+        self.weight = torch.tensor([float(open(data).read()) if data else 0.0])
+
+    def setup(self, hp):
+        self.lr = hp["lr"]
+
+    def begin(self, weights):
+        self.weight = weights["weight"].clone()
+
+    def train(self):
+        self.weight = self.weight + self.lr
+
+    def evaluate(self):
+        return {"score": float(self.weight)}
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"].clone()
+"""
+STUDY: Json = {
+    "name": "read",
+    "trainer": "number",
+    "metric": "score",
+    "mode": "max",
+    "space": {"lr": [0.5, {"family": "multistep", "init": 0.5, "milestones": [1], "gamma": 0.5}]},
+    "tuner": {"kind": "grid", "max_steps": 2},
+}
+BEGIN: Json = {"begin_from": {"file": "read.bin"}}
+INPUTS: Json = {"inputs": ["read.bin"], "runtime_args": {"data": "read.bin"}}
+
+
+def write(folder: Path, fields: Json, value: float) -> None:
+    """What the study reads: weights, or a number."""
+    if "begin_from" in fields:
+        save_file({"weight": torch.tensor([value])}, folder / "read.bin")
+    else:
+        (folder / "read.bin").write_text(str(value))
+
+
+def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    how: Json = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "timeout": 180}
+    return subprocess.run([sys.executable, "-m", "app.cli", *args], capture_output=True, text=True, check=False, **how)
+
+
+def stagetree(folder: Path, *args: str) -> Json:
+    done = command(folder, *args, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found: Json = json.loads(done.stdout)
+    return found
+
+
+def brief(study: Json) -> tuple[float, int]:
+    assert study["not_exact"] == []
+    return study["best"]["value"], study["steps"]["executed"]
+
+
+@pytest.mark.parametrize("fields", [BEGIN, INPUTS], ids=["begin_from", "inputs"])
+def test_a_run_sees_that_a_file_was_replaced_and_that_it_is_back(tmp_path: Path, fields: Json) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    (tmp_path / "study.json").write_text(json.dumps({**STUDY, **fields}))
+    told = []
+    for value in (10.0, 20.0, 10.0):
+        write(tmp_path, fields, value)
+        told.append(brief(stagetree(tmp_path, "run", "study.json", "--slots", "1", "-q")))
+    assert told == [(11.0, 3), (21.0, 3), (11.0, 0)]
+    if "begin_from" in fields:
+        said = stagetree(tmp_path, "trial", "last", "1")
+        assert said["begins"]["text"].startswith("begins from read.bin (")
+        debugged = command(tmp_path, "debug", "last", "0")
+        assert "score  11" in debugged.stdout, debugged.stderr
+        write(tmp_path, fields, 30.0)
+        assert "is another file by now" in command(tmp_path, "debug", "last", "0").stderr
+    [device] = stagetree(tmp_path, "environment", "last")["devices"]
+    assert device["packages"] and device["trainer"]["file"].endswith("trainer.py")
+
+
+SCRIPT = f"""
+import sys, torch, stagetree
+from safetensors.torch import save_file
+from pathlib import Path
+{TRAINER}
+STUDY = dict(metric="score", mode="max", space={{"lr": [0.5]}}, tuner={{"kind": "grid", "max_steps": 2}})
+with stagetree.local(slots=1) as server:
+    for value in (10.0, 20.0):
+        save_file({{"weight": torch.tensor([value])}}, "w.safetensors")
+        study = server.create(trainer=Number, begin_from={{"file": "w.safetensors"}}, **STUDY).wait(show=False)
+        print(study.best.value, study.answer.steps.executed)
+    on = server.create(trainer=Number, begin_from={{"study": study.id, "trial": "best"}}, **STUDY).wait(show=False)
+    print(on.best.value, on.answer.begins["text"] == f"begins from trial 0 of study {{study.id}} at step 2")
+    for value in (10.0, 20.0):
+        Path("data.txt").write_text(str(value))
+        how = dict(runtime_args={{"data": str(Path("data.txt").resolve())}}, inputs=["data.txt"])
+        study = server.create(trainer=Number, **how, **STUDY).wait(show=False)
+        print(study.best.value, study.answer.steps.executed)
+    try:
+        server.create(trainer=Number, inputs=["none.txt"], **STUDY)
+    except stagetree.Invalid as error:
+        print(error)
+"""
+
+
+def test_a_local_server_sees_what_scripts_replace(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    *lines, refused = done.stdout.splitlines()
+    assert lines == ["11.0 2", "21.0 2", "22.0 True", "11.0 2", "21.0 2"]
+    assert "none.txt cannot be read: No such file or directory" in refused
+
+
+def test_a_tuned_example_begins_from_another_over_rest(stack: Service, tmp_path: Path) -> None:
+    """A real model: what is begun from is better after no step of note than what is not, and replays."""
+    digits = {"name": "pre", "trainer": "digits", "trainer_args": {"width": 8}, "metric": "val_accuracy", "mode": "max"}
+    space, tuner = {"lr": 0.05, "bs": 64}, {"kind": "grid", "max_steps": 3}
+    first = stack.run({**digits, "space": space, "tuner": tuner})
+    tuned = {**digits, "space": {**space, "lr": [1e-9, 2e-9]}, "tuner": {"kind": "grid", "max_steps": 1}}
+    study = stack.run({**tuned, "begin_from": {"study": first["study"]}})
+    assert study["begins"]["trial"] == 0 and study["begins"]["step"] == 3
+    assert abs(study["best"]["value"] - first["best"]["value"]) < 0.05
+    assert stack.run(tuned)["best"]["value"] < first["best"]["value"] - 0.2
+    assert stack.client.replay(study["study"])["identical"]

@@ -1,0 +1,79 @@
+"""Files of weights, whoever wrote them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stagetree.runtime import state_format
+from stagetree.runtime.weight_files import kind_of, load_weights
+
+WEIGHTS = {"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3)}
+
+
+def checkpoint(path: Path, **more: object) -> Path:
+    image = state_format.write({"trainer": {"model": WEIGHTS, "epoch": 3, **more}, "generators": {}})
+    with open(image[0], "rb") as file:
+        path.write_bytes(file.read())
+    return path
+
+
+def equal(path: Path) -> bool:
+    found = load_weights(path)
+    return found.keys() == WEIGHTS.keys() and all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def test_each_kind_of_file_gives_the_same(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "a")
+    torch.save(WEIGHTS, tmp_path / "b")
+    torch.save({"epoch": 3, "state_dict": WEIGHTS}, tmp_path / "c")
+    torch.save({"model": torch.nn.Linear(4, 3).state_dict() | WEIGHTS}, tmp_path / "d")
+    torch.save(WEIGHTS, tmp_path / "e", _use_new_zipfile_serialization=False)
+    checkpoint(tmp_path / "f")
+    assert all(equal(tmp_path / name) for name in "abcdef")
+
+
+def test_of_a_checkpoint_the_averages_are_taken_as_they_were_measured(tmp_path: Path) -> None:
+    found = load_weights(checkpoint(tmp_path / "c", average={"bias": torch.zeros(3)}))
+    assert torch.equal(found["bias"], torch.zeros(3)) and torch.equal(found["weight"], WEIGHTS["weight"])
+
+
+def test_kinds_are_told_by_how_a_file_begins(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "weights")
+    torch.save(WEIGHTS, tmp_path / "saved")
+    checkpoint(tmp_path / "checkpoint")
+    for name, content in {"empty": b"", "text": b"not at all weights", "list": b"\2\0\0\0\0\0\0\0[]"}.items():
+        (tmp_path / name).write_bytes(content)
+    kinds = {path.name: kind_of(path.open("rb")) for path in tmp_path.iterdir()}
+    assert kinds == {
+        "weights": "safetensors",
+        "saved": "torch",
+        "checkpoint": "checkpoint",
+        "empty": None,
+        "text": None,
+        "list": None,
+    }
+
+
+def test_what_holds_no_weights_is_refused(tmp_path: Path) -> None:
+    torch.save({"epoch": 3}, tmp_path / "a")
+    (tmp_path / "b").write_text("no weights")
+    for name in "ab":
+        with pytest.raises(ValueError, match=r"that is no safetensors file|holds no state dict"):
+            load_weights(tmp_path / name)
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+    import pickle
+
+    class Harm:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path.touch, (tmp_path / "harmed",))
+
+    torch.save({"weight": Harm()}, tmp_path / "a")
+    with pytest.raises(pickle.UnpicklingError):
+        load_weights(tmp_path / "a")
+    assert not (tmp_path / "harmed").exists()

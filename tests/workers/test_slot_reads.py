@@ -1,0 +1,261 @@
+"""What a study reads: the weights that its chains begin with, where those lie, and files that change meanwhile."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cluster import Cluster
+from studies import spec
+from toys import switch
+
+from app.api.views import documents
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain import keeping
+from app.domain.decide import decide
+from app.domain.ids import StudyId
+from app.events.database import Database
+from app.events.transact import Write, transact
+from app.inputs import look
+from app.registry import TrainerSource
+from app.workers.scheduler.orphans import find_orphans
+from app.workers.scheduler.retention import Retention
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+HERE = Path(__file__).parent
+Json = dict[str, Any]
+BRANCHES = spec(({"lr": switch(0.1, 0.2, 4)}, 8), ({"lr": switch(0.1, 0.3, 4)}, 8), trainer="beginner")
+ALONE = {**BRANCHES, "merge": False, "trainer_args": {"tag": "alone"}}
+
+
+@pytest.fixture
+def cluster(database: Database, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(database, tmp_path, slots=2)
+    for name in ("beginner", "stubborn"):
+        made.sources[name] = TrainerSource(str(HERE / "beginner.py"), "1")
+    yield made
+    made.close()
+
+
+def begin(cluster: Cluster, spec: Json, value: float = 100.0, *, image: bytes = b"", state: bool = False) -> StudyId:
+    """A study that begins with a weight of that value, which is stored as the server would."""
+    file = io.BytesIO()
+    torch.save({"weight": torch.full((1,), value)}, file)
+    image = image or file.getvalue()
+    about = {"file": "/w.pt", "sha256": sha256(image).hexdigest(), "size": len(image), "state": state}
+    study = cluster.submit(spec, about)
+    cluster.store.write(f"{cluster.stream}/begin-{study}", [memoryview(image)])
+    return study
+
+
+def scores(cluster: Cluster, study: StudyId) -> list[Any]:
+    return [metrics and metrics["score"] for _, metrics in cluster.values(study)]
+
+
+def retention(cluster: Cluster, budget: int | None = None) -> Retention:
+    return Retention(cluster.records, cluster.plans, cluster.store, budget, cluster.clock.now)
+
+
+def begins(cluster: Cluster) -> list[str]:
+    return sorted(key for key in cluster.store.all_keys() if "/begin-" in key)
+
+
+def delete(cluster: Cluster, study: StudyId) -> None:
+    command = c.DeleteStudy(study=study, at=1.0)
+    transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda p: decide(p, command), at=1.0))
+
+
+def test_every_chain_at_step_0_begins_with_the_weights_and_sharing_changes_nothing(cluster: Cluster) -> None:
+    shared = scores(cluster, cluster.run(begin(cluster, BRANCHES)).id)
+    alone = scores(cluster, cluster.run(begin(cluster, ALONE)).id)
+    assert shared == alone
+    assert all(100 < score < 110 for score in shared)
+    other = scores(cluster, cluster.run(begin(cluster, BRANCHES, 200.0)).id)  # the same file with other content
+    assert all(200 < score < 210 for score in other)
+    plain = scores(cluster, cluster.run(cluster.submit(BRANCHES)).id)
+    assert all(0 < score < 10 for score in plain)
+
+
+def test_a_model_that_is_lost_before_its_first_checkpoint_begins_again(cluster: Cluster) -> None:
+    def fail() -> None:
+        raise RuntimeError("an accident of ours")
+
+    wanted = scores(cluster, cluster.run(begin(cluster, ALONE)).id)
+    cluster.at("train", 2, fail)
+    assert scores(cluster, cluster.run(begin(cluster, BRANCHES)).id) == wanted
+
+
+def test_all_of_a_state_has_momentum_and_generators(cluster: Cluster) -> None:
+    """Trained on from the state of another study, it is the trial that was never broken off, values and all."""
+    constant = {**spec(({}, 4), trainer="beginner"), "keep_best": 1}
+    first = cluster.run(cluster.submit(constant))
+    [before] = scores(cluster, first.id)
+    kept = next(iter(keeping.states_of(cluster.plan, first.trials[0]).values())).checkpoint
+    image = b"".join(cluster.store.read(kept.key))
+    longer = scores(cluster, cluster.run(cluster.submit(spec(({}, 7), trainer="beginner"))).id)
+    on = spec(({}, 3), trainer="beginner")
+    assert scores(cluster, cluster.run(begin(cluster, on, image=image, state=True)).id) == longer
+    weights_alone = scores(cluster, cluster.run(begin(cluster, on, image=image)).id)
+    assert weights_alone != longer and weights_alone[0] > before
+
+
+def test_a_trainer_that_cannot_begin_fails_before_it_trains(cluster: Cluster) -> None:
+    study = cluster.run(begin(cluster, {**BRANCHES, "trainer": "stubborn", "max_restarts": 0}))
+    assert study.state == "failed" and study.executed == 0
+    assert "trainer 'stubborn' has no method begin" in str(study.error)
+
+
+def test_weights_that_are_gone_are_an_error_that_says_so(cluster: Cluster) -> None:
+    study = begin(cluster, {**BRANCHES, "max_restarts": 0})
+    cluster.store.delete(begins(cluster)[0])
+    assert "the weights that it begins from: checkpoint" in str(cluster.run(study).error)
+
+
+def test_packs_begin_with_them_too(sqlite_url: str, tmp_path: Path, warm: Warm) -> None:
+    database = Database(sqlite_url)
+    cluster = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0)
+    cluster.sources["tiny"] = TrainerSource(str(HERE.parent / "packing" / "lanes.py"), "1")
+    trials = [{"hp": {"lr": rate, "bs": 4}, "steps": 1} for rate in (0.01, 0.02)]
+    named = {"name": "s", "trainer": "tiny", "metric": "val_loss", "mode": "min"}
+
+    def losses(study: StudyId, packing: int) -> list[float]:
+        if packing:
+            profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "4": 1.0}, peak_bytes={})
+            transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda plan: [profile], at=0.0))
+        return [metrics["val_loss"] for _, metrics in cluster.values(cluster.run(study).id)]
+
+    spec = {**named, "tuner": {"kind": "trials", "trials": trials}}
+    long = {**named, "tuner": {"kind": "trials", "trials": [{**trials[0], "steps": 8}]}}
+    first = cluster.run(cluster.submit(long))
+    kept = next(iter(keeping.states_of(cluster.plan, first.trials[0]).values())).checkpoint
+    image = b"".join(cluster.store.read(kept.key))
+    plain = losses(cluster.submit(spec), 0)
+    alone = losses(begin(cluster, spec, image=image), 0)
+    packed = losses(begin(cluster, {**spec, "packing": 4}, image=image), 4)
+    assert packed == pytest.approx(alone, rel=1e-4)
+    assert alone != pytest.approx(plain, rel=1e-3)
+    cluster.close()
+    database.dispose()
+
+
+# ------------------------------------------------------------------------------------------------------- what is kept
+
+
+def test_the_weights_stay_while_a_study_needs_them_and_go_with_the_last(cluster: Cluster) -> None:
+    first = begin(cluster, BRANCHES)
+    cluster.run(first)
+    about = cluster.study(first).begin
+    command = c.SubmitStudy(
+        plan=cluster.plan.opened,  # type: ignore[arg-type]
+        study=StudyId("second"),
+        spec=cluster.study(first).spec,
+        at=2.0,
+        begin=about,
+        has_new_weights=False,
+    )
+    transact(cluster.log, cluster.plans, Write(stream=cluster.stream, decide=lambda p: decide(p, command), at=2.0))
+    cluster.run(StudyId("second"))
+    assert cluster.study(StudyId("second")).executed == 0
+    delete(cluster, first)
+    tight = retention(cluster, 1)
+    while not tight.look().is_done:
+        pass
+    cluster.clock.wait(1e6)
+    assert len(begins(cluster)) == 1 and not list(find_orphans(cluster.records, cluster.plans, cluster.store, 0.0))
+    delete(cluster, StudyId("second"))
+    chosen = retention(cluster)
+    chosen.survey()
+    assert begins(cluster)[0] in {kept.key for kept in chosen.choose()[cluster.stream]}  # what `gc` says would go
+    loose = retention(cluster)
+    while not loose.look().is_done:
+        pass
+    assert begins(cluster) == [] and [each.key for each in cluster.events(e.WeightsDropped)] == [about["key"]]  # type: ignore[index]
+    assert cluster.plan.kept_bytes == 0 and loose.look().objects == 0
+
+
+def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster) -> None:
+    from app.domain.errors import Conflict
+
+    first = begin(cluster, BRANCHES)
+    cluster.run(first)
+    delete(cluster, first)
+    command = c.SubmitStudy(
+        plan=cluster.plan.opened,  # type: ignore[arg-type]
+        study=StudyId("second"),
+        spec=cluster.study(first).spec,
+        at=2.0,
+        begin=cluster.study(first).begin,
+        has_new_weights=False,
+    )
+    with pytest.raises(Conflict, match="submit it again"):
+        list(decide(cluster.plan, command))
+
+
+# ------------------------------------------------------------------------------------------------------------- inputs
+
+
+def told(cluster: Cluster, study: StudyId) -> list[str]:
+    found: list[str] = documents.study(cluster.plan, study, now=0.0)["not_exact"]
+    return found
+
+
+def replace(path: Path, text: str, at: int = 5) -> None:
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def test_a_file_that_changes_after_the_submission_is_told_with_every_result(cluster: Cluster, tmp_path: Path) -> None:
+    data = tmp_path / "data.txt"
+    replace(data, "one")
+    study = cluster.submit(BRANCHES, inputs=[look(str(data))])
+    replace(data, "two", 9)
+    cluster.run(study)
+    assert f"read {data}, which had changed since the study was submitted" in told(cluster, study)[0]
+    trial = documents.trial(cluster.plan, cluster.study(study).trials[1])
+    assert any("had changed" in each for each in trial["not_exact"])
+
+
+def test_a_file_that_was_only_touched_or_written_again_is_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    data = tmp_path / "data.txt"
+    replace(data, "one")
+    study = cluster.submit(BRANCHES, inputs=[look(str(data))])
+    replace(data, "one", 9)
+    cluster.run(study)
+    assert told(cluster, study) == []
+
+
+def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster, tmp_path: Path) -> None:
+    data = tmp_path / "data.txt"
+    replace(data, "one")
+    study = cluster.submit(BRANCHES, inputs=[{"path": str(data)}])
+    assert told(cluster, study) == [
+        "what it reads was not looked at: the server does not see it, and no slot has trained for it yet"
+    ]
+    cluster.run(study)
+    assert told(cluster, study) == [] and cluster.study(study).inputs[0]["sha256"] == look(str(data))["sha256"]
+    assert len(cluster.events(e.InputsSeen)) >= 1
+    replace(data, "two", 9)
+    cluster.clock.wait(100.0)
+    again = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
+    cluster.run(again)
+    assert f"{data} was another when study {study} read it" in told(cluster, again)[0]
+    silent = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
+    cluster.run(silent)  # nothing is trained, and so nobody looks
+    assert cluster.study(silent).executed == 0 and "was not looked at" in told(cluster, silent)[0]
+
+
+def test_the_environment_is_recorded_once_on_each_kind_of_device(cluster: Cluster) -> None:
+    cluster.run(cluster.submit(BRANCHES))
+    cluster.run(cluster.submit(spec(({"lr": 0.9}, 2), trainer="beginner")))
+    [seen] = cluster.events(e.EnvironmentSeen)
+    assert seen.device == "the CPU" and seen.environment["packages"]["numpy"]
+    assert seen.environment["torch"] == torch.__version__
+    assert seen.environment["trainer"]["file"].endswith("beginner.py")
