@@ -24,9 +24,24 @@ def _name_intermediate(data: Data) -> Data:
     return {"intermediate" if name == "spare" else name: value for name, value in data.items()}
 
 
+def _foretell_as_before(data: Data) -> Data:
+    """A study from when bounds were the unit of a curve, `pop` ordered trials by p, and p could end any trial."""
+    spec = data["spec"]
+    tuner, hopeless = spec.get("tuner", {}), spec.get("stop_hopeless")
+    before: Data = {}
+    if tuner.get("kind") in ("pop", "early_term"):
+        order = {"order_by": "p"} if tuner["kind"] == "pop" else {}
+        before["tuner"] = tuner | {"keep_top": 0.0} | order
+    if hopeless is not None:
+        before["stop_hopeless"] = hopeless | {"keep_top": 0.0}
+    if before or tuner.get("promote_by") == "predicted":
+        before["curve_model"] = 1
+    return data | {"spec": spec | before}
+
+
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudyReopened", "TrialAdded", "TrialExtended"), 2)
-VERSIONS |= {"PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 3}
+VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "StudySubmitted", "TrialAdded", "TrialExtended"), 2)
+VERSIONS |= {"PackingProfiled": 3, "PlanOpened": 4, "StageFailed": 3, "StudyReopened": 3}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -40,6 +55,8 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("StageFailed", 2): lambda data: data | {"evaluated": None},
     ("StudyCompleted", 1): lambda data: data | {"reason": {}},
     ("StudyReopened", 1): lambda data: data | {"at": None},
+    ("StudyReopened", 2): _foretell_as_before,
+    ("StudySubmitted", 1): _foretell_as_before,
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},
 }
