@@ -1,6 +1,7 @@
 """How well learning curves are predicted, on recorded ones, and how long it takes.
 
     python benchmarks/curves.py --data FOLDER [--studies 4] [--ended 30] [--chains 25] [--times]
+    python benchmarks/curves.py --data FOLDER --ended 0,2,5,10,30 [--studies 4] [--trials 80]
 
 FOLDER holds taskset_*.npz (TaskSet, Metz et al. 2020): 1,000 recorded curves of 51 validation losses each. The metric
 is exp(-loss), which lies between 0 and 1 as the published chain needs it. A study is some of the curves of a task that
@@ -22,6 +23,11 @@ LL is the mean log density of what came, in nats. Beside it: the part of what ca
 in ten has reached at the end. Under each table is how far apart the Brier scores of the model and of the two plain
 predictions are, on the same curves; the standard error is that of the means of studies. `last`, `drift` and `chain`
 have 2 % for a surprise, as the model has: else one crash costs them thousands of nats.
+
+With several numbers of trials that have ended, a study is --trials others, of which so many came to the end and the
+rest were stopped on the way, by their values: see benchmarks/proven.py. Shown are the Brier scores of "it will reach
+the target", the value that one trial in ten reaches, of 150 others: for p in all studies, and where p is proven, which
+is where `pop` shows it, beside those of the last value's verdict and of the base rate.
 """
 
 from __future__ import annotations
@@ -39,6 +45,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from proven import table
 from scipy.optimize import curve_fit
 
 from app.scheduling.curves import Curve, CurveModel, Posterior
@@ -83,17 +90,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--studies", type=int, default=4, help="of each task")
-    parser.add_argument("--ended", type=int, default=30, help="trials of a study that have ended")
+    parser.add_argument("--ended", type=numbers, default=[30], help="trials of a study that have ended; or some, 0,2,5")
+    parser.add_argument("--trials", type=int, default=80, help="of a study, where --ended names several numbers")
     parser.add_argument("--chains", type=int, default=25, help="curves of a study that the chain predicts, at each cut")
     parser.add_argument("--times", action="store_true", help="only how long it takes")
     arguments = parser.parse_args()
     tasks = list(recordings(arguments.data))
     parts = (("used in choosing", tasks[::2]), ("not used in choosing", tasks[1::2]))
+    if len(arguments.ended) > 1:
+        for title, some in parts:
+            print(f"\n{len(some)} tasks {title}; Brier scores after {', '.join(f'{2 * cut} %' for cut in CUTS)}")
+            for ended in arguments.ended:
+                each = (one for _, curves in some for one in studies(curves, arguments.studies, arguments.trials))
+                table(each, ended, CUTS)
+        return
+    (ended,) = arguments.ended
     for title, some in () if arguments.times else parts:
         print(f"\n{len(some)} tasks {title}: {', '.join(name for name, _ in some)}")
         chains = arguments.chains if title.startswith("not") else 0
-        show([study for _, curves in some for study in studies(curves, arguments.studies, arguments.ended)], chains)
-    show_times(tasks[1][1], arguments.ended)
+        show([study for _, curves in some for study in studies(curves, arguments.studies, ended)], chains)
+    show_times(tasks[1][1], ended)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers with commas between."""
+    return [int(each) for each in text.split(",")]
 
 
 def recordings(folder: Path) -> Iterator[tuple[str, Array]]:

@@ -12,9 +12,16 @@ target, whether or not the policy saw it. The boundary is a twelfth of a trial, 
 the paper's 120 epochs). There is no kill threshold and no time limit. For `pop` and `early_term` every step is
 evaluated. To leave a trial and take it up again later costs a tenth of a step (--switch).
 
+`rank` is `pop` of which p ends nobody, so that trials go on by the rank of their last value at its step alone; `pop p`
+orders and pools them by p from the first boundary on, as the paper does. `bandit 0.1` is the bandit with epsilon 0.1 in
+place of 0.5.
+
 The first table is of 5 slots: the distribution over orders (Figures 7 and 12c), in minutes. `sooner`: the median of the
-policy, in medians of `pop`. `never`: in how many orders no trial reached the target; they count as the longest. The
-second is the median for other numbers of slots (Figure 12b), over a fifth of the orders.
+policy, in medians of the first. `never`: in how many orders no trial reached the target; they count as the longest. The
+second is the median for other numbers of slots (Figure 12b), over a fifth of the orders. The last is how reliable the p
+was that was acted on, and of `pop` also the p that was not: of the judgements with so high a p, the mean of p, and the
+part that came true had the trial been trained to its end. Under it, the Brier scores of p, of the last value's verdict
+(it has reached the target, or not), and of the part that came true as the p of all.
 """
 
 from __future__ import annotations
@@ -25,14 +32,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: studies are small
 
 import argparse
 import gzip
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.domain import events as e
 from app.simulation.trace_player import Player
 from app.simulation.traces import Trace, Workload, read
 
@@ -40,10 +49,11 @@ DATA = Path(__file__).parent / "data"
 FIGURE_SLOTS = 5
 TRIALS = 100
 BOUNDS = {"max": [0, 1], "min": [0, None]}
-COMPARED = ("pop", "early_term", "bandit", "random", "asha", "hyperband")
-POLICIES = (*COMPARED, "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
+COMPARED = ("pop", "rank", "early_term", "bandit", "bandit 0.1", "random", "asha", "hyperband")
+POLICIES = (*COMPARED, "pop p", "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
 EVALUATED = ("pop", "early_term")
 STUDY_FIELDS = ("stop_hopeless",)
+LEVELS = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.01)
 
 
 def main() -> None:
@@ -101,8 +111,10 @@ def policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]:
     curves = {**trials, "bounds": BOUNDS[workload.mode]}
     return {
         "pop": {"kind": "pop", **curves, "target": target, "boundary": boundary},
+        "rank": {"kind": "pop", **curves, "target": target, "boundary": boundary, "lower_bound": 0},
         "early_term": {"kind": "early_term", **curves, "boundary": most // 4},
         "bandit": {"kind": "bandit", **trials, "interval": boundary},
+        "bandit 0.1": {"kind": "bandit", **trials, "interval": boundary, "epsilon": 0.1},
         "random": {"kind": "random", **trials},
         "asha": {"kind": "asha", **trials, "min_steps": boundary, "eta": 3},
         "hyperband": {"kind": "hyperband", "min_steps": boundary, "max_steps": most, "eta": 3},
@@ -115,6 +127,7 @@ def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]
     predicted = plain["asha"] | {"promote_by": "predicted", "bounds": bounds}
     hopeless = {"stop_hopeless": {"bounds": bounds}}
     return plain | {
+        "pop p": plain["pop"] | {"order_by": "p"},
         "asha predicted": predicted,
         **{f"{name} hopeless": plain[name] | hopeless for name in ("asha", "random", "bandit")},
     }
@@ -123,9 +136,12 @@ def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]
 def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> None:
     every = {name: all_policies(workload, target)[name] for name in arguments.policies}
     print(f"{'':16}{'min':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'max':>9}{'max-min':>9}{'sooner':>9}{'never':>7}")
-    reference = 0.0
+    reference, foretold = 0.0, dict[str, list[Foretold]]()
     for name in every:
-        times = play(workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
+        foretold[name] = []
+        times = play(
+            workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch, foretold=foretold[name]
+        )
         save(arguments.save, workload.name, name, FIGURE_SLOTS, times)
         reference = reference or float(np.median(times))
         print(row(name, times, reference), flush=True)
@@ -138,6 +154,9 @@ def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> 
             save(arguments.save, workload.name, name, slots, times)
             medians.append(np.median(times))
         print(f"{name:16}" + "".join(f"{minutes(median):>9}" for median in medians), flush=True)
+    for name, judged in foretold.items():
+        reliability(f"{name}, acted on", [each for each in judged if each.acted_on])
+        reliability(f"{name}, not acted on", [each for each in judged if not each.acted_on])
 
 
 def save(path: Path | None, workload: str, policy: str, slots: int, times: Sequence[float]) -> None:
@@ -149,9 +168,16 @@ def save(path: Path | None, workload: str, policy: str, slots: int, times: Seque
 
 
 def play(
-    workload: Workload, tuner: dict[str, Any], target: float, slots: int, orders: int, switch: float
+    workload: Workload,
+    tuner: dict[str, Any],
+    target: float,
+    slots: int,
+    orders: int,
+    switch: float,
+    *,
+    foretold: list[Foretold] | None = None,
 ) -> list[float]:
-    """The seconds to the target in each order."""
+    """The seconds to the target in each order. What was foretold on the way is added to `foretold`."""
     times = []
     for seed in range(orders):
         order = np.random.default_rng(seed).permutation(len(workload.traces))
@@ -169,7 +195,56 @@ def play(
             **fields,
         )
         times.append(player.time_to_target())
+        if foretold is not None:
+            foretold += judgements(workload.taken(map(int, order)), own.get("order_by") == "p", player.simulator.events)
     return times
+
+
+# ----------------------------------------------------------------------------------------------------- reliability
+
+
+class Foretold(NamedTuple):
+    """A p, whether a trial was ordered or ended by it, the verdict of the last value, and whether it came true."""
+
+    p: float
+    acted_on: bool
+    is_there: bool
+    came: bool
+
+
+def judgements(workload: Workload, by_p: bool, events: Sequence[e.Event]) -> Iterator[Foretold]:
+    """What was said of trials, of which the numbers are the places in the workload. A reclassification says nothing."""
+    seen = set[tuple[int, int]]()
+    for event in events:
+        if not isinstance(event, e.TrialPrioritized | e.TrialStopped) or event.reason.get("p") is None:
+            continue
+        trace, reason = workload.traces[event.trial], event.reason
+        if "delta" in reason:  # early_term and stop_hopeless ask about the end alone
+            mark, step, wanted = reason["best_of_all"], 0, trace.steps[-1:]
+        else:
+            mark, step, wanted = reason["target"], int(reason["steps"]), trace.steps
+            if (event.trial, step) in seen:
+                continue
+            seen.add((event.trial, step))
+        came = any(workload.is_reached(trace.at(later), mark) for later in wanted if later > step)
+        is_there = bool(step) and workload.is_reached(trace.at(step), mark)
+        acted_on = by_p or isinstance(event, e.TrialStopped) or bool(reason.get("proven"))
+        yield Foretold(float(reason["p"]), acted_on, is_there, came)
+
+
+def reliability(title: str, judged: Sequence[Foretold]) -> None:
+    if not judged:
+        return
+    print(f"{title}: {len(judged)} judgements")
+    for least, beyond in itertools.pairwise(LEVELS):
+        some = [each for each in judged if least <= each.p < beyond]
+        if some:
+            said, true = np.mean([each.p for each in some]), np.mean([each.came for each in some])
+            print(f"  p from {least:4.2f} to {min(beyond, 1):4.2f}{len(some):>8}{said:>9.3f}{true:>9.3f}")
+    came = np.array([each.came for each in judged], dtype=float)
+    scores = [np.mean((np.array([getattr(each, name) for each in judged]) - came) ** 2) for name in ("p", "is_there")]
+    print(f"  all{len(judged):>22}{np.mean([each.p for each in judged]):>9.3f}{came.mean():>9.3f}", end="")
+    print(f"   Brier {scores[0]:.4f}, verdict {scores[1]:.4f}, base rate {came.var():.4f}", flush=True)
 
 
 def row(name: str, times: Sequence[float], reference: float) -> str:

@@ -100,6 +100,8 @@ def _print_marks(trials: list[Json]) -> None:
 
 PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
 """What a table shows of the predictions of a tuner that makes some, and under which heading."""
+NOT_YET = "not yet known"
+"""The p of a trial before p is proven in its study."""
 
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
@@ -112,11 +114,20 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
 
     def row(trial: Json) -> tuple[Any, ...]:
         numbers = [(trial[name] or {}).get(part) for name in results for part in ("value", "step")]
-        prediction = [(trial.get("prediction") or {}).get(name) for name in predicted]
+        prediction = [_foretold(trial.get("prediction") or {}, name) for name in predicted]
         return trial["trial"], *numbers, *prediction, trial["standing"], short_hp(varied(trial["hp"], common))
 
     header = ("trial", study["metric"], "step", results[1], "step", *predicted.values(), "standing", "hyper-parameters")
     return header, map(row, shown)
+
+
+def _foretold(prediction: Json, name: str) -> Any:
+    return NOT_YET if name == "p" and _is_unproven(prediction) else prediction.get(name)
+
+
+def _is_unproven(prediction: Json) -> bool:
+    """Whether a trial that goes on was judged without a p that is proven."""
+    return prediction.get("class") in ("promising", "opportunistic") and prediction["p"] is None
 
 
 def _check(states: list[str] | None, known: tuple[str, ...]) -> None:
@@ -179,6 +190,8 @@ def _failure(failure: Json) -> str:
 
 def _predicted(prediction: Json) -> str:
     """What the tuner foretells of a trial, in a line."""
+    if _is_unproven(prediction):
+        return f"{prediction['class']} at step {prediction['step']}, p {NOT_YET}"
     if prediction["p"] is None:
         return f"{prediction['class']}"
     to_go = f"{number(prediction['expected_seconds'])} s expected to go" if prediction["expected_seconds"] else ""

@@ -20,6 +20,8 @@ Place = tuple[int, int]
 
 PREDICTED = {name: name for name in ("class", "p", "expected_seconds", "target")} | {"step": "steps"}
 """What is shown of a judgement, and under which name it was recorded."""
+UNPROVEN = ("p", "expected_seconds")
+"""What is not shown of it before it is proven in the study."""
 
 
 @dataclass(slots=True)
@@ -118,10 +120,17 @@ def _arrive(found: Standing, event: TrialEvent, metric: str) -> None:
 
 
 def prediction(trial: Trial, found: Standing) -> Mapping[str, object] | None:
-    """What the tuner took a trial for when it judged it last, with its numbers; None if it never did."""
+    """What the tuner took a trial for when it judged it last, with its numbers; None if it never did.
+
+    The probability, and the time that follows from it, are None where they were not proven in the study.
+    """
     stopped = found.reasons.get(trial.number, {}) if trial.state == TrialState.STOPPED else {}
     judged = stopped if "class" in stopped else trial.standing
-    return {name: judged.get(field) for name, field in PREDICTED.items()} if "class" in judged else None
+    if "class" not in judged:
+        return None
+    shown: dict[str, object] = {name: judged.get(field) for name, field in PREDICTED.items()}
+    shown["proven"] = bool(judged.get("proven"))
+    return shown if shown["proven"] else shown | dict.fromkeys(UNPROVEN)
 
 
 def meaning(study: Study, trial: Trial, state: str, found: Standing) -> str:

@@ -24,11 +24,25 @@ def _name_intermediate(data: Data) -> Data:
     return {"intermediate" if name == "spare" else name: value for name, value in data.items()}
 
 
+def _foretell_as_before(data: Data) -> Data:
+    """A study from when bounds were the unit of a curve, `pop` ordered trials by p, and p could end any trial."""
+    spec = data["spec"]
+    tuner, hopeless = spec.get("tuner", {}), spec.get("stop_hopeless")
+    before: Data = {}
+    if tuner.get("kind") in ("pop", "early_term"):
+        order = {"order_by": "p"} if tuner["kind"] == "pop" else {}
+        before["tuner"] = tuner | {"keep_top": 0.0} | order
+    if hopeless is not None:
+        before["stop_hopeless"] = hopeless | {"keep_top": 0.0}
+    if before or tuner.get("promote_by") == "predicted":
+        before["curve_model"] = 1
+    return data | {"spec": spec | before}
+
+
 VERSIONS: dict[str, int] = dict.fromkeys(TYPES, 1)
-VERSIONS |= dict.fromkeys(
-    ("CheckpointKept", "StudyCompleted", "StudyReopened", "StudySubmitted", "TrialAdded", "TrialExtended"), 2
-)
+VERSIONS |= dict.fromkeys(("CheckpointKept", "StudyCompleted", "TrialAdded", "TrialExtended"), 2)
 VERSIONS |= {"ChainAssigned": 2, "PackingProfiled": 4, "PlanOpened": 5, "StageFailed": 4}
+VERSIONS |= {"StudyReopened": 3, "StudySubmitted": 3}
 """The schema version in which each type is written today."""
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
@@ -46,7 +60,9 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("StageFailed", 3): lambda data: data | {"counts_elsewhere": False},
     ("StudyCompleted", 1): lambda data: data | {"reason": {}},
     ("StudyReopened", 1): lambda data: data | {"at": None},
+    ("StudyReopened", 2): _foretell_as_before,
     ("StudySubmitted", 1): lambda data: data | {"begin": None, "inputs": []},
+    ("StudySubmitted", 2): _foretell_as_before,
     ("TrialAdded", 1): lambda data: data | {"path": None},
     ("TrialExtended", 1): lambda data: data | {"path": None},
 }

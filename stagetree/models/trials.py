@@ -20,7 +20,8 @@ class Trial(Answer):
     """A configuration that is asked to train for a number of steps.
 
     `value` is its `last` result or its `best` one, as the study says; `standing` says what its state means.
-    `prediction` is what a tuner such as POP took it for last: `class`, `p`, `expected_seconds`, `target`, `step`.
+    `prediction` is what a tuner such as POP took it for last: `class`, `p`, `expected_seconds`, `target`, `step` and
+    `proven`; until it is proven, the first two numbers are None.
     `exactness` is what is to stand beside its numbers, where they are not proven to be exact.
     """
 

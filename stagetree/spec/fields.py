@@ -98,6 +98,16 @@ def first_field() -> Any:
     return common("first", "a list of configurations to try before any are drawn", default=None)
 
 
+def keep_top_field() -> Any:
+    return Field(
+        default=1 / 3,
+        ge=0,
+        le=1,
+        description="a number from 0 to 1: the best part of the trials that came to a step, which what is foretold "
+        "never ends there",
+    )
+
+
 def check_bounds(bounds: Sequence[float | None], field: str) -> None:
     """Raise `FieldError` if the least value that a metric can have is not less than the greatest."""
     least, greatest = bounds

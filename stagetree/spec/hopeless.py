@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from stagetree.spec.errors import FieldError
-from stagetree.spec.fields import Bounds, Count, check_bounds, common
+from stagetree.spec.fields import Bounds, Count, check_bounds, common, keep_top_field
 from stagetree.spec.sentences import Part
 
 REFUSED = {
@@ -31,6 +31,7 @@ class StopHopeless(Part):
         "a number of steps, at least 1: the end that is foretold, where the tuner does not say it",
         default=None,
     )
+    keep_top: float = keep_top_field()
     bounds: Bounds = Field(
         default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
     )

@@ -31,7 +31,7 @@ from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
 from stagetree.spec.reading import BeginFrom, Inputs, absolute
-from stagetree.spec.tuners import KINDS, GridTuner, RandomTuner, Tuner
+from stagetree.spec.tuners import KINDS, CurveTuner, GridTuner, RandomTuner, Tuner
 from stagetree.spec.values import as_where
 from stagetree.where import Where, WhereError
 
@@ -104,8 +104,11 @@ class StudySpec(Model):
     max_slots: Count | None = Field(default=None, description="how many slots it may have at once, at least 1")
     stop_hopeless: StopHopeless | None = Field(
         default=None,
-        description="an object with any of boundary, delta, bounds and max_steps: trials end that will hardly come "
-        "to the best",
+        description="an object with any of boundary, delta, bounds, keep_top and max_steps: trials end that will "
+        "hardly come to the best",
+    )
+    curve_model: Literal[1, 2] = Field(
+        default=2, description="2, or 1 for learning curves that are foretold as in studies from before there was 2"
     )
     sinks: Sinks = Field(
         default=[],
@@ -214,7 +217,15 @@ class StudySpec(Model):
             "inexact": "alone",
             "inputs": [],
         }  # left out, as in studies from before there was a choice
+        if not spec.foretells:
+            del values["curve_model"]
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
+
+    @property
+    def foretells(self) -> bool:
+        """Whether learning curves are predicted in it."""
+        predicted = getattr(self.tuner, "promote_by", None) == "predicted"
+        return self.stop_hopeless is not None or predicted or isinstance(self.tuner, CurveTuner)
 
     @property
     def lanes(self) -> int | None:

@@ -65,9 +65,10 @@ def test_a_trial_that_its_tuner_judged_is_shown_with_what_is_foretold(
     http: TestClient, tuned: str, workers: Workers
 ) -> None:
     judged = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "steps": 20}
+    judged["proven"] = True
     action = c.Prioritize(trial=0, priority=0.0, reason=judged | {"threshold": 0.5})
     workers.decide(tuned, c.ApplyTunerActions(study=StudyId(tuned), actions=(action,)))
-    shown = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 20}
+    shown = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 20, "proven": True}
     assert http.get(f"/studies/{tuned}/trials/0").json()["prediction"] == shown
     first, second = http.get(f"/studies/{tuned}/trials?sort=p").json()["items"]
     assert first["prediction"] == shown and "prediction" not in second

@@ -63,12 +63,15 @@ def test_predictions_are_in_the_list_and_at_a_trial(stagetree: Stagetree, store:
         for trial in stagetree("trials", STUDY, "--dir", folder, "-o", "json").json
     }
     for trial in judged:
-        numbers = {name: trial.standing[name] for name in ("class", "p", "expected_seconds", "target")}
+        numbers = {name: trial.standing[name] for name in ("class", "p", "expected_seconds", "target", "proven")}
+        numbers |= {} if numbers["proven"] else {"p": None, "expected_seconds": None}
         assert shown[trial.number] == numbers | {"step": trial.standing["steps"]}
         said = stagetree("trial", STUDY, trial.number, "--dir", folder).out
-        assert f"predicted {trial.standing['class']} at step {trial.standing['steps']}: reaches 0.799 with p " in said
+        reaches = ": reaches 0.799 with p " if numbers["proven"] else ", p not yet known"
+        assert f"predicted {trial.standing['class']} at step {trial.standing['steps']}{reaches}" in said
+    assert not all(trial.standing["proven"] for trial in judged) and "not yet known" in listed.out
     ranked = stagetree("trials", STUDY, "--dir", folder, "--sort", "p", "-o", "json").json
-    chances = [trial["prediction"]["p"] for trial in ranked if "prediction" in trial]
+    chances = [trial["prediction"]["p"] or 0.0 for trial in ranked if "prediction" in trial]
     assert judged and chances == sorted(chances, reverse=True)
 
 

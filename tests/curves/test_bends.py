@@ -21,7 +21,7 @@ def bent(number: int, seed: int, jump: float) -> Array:
 
 
 def model(*ended: Curve) -> CurveModel:
-    result = CurveModel("max", HORIZON, (0.0, 1.0))
+    result = CurveModel("max", HORIZON, (0.0, 1.0), bounds_are_unit=True)
     result.fit(ended)
     return result
 

@@ -145,3 +145,27 @@ def test_a_mixture_is_what_its_components_say() -> None:
     assert mixture.quantile(0.5)[1] == pytest.approx(5)
     assert mixture.below(np.array([1e9, 5.0])) == pytest.approx([1, 0.5])
     assert mixture.log_density(np.array([0.0, 5.0]))[1] == pytest.approx(-np.log(2 * np.sqrt(2 * np.pi)))
+
+
+def test_curves_that_were_stopped_teach_what_those_that_went_on_cannot() -> None:
+    """Eighty trials, of which the best half goes on at each of five boundaries: three come to the end.
+
+    Those three gained more than others will: taken for examples alone they promise too much to all. With all curves as
+    far as they came, each leg is told by all that made it, and the prior is that of all (Rubin 1976).
+    """
+    curves, others = accuracies(80, seed=11), accuracies(60, seed=12)
+    steps = np.arange(len(curves[0]))
+    stop, alive = np.full(len(curves), steps[-1]), np.arange(len(curves))
+    for boundary in (2, 4, 7, 10, 14):
+        order = alive[np.argsort(-curves[alive, boundary])]
+        alive = order[: max(3, len(order) // 2)]
+        stop[order[len(alive) :]] = boundary
+    whole = [curve(values) for values, last in zip(curves, stop, strict=True) if last == steps[-1]]
+    every = [Curve(curve(v).steps[: n + 1], curve(v).values[: n + 1]) for v, n in zip(curves, stop, strict=True)]
+    scores = []
+    for lesson in (whole, every):
+        model = CurveModel("max", HORIZON, (0.0, 1.0))
+        model.fit(lesson)
+        posterior = model.predict([curve(values, until=20) for values in others])
+        scores.append(posterior.log_density([HORIZON], others[:, -1:]).mean())
+    assert len(whole) < 8 and scores[1] > scores[0]

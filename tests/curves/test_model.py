@@ -22,7 +22,8 @@ UNDER_WAY = accuracies(8, seed=2)
 
 
 def fitted(ended: Any = ENDED, **options: Any) -> CurveModel:
-    model = CurveModel(options.pop("mode", "max"), HORIZON, options.pop("bounds", (None, None)))
+    bounds, mode = options.pop("bounds", (None, None)), options.pop("mode", "max")
+    model = CurveModel(mode, HORIZON, bounds, **options)
     model.fit([curve(values) for values in ended])
     return model
 
@@ -92,8 +93,18 @@ def test_a_crash_of_any_size_spoils_no_other_curve(mode: Any) -> None:
 
 
 def test_bounds_scale_as_the_paper_does() -> None:
-    scale = curve_scale("max", (-500.0, 300.0), [])
+    scale = curve_scale("max", (-500.0, 300.0), [], bounds_are_unit=True)
     assert scale.to_units(np.array([-500.0, -100.0, 300.0, 999.0])) == pytest.approx([0, 0.5, 1, 1])
+
+
+@tried(50)
+@given(st.lists(st.floats(0.2, 0.8), min_size=1, max_size=20), st.sampled_from(["min", "max"]))
+def test_bounds_clip_and_are_no_unit(values: list[float], mode: Any) -> None:
+    """The farther bounds are, the less they say: a curve within them has the scale that it has without."""
+    for scale_of in (curve_scale, study_scale):
+        near, far, none = (scale_of(mode, bounds, values) for bounds in ((0.0, 1.0), (-1e3, 1e3), (None, None)))
+        assert (near.origin, near.unit) == (far.origin, far.unit) == (none.origin, none.unit)
+        assert near.to_metric(near.to_units(np.array([-5.0, 5.0]))) == pytest.approx([0.0, 1.0], abs=1e-9)
 
 
 @tried(50)
@@ -165,7 +176,7 @@ def test_a_constant_curve_is_expected_to_stay() -> None:
 def test_more_points_of_a_smooth_curve_make_it_surer() -> None:
     t = np.arange(1, 21) / 20
     smooth = (0.1 + 0.7 * (1 - np.exp(-4 * t)))[None]
-    for model in (fitted(), fitted(ENDED[:0], bounds=(0.0, 1.0))):
+    for model in (fitted(), fitted(ENDED[:0], bounds=(0.0, 1.0), bounds_are_unit=True)):
         spreads = [ask(model, smooth, until).spread([100])[0, 0] for until in (5, 20, 50, 90)]
         assert spreads == sorted(spreads, reverse=True)
         assert ask(model, smooth, 70).quantile([100], 0.5)[0, 0] == pytest.approx(smooth[0, -1], abs=0.03)
@@ -307,8 +318,10 @@ def test_ended_curves_make_predictions_better() -> None:
     ends = others[:, -1:]
     scores = []
     for ended in (ENDED[:0], ENDED):
-        posterior = ask(fitted(ended, bounds=(0.0, 1.0)), others, until=30)
+        posterior = ask(fitted(ended, bounds=(0.0, 1.0), bounds_are_unit=True), others, until=30)
         scores.append(posterior.log_density([100], ends).mean())
     assert scores[1] > scores[0] + 0.1
+    own_unit = ask(fitted(ENDED[:0], bounds=(0.0, 1.0)), others, until=30).log_density([100], ends).mean()
+    assert scores[0] < own_unit < scores[1], "a unit of their own helps, and others help more"
     inside = abs(ask(fitted(), others, until=30).below([100], ends) - 0.5) <= 0.4
     assert 0.65 <= inside.mean() <= 0.95

@@ -89,15 +89,23 @@ def judged(**reason: Any) -> Study:
 
 
 JUDGEMENT = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "steps": 5}
-SHOWN = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 5}
+SHOWN = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 5, "proven": True}
 
 
 def test_what_a_trial_is_taken_for_is_shown_with_its_numbers() -> None:
-    study = judged(**JUDGEMENT, threshold=0.5)
+    study = judged(**JUDGEMENT, proven=True, threshold=0.5)
     stands = standing(study)
     assert prediction(study.trials[0], stands) == SHOWN
     assert meaning(study, study.trials[0], "completed", stands) == "suspended after step 5, opportunistic"
     assert prediction(study.trials[1], stands) is None
+
+
+@pytest.mark.parametrize("proven", [{"proven": False}, {}])
+def test_a_p_that_is_not_proven_is_not_shown(proven: dict[str, bool]) -> None:
+    """Neither in a study of before there was any proof."""
+    study = judged(**JUDGEMENT, **proven)
+    shown = prediction(study.trials[0], standing(study))
+    assert shown == SHOWN | {"proven": False, "p": None, "expected_seconds": None}
 
 
 def test_a_trial_that_was_ended_as_poor_is_shown_as_that_and_one_that_ended_with_the_study_as_it_was() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from app.domain.search_plan import Node, Study
 from app.domain.states import TrialEventKind
 from app.scheduling.replay import replay
 from app.scheduling.tuners.base import Context
+from app.scheduling.tuners.pools import by_rank
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
 from stagetree.spec import StudySpec
@@ -32,16 +34,29 @@ def rising(node: Node, step: int) -> e.Metrics:
     return {"accuracy": end * (1 - math.exp(-step / 4))}
 
 
+MANY = {"end": [round(0.3 + 0.009 * ((number * 37) % 60), 4) for number in range(60)]}
+
+
+def wobbling(node: Node, step: int) -> e.Metrics:
+    """As `rising`, at another pace for each, with noise."""
+    end = node.segment.values(node.start)["end"]
+    assert isinstance(end, float)
+    rng = Random(f"{end}/{step}")
+    return {"accuracy": end * (1 - math.exp(-step / (2 + 6 * Random(str(end)).random()))) + rng.gauss(0, 0.005)}
+
+
 def play(
     tuner: dict[str, Any],
     *,
     slots: int = 4,
     measure: Callable[[Node, int], e.Metrics] = rising,
     eval_every: int | None = None,
+    space: dict[str, Any] | None = None,
     **options: Any,
 ) -> Simulator:
     """The study from beginning to end; checked, and replayed."""
-    world = simulator(study(tuner, eval_every=eval_every), slots=slots, measure=measure, **options)
+    asked = study(tuner, eval_every=eval_every, space=space or SPACE)
+    world = simulator(asked, slots=slots, measure=measure, **options)
     world.run()
     checked(world)
     return world
@@ -53,7 +68,8 @@ def run(tuner: dict[str, Any], **options: Any) -> Study:
 
 
 def study(tuner: dict[str, Any], **fields: Any) -> StudySpec:
-    return spec(tuner | {"sampler": "grid"}, space=SPACE, metric="accuracy", mode="max", merge=False, **fields)
+    fields = {"space": SPACE} | fields
+    return spec(tuner | {"sampler": "grid"}, metric="accuracy", mode="max", merge=False, **fields)
 
 
 def checked(world: Simulator) -> Study:
@@ -65,6 +81,11 @@ def checked(world: Simulator) -> Study:
 
 def judgements(found: Study) -> list[Any]:
     return [event.reason for event in found.history if event.kind == TrialEventKind.PRIORITIZE]
+
+
+def worth(judgement: Any, order_by: str) -> float:
+    """What a trial is ordered and pooled by."""
+    return float(judgement["p"]) if order_by == "p" else by_rank(judgement["rank"], judgement["of"])
 
 
 def best(found: Study) -> float:
@@ -168,9 +189,11 @@ def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
-def test_turns_go_to_the_likeliest_and_among_equals_to_the_best(slots: int) -> None:
-    """Of those that wait. With p = 0 for all it is the last value that counts, so nobody is chosen blindly."""
-    found = run(POP | {"target": 0.99, "lower_bound": 0}, slots=slots)
+@pytest.mark.parametrize("order_by", ["rank", "p"])
+def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int, order_by: str) -> None:
+    """Of those that wait: by rank or by p; of equal ones the last value counts, so nobody is chosen blindly."""
+    shuffled = {"end": [ENDS[5 * number % 12] for number in range(12)]}
+    found = run(POP | {"target": 0.99, "lower_bound": 0, "order_by": order_by}, slots=slots, space=shuffled)
     opportunistic, training, values = dict[int, float](), set[int](), dict[int, float]()
     checked = 0
     for event in found.history:
@@ -179,7 +202,7 @@ def test_turns_go_to_the_likeliest_and_among_equals_to_the_best(slots: int) -> N
                 training.discard(event.trial)
                 values[event.trial] = event.metrics["accuracy"] or 0.0
             case TrialEventKind.PRIORITIZE if event.reason["class"] == "opportunistic":
-                opportunistic[event.trial] = event.reason["p"]
+                opportunistic[event.trial] = worth(event.reason, order_by)
             case TrialEventKind.PRIORITIZE:
                 opportunistic.pop(event.trial, None)
             case TrialEventKind.START | TrialEventKind.PROMOTE:
@@ -195,12 +218,46 @@ def test_turns_go_to_the_likeliest_and_among_equals_to_the_best(slots: int) -> N
     assert checked > 10
 
 
-def test_without_examples_p_ends_nobody() -> None:
+def test_without_proof_p_ends_nobody() -> None:
     """Nobody seems to get there: that may be so, or the model does not know what curves come to here."""
     found = run(POP | {"target": 0.99}, slots=2)
-    first_end = next(event for event in found.history if event.kind == TrialEventKind.STOP)
-    before = found.history[: found.history.index(first_end)]
+    stops = [event for event in found.history if event.kind == TrialEventKind.STOP]
+    assert all(event.reason["proven"] for event in stops)
+    first_end = found.history.index(stops[0]) if stops else len(found.history)
+    before = found.history[:first_end]
     assert sum(event.kind == TrialEventKind.RESULT and event.steps == 20 for event in before) >= 5
+
+
+@pytest.mark.parametrize("order_by", ["rank", "p"])
+def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str) -> None:
+    found = run(POP | {"num_trials": 60, "lower_bound": 0.5, "order_by": order_by}, measure=wobbling, space=MANY)
+    values: dict[int, dict[int, float]] = {}
+    ends = 0
+    for event in found.history:
+        if event.kind == TrialEventKind.RESULT:
+            values.setdefault(event.steps, {})[event.trial] = event.metrics["accuracy"] or 0.0
+        elif event.kind == TrialEventKind.STOP and event.reason.get("class") == "poor":
+            others = values[event.reason["steps"]]
+            better = sum(value > others[event.trial] for value in others.values())
+            assert event.reason["proven"] and better >= len(others) / 3
+            assert event.reason["rank"] == better + 1 and event.reason["of"] == len(others)
+            ends += 1
+    assert ends
+
+
+def test_keep_top_of_1_ends_nobody() -> None:
+    tuner = POP | {"num_trials": 60, "lower_bound": 0.5, "keep_top": 1.0}
+    found = run(tuner, measure=wobbling, space=MANY)
+    assert {trial.steps for trial in found.trials} == {20}
+
+
+def test_the_order_of_ranks_needs_no_unit() -> None:
+    """Bounds clip, and say nothing of who goes on."""
+    asked = [
+        [(event.kind, event.trial, event.steps) for event in run(POP | {"target": 0.84, "bounds": bounds}).history]
+        for bounds in ([0, 1], [-1000, 1000], [None, None])
+    ]
+    assert asked[0] == asked[1] == asked[2]
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -225,28 +282,33 @@ def test_promising_trials_have_slots_of_their_own() -> None:
                 training.add(event.trial)
             case TrialEventKind.RESULT:
                 training.discard(event.trial)
+                if event.steps == 20:
+                    promising.discard(event.trial)  # it waits for nothing any more
             case _:
                 training.discard(event.trial)
                 promising.discard(event.trial)
     assert {judgement["class"] for judgement in judgements(found)} == {"promising", "opportunistic"}
 
 
-def test_each_judgement_has_its_numbers() -> None:
-    for judgement in judgements(run(POP | {"target": 0.84})):
+@pytest.mark.parametrize("order_by", ["rank", "p"])
+def test_each_judgement_has_its_numbers(order_by: str) -> None:
+    for judgement in judgements(run(POP | {"target": 0.84, "order_by": order_by})):
         assert 0 <= judgement["own_slots"] <= judgement["slots"] == 4
-        is_promising = judgement["threshold"] is not None and judgement["p"] >= judgement["threshold"]
+        speaks = worth(judgement, order_by)
+        is_promising = judgement["threshold"] is not None and speaks >= judgement["threshold"]
         assert is_promising == (judgement["class"] == "promising")
 
 
-def test_the_priority_of_a_promising_trial_is_its_p() -> None:
-    world = play(POP | {"target": 0.84})
+@pytest.mark.parametrize("order_by", ["rank", "p"])
+def test_the_priority_of_a_promising_trial_is_what_it_is_ordered_by(order_by: str) -> None:
+    world = play(POP | {"target": 0.84, "order_by": order_by})
     found = world.plan.studies[STUDY]
     for event in world.events:
         if isinstance(event, e.TrialPrioritized):
             promising = event.reason["class"] == "promising"
-            assert event.priority == (event.reason["p"] if promising else 0)
+            assert event.priority == (worth(event.reason, order_by) if promising else 0)
     judged = [trial for trial in found.trials if trial.standing]
-    assert all(trial.priority == 0 or trial.priority == trial.standing["p"] for trial in judged)
+    assert all(trial.priority in (0, worth(trial.standing, order_by)) for trial in judged)
 
 
 def test_nan_and_lost_workers() -> None:
@@ -288,8 +350,11 @@ def test_more_evaluations_between_boundaries_are_points_and_no_decisions() -> No
 def test_replay_needs_what_was_recorded() -> None:
     """The same decision with another number of slots beside it is none of the tuner's."""
     world = play(POP | {"target": 0.84})
-    number = next(n for n, event in enumerate(world.events) if isinstance(event, e.TrialPrioritized))
-    event = world.events[number]
+    number, event = next(
+        (n, event)
+        for n, event in enumerate(world.events)
+        if isinstance(event, e.TrialPrioritized) and event.reason["class"] == "opportunistic"
+    )
     forged = e.TrialPrioritized(
         study=event.study, trial=event.trial, priority=event.priority, reason={**event.reason, "class": "promising"}
     )
@@ -316,7 +381,7 @@ def test_early_term_ends_who_will_not_come_to_the_best_seen() -> None:
 
 
 def test_early_term_decides_at_boundaries_alone() -> None:
-    found = run(EARLY | {"delta": 1}, eval_every=1)
+    found = run(EARLY | {"delta": 1, "keep_top": 0}, eval_every=1)
     assert {trial.steps for trial in found.trials} == {5}
     assert all(trial.requested_steps == [1, 2, 3, 4, 5] for trial in found.trials)
 

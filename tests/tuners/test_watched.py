@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -177,3 +178,47 @@ def test_neither_is_written_where_it_was_not_asked_for() -> None:
     """So that a study of before they were there is the same study."""
     written = study(TUNERS["asha"]).to_json()
     assert "stop_hopeless" not in written and "promote_by" not in written["tuner"]
+
+
+@pytest.mark.parametrize("keep_top", [0.0, 1 / 3, 1.0])
+def test_the_best_of_those_that_came_to_a_step_are_not_ended(keep_top: float) -> None:
+    """With a delta of 1 all others are."""
+    hopeless = HOPELESS | {"delta": 1.0, "keep_top": keep_top}
+    found = run(study(TUNERS["random"], stop_hopeless=hopeless))
+    ends, values = 0, defaultdict[int, list[float]](list)
+    for event in found.history:
+        if event.kind == TrialEventKind.RESULT:
+            values[event.steps].append(event.metrics["accuracy"] or 0.0)
+        elif event.kind == TrialEventKind.STOP and "delta" in event.reason:
+            own = next(e for e in found.history if e.kind == TrialEventKind.RESULT and (e.trial, e.steps) == at(event))
+            better = sum(value > (own.metrics["accuracy"] or 0.0) for value in values[event.steps])
+            assert better >= keep_top * len(values[event.steps]), "it was among the best"
+            ends += 1
+    assert (ends == 0) == (keep_top == 1.0)
+
+
+def at(event: TrialEvent) -> tuple[int, int]:
+    return event.trial, event.steps
+
+
+@pytest.mark.parametrize(
+    ("tuner", "fields", "field"),
+    [
+        ({"kind": "pop", "num_trials": 4, "max_steps": 8, "keep_top": 1.5}, {}, "tuner.keep_top"),
+        ({"kind": "early_term", "num_trials": 4, "max_steps": 8, "keep_top": -0.1}, {}, "tuner.keep_top"),
+        ({"kind": "grid", "max_steps": 8}, {"stop_hopeless": {"keep_top": "third"}}, "stop_hopeless.keep_top"),
+        ({"kind": "pop", "num_trials": 4, "max_steps": 8, "order_by": "luck"}, {}, "tuner.order_by"),
+        ({"kind": "pop", "num_trials": 4, "max_steps": 8}, {"curve_model": 3}, "curve_model"),
+    ],
+)
+def test_what_is_no_part_is_refused_in_a_sentence(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec(tuner, space=SPACE, **fields)
+    (problem,) = refused.value.problems
+    assert problem.field == field and problem.problem.startswith("must be ")
+
+
+def test_the_curve_model_is_written_where_curves_are_predicted() -> None:
+    assert "curve_model" not in study(TUNERS["asha"]).to_json()
+    for tuner, fields in ((TUNERS["asha"], {"stop_hopeless": HOPELESS}), (TUNERS["asha: predicted"], {})):
+        assert study(tuner, **fields).to_json()["curve_model"] == 2

@@ -16,10 +16,16 @@ class Prediction(BaseModel):
     """What a tuner that predicts learning curves took a trial for when it judged it last."""
 
     category: Literal["promising", "opportunistic", "poor"] = Field(alias="class")
-    p: float | None = Field(description="the probability that it reaches the target in time; null if it did not matter")
+    p: float | None = Field(
+        description="the probability that it reaches the target in time; null if it did not matter, or is not proven"
+    )
     expected_seconds: float | None = Field(description="the expected remaining time until then, in seconds")
     target: float | None
     step: int | None = Field(description="the step after which it was judged")
+    proven: bool = Field(
+        description="whether what was foretold in this study before has come true as often as it said; until then p "
+        "and expected_seconds are null"
+    )
 
 
 class Trial(BaseModel):

@@ -26,6 +26,10 @@ NEIGHBOURS = 4
 """A kernel reaches half-way to the gain that is this near among the others' gains."""
 ALIKE = 4
 """A curve counts as similar up to about the distance of the curve that is this near."""
+MANY = 20
+"""Where so many came to a step, they say what is gained until then; fewer are helped by those that came less far."""
+LEAST_MADE = 4
+"""So many must have made a leg for others to be completed by it."""
 FINEST = 1e-4
 """Differences below this, in units, mean nothing."""
 UNKNOWN = 0.3
@@ -74,25 +78,57 @@ class Drift:
     def __init__(self, ended: Sequence[Row] = ()) -> None:
         self.rows = ended
         self.last_step = np.array([row.curve.last_step for row in ended])
+        self._is_ragged = len(set(self.last_step.tolist())) > 1
         self._lines = _Lines(ended)
         self._values_at: dict[float, Array] = {}
 
     def at(self, rows: Sequence[Row], step: float) -> Kernels:
         """What the ended curves that went on to this step foretell of others that have not come to it."""
-        reached = np.flatnonzero(self.last_step >= step).tolist()
-        groups: dict[tuple[int, tuple[Bend, ...]], list[int]] = defaultdict(list)
+        groups: dict[tuple[int, tuple[Bend, ...], int], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             now = row.curve.last_step
-            groups[now, row.curve.bends_within(now, step)].append(number)
+            groups[now, row.curve.bends_within(now, step), row.itself if self._is_ragged else -1].append(number)
         answers = []
-        for (now, bends), numbers in groups.items():
-            alike = [i for i in reached if self.rows[i].curve.bends_within(now, step) == bends]
-            marks, then = self._marks(now), self.values(step)
+        for (now, bends, itself), numbers in groups.items():
+            alike, then, unsure = self._came(now, step, bends, itself)
+            marks = self._marks(now)
             for some, examples in _examples([rows[number].itself for number in numbers], alike):
-                peers = _Peers(marks[examples], then[examples], now, bool(bends))
+                peers = _Peers(marks[examples], then[examples], now, bool(bends), unsure[examples])
                 which = [numbers[i] for i in some]
                 answers.append(peers.kernels(which, np.array([_marks(rows[number]) for number in which])))
         return _kernels(answers, len(rows))
+
+    def _came(self, now: int, step: float, bends: tuple[Bend, ...], itself: int) -> tuple[list[int], Array, Array]:
+        """The curves that are an example, by number; what each came to at the step; and how unsure that is.
+
+        The last two have an entry for each curve of the study. Where curves are completed, it is without `itself`.
+        """
+        begun = [i for i in np.flatnonzero(self.last_step > now).tolist() if i != itself]
+        alike = np.array([i for i in begun if self.rows[i].curve.bends_within(now, step) == bends], dtype=np.int64)
+        then, unsure = self.values(step), np.zeros(len(self.rows))
+        reached = alike[self.last_step[alike] >= step]
+        if len(reached) < min(MANY, len(alike)) and now >= 0:
+            return self._complete(alike, step)
+        return reached.tolist(), then, unsure
+
+    def _complete(self, alike: Integers, step: float) -> tuple[list[int], Array, Array]:
+        """Curves that ended before the step go on in the mean as those that made each of the legs that they did not.
+
+        Who goes on is chosen by values that were seen, so all that made a leg say what it gains, while those that made
+        all of them gained more than others would have (Rubin 1976, "Inference and missing data").
+        """
+        then, variance = self.values(step).copy(), np.zeros(len(self.rows))
+        last = self.last_step[alike]
+        after, gain, spread = float(step), 0.0, 0.0
+        for stop in sorted({int(end) for end in last if end < step}, reverse=True):
+            made = alike[last >= after]
+            if len(made) < LEAST_MADE:
+                break
+            leg = self.values(after)[made] - self.values(stop)[made]
+            after, gain, spread = float(stop), gain + float(leg.mean()), spread + float(leg.var())
+            own = alike[last == stop]
+            then[own], variance[own] = self.values(stop)[own] + gain, spread
+        return alike[last >= after].tolist(), then, np.sqrt(variance)
 
     def values(self, step: float) -> Array:
         """The values of all ended curves at this step, in units."""
@@ -144,11 +180,11 @@ class _Peers:
     Marks and values have a row for each of those, or one for all of them.
     """
 
-    def __init__(self, marks: Array, then: Array, now: int, bend_ahead: bool) -> None:
+    def __init__(self, marks: Array, then: Array, now: int, bend_ahead: bool, unsure: Array) -> None:
         self._marks, self._now, self._number = marks, now, then.shape[1]
         self._gains = then - marks[..., 0] if now >= 0 else then
         least = UNKNOWN / (1 + self._number) if bend_ahead or now < 0 else FINEST
-        self._spreads = np.maximum(0.5 * nearness(self._gains, NEIGHBOURS), least)
+        self._spreads = np.hypot(np.maximum(0.5 * nearness(self._gains, NEIGHBOURS), least), unsure)
 
     def kernels(self, numbers: Sequence[int], own: Array) -> _Answer:
         """Of the rows with these numbers, by their own marks."""

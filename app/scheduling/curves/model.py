@@ -21,7 +21,9 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 MOST_FITTED = 100
-"""The most ended curves that are learnt from, taken evenly from all of them."""
+"""The most curves that are learnt from, taken evenly from all of them."""
+MOST_WHOLE = 70
+"""The most of them that came to the horizon, where others did not."""
 MOST_LOOKED_BACK = 20
 """The most of those that are predicted from what they were at a cut, to see how far to trust which prediction."""
 CUTS = (0.1, 0.2, 0.4, 0.6, 0.8)
@@ -51,11 +53,14 @@ class CurveModel:
     """Predicts the curves of one study. Deterministic: equal curves get equal answers, in whatever company they come.
 
     mode: "min" or "max", which is better. horizon: the step at which trials end. bounds: the least and the greatest
-    value that the metric can have, None for what is not known. Before any trial has ended, the bounds are
-    all that says what a large difference is; without them, it is the range of the curve itself.
+    value that the metric can have, None for what is not known: values are clipped there. Before anything was learnt,
+    a large difference is one as large as the range of the curve itself. bounds_are_unit: it is as large as what lies
+    between the bounds, as in studies that began with that.
     """
 
-    def __init__(self, mode: Mode, horizon: int, bounds: Bounds = (None, None)) -> None:
+    def __init__(
+        self, mode: Mode, horizon: int, bounds: Bounds = (None, None), *, bounds_are_unit: bool = False
+    ) -> None:
         if mode not in ("min", "max"):
             raise ValueError(f'the mode is "min" or "max", not {mode!r}')
         if horizon < 1:
@@ -64,17 +69,19 @@ class CurveModel:
         if least is not None and greatest is not None and not least < greatest:
             raise ValueError(f"the first bound is less than the second, unlike {least} and {greatest}")
         self.mode, self.horizon, self.bounds = mode, horizon, bounds
+        self._bounds_are_unit = bounds_are_unit
         self._learnt, self._begun = Learnt(), dict[Curve, _Begun]()
 
     def fit(self, ended: Iterable[Curve]) -> None:
-        """Learn from the trials that have ended, at the horizon or before it, instead of those of an earlier call."""
-        curves = _evenly([curve for curve in ended if curve.steps], MOST_FITTED)
+        """Learn from these curves, as far as they came, instead of those of an earlier call."""
+        curves = self._chosen([curve for curve in ended if curve.steps])
         self._learnt, self._begun = Learnt(), {}
         if curves:
             values, ends = values_of(curves), np.cumsum([len(curve.steps) for curve in curves])
-            scale = study_scale(self.mode, self.bounds, values)
+            scale = study_scale(self.mode, self.bounds, values, bounds_are_unit=self._bounds_are_unit)
             units = np.split(scale.to_units(np.array(values)), ends[:-1])
-            drift = Drift([Row(curve, own, i) for i, (curve, own) in enumerate(zip(curves, units, strict=True))])
+            rows = [Row(curve, own, i) for i, (curve, own) in enumerate(zip(curves, units, strict=True))]
+            drift = Drift(rows)
             middle = float(np.median([row.units[0] for row in drift.rows]))
             self._learnt = Learnt(scale, drift, middle)
             self._learn()
@@ -93,12 +100,24 @@ class CurveModel:
         return Posterior(curves, by_row([one.scale for one in chosen]), batch)
 
     def _begin(self, curves: Sequence[Curve]) -> None:
-        scales = [self._learnt.scale or curve_scale(self.mode, self.bounds, curve.values) for curve in curves]
+        scales = [self._learnt.scale or self._own_scale(curve) for curve in curves]
         rows = [Row(curve, scale.to_units(np.array(curve.values))) for curve, scale in zip(curves, scales, strict=True)]
         views = [self._view(row) for row in rows]
         fits = posteriors(views, self._learnt.log_prior)
         for parts in zip(scales, rows, views, fits, strict=True):
             self._begun[parts[1].curve] = _Begun(*parts)
+
+    def _chosen(self, curves: Sequence[Curve]) -> Sequence[Curve]:
+        """Those that are learnt from: first of all whole ones, since only they say what comes at the end."""
+        whole = [curve for curve in curves if curve.last_step >= self.horizon]
+        if len(curves) <= MOST_FITTED or len(whole) == len(curves):
+            return _evenly(curves, MOST_FITTED)
+        far = _evenly(whole, MOST_WHOLE)
+        rest = [curve for curve in curves if curve.last_step < self.horizon]
+        return [*far, *_evenly(rest, MOST_FITTED - len(far))]
+
+    def _own_scale(self, curve: Curve) -> Scale:
+        return curve_scale(self.mode, self.bounds, curve.values, bounds_are_unit=self._bounds_are_unit)
 
     def _view(self, row: Row, piece: Piece | None = None) -> View:
         """A piece of a curve, the last one if none is named, as the quadrature takes it."""
@@ -125,12 +144,15 @@ class CurveModel:
 
         They are to be predicted half-way to the horizon, and there. If not all are looked at, others are at each cut.
         """
-        now, ended = CUTS[cut] * self.horizon, _evenly(self._learnt.drift.rows, MOST_LOOKED_BACK, cut / len(CUTS))
+        now, every = CUTS[cut] * self.horizon, self._learnt.drift.rows
+        soon = round((now + self.horizon) / 2)
+        far = [row for row in every if row.curve.last_step >= soon] or every
+        ended = _evenly(far, MOST_LOOKED_BACK, cut / len(CUTS))
         rows = [begun for row in ended if (begun := row.until(now)).curve.steps] or ended
         views = [self._view(row) for row in rows]
         fits = posteriors(views, prior.without([row.itself for row in rows]))
         batch = Batch(self._learnt, self.horizon, rows, views, fits)
-        return [(batch, step) for step in (round((now + self.horizon) / 2), self.horizon)]
+        return [(batch, step) for step in (soon, self.horizon)]
 
     def _came(self, batch: Batch, step: int) -> tuple[Array, Flags]:
         """What the curves came to, and which of them are to be judged: those that got there, without a bend."""

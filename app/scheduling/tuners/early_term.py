@@ -15,14 +15,14 @@ from stagetree.spec.boundaries import steps_asked
 class EarlyTerm(StoppingRule):
     """The predictive termination criterion: with P(y_m >= best so far) < delta at step m = max_steps, a trial ends.
 
-    It is asked every `boundary` steps. Where the study evaluates more often, trials are asked for those steps too, as
-    points of their curves.
+    Not so one that is among the best `keep_top` of those that came to its step. It is asked every `boundary` steps.
+    Where the study evaluates more often, trials are asked for those steps too, as points of their curves.
     """
 
     def __init__(self, spec: StudySpec) -> None:
         tuner: Any = spec.tuner
         super().__init__(spec, steps_asked(tuner.boundary, spec.eval_every, tuner.max_steps))
-        self._boundary, self._delta = tuner.boundary, tuner.delta
+        self._boundary, self._delta, self._keep_top = tuner.boundary, tuner.delta, tuner.keep_top
         self._forecasts, self._best = Forecasts(spec, tuner.bounds, tuner.max_steps), math.inf
 
     def observe(self, event: TrialEvent) -> None:
@@ -37,4 +37,5 @@ class EarlyTerm(StoppingRule):
         if not self._forecasts.has_shape(trial):
             return True, {}
         p = self._forecasts.prob_reaches(trial, best)
-        return p >= self._delta, {"p": p, "delta": self._delta, "best_of_all": best}
+        goes_on = p >= self._delta or self._forecasts.is_at_top(trial, self._keep_top)
+        return goes_on, {"p": p, "delta": self._delta, "best_of_all": best}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from app.domain.search_plan import TrialEvent
@@ -14,24 +16,30 @@ from stagetree.spec.boundaries import LEAST_POINTS
 REFIT_SHARE = 0.1
 REFIT_LEAST = 5
 """What trials teach is learnt anew when a tenth more of them have come to the end, but no fewer than five."""
+GROWTH = 1.5
+"""And when all of them together have so many times as many evaluations as they had then."""
 
 
 class Forecasts:
-    """The curves of a study, and a model that learns from those that were trained to the end.
+    """The curves of a study, a model that learns from them, and the ranks of trials at the steps that they came to.
 
-    Trials that were ended before, which are most, never showed how they would have gone on: learnt from, they make it
-    look as if nothing ever rose later. When the model learns follows from the history.
+    The model learns from all curves as far as they came, those of stopped trials too. When it learns follows from the
+    history. (`curve_model: 1` learnt from whole curves only.)
 
     bounds: the least and the greatest value of the metric. horizon: the steps of a whole trial.
     """
 
     def __init__(self, spec: StudySpec, bounds: Sequence[float | None], horizon: int) -> None:
-        self._metric, self.horizon = spec.metric, horizon
-        self._model = CurveModel(spec.mode, self.horizon, (bounds[0], bounds[1]))
+        self._metric, self.horizon, self._sign = spec.metric, horizon, -1.0 if spec.mode == "max" else 1.0
+        self._whole_only = spec.curve_model == 1
+        limits = (bounds[0], bounds[1])
+        self._model = CurveModel(spec.mode, self.horizon, limits, bounds_are_unit=self._whole_only)
         self._points: dict[int, dict[int, float]] = {}
         self._bends: dict[int, tuple[Bend, ...]] = {}
+        self._losses: dict[int, list[float]] = defaultdict(list)  # at each step, best first
         self._complete: list[Curve] = []
-        self._learnt = 0  # from how many of them
+        self._evaluations = 0
+        self._learnt, self._learnt_evaluations = 0, 0  # from how many whole curves, and evaluations of all
         self._lesson: list[Curve] | None = None  # what is to be learnt before the next prediction
 
     @property
@@ -45,14 +53,35 @@ class Forecasts:
             self._points[event.trial] = {}
             self._bends[event.trial] = bends_of(event.hp, self.horizon)
         elif event.kind == TrialEventKind.RESULT and (value := event.metrics[self._metric]) is not None:
+            if event.steps not in self._points[event.trial]:
+                insort(self._losses[event.steps], self._sign * value)
             self._points[event.trial][event.steps] = value
+            self._evaluations += 1
             if event.steps == self.horizon:
-                self._learn_from(event.trial)
+                self._complete.append(self.curve(event.trial))
+            self._learn()
 
     def curve(self, trial: int) -> Curve:
         """The evaluations of a trial so far."""
         points = sorted(self._points[trial].items())
         return Curve(tuple(step for step, _ in points), tuple(value for _, value in points), self._bends[trial])
+
+    def rank(self, trial: int) -> tuple[int, int]:
+        """The trial's rank by its last value, from 1, among all that came to that step; and how many they are.
+
+        Equal values have the better rank. Trials that were stopped there count.
+        """
+        step = max(self._points[trial])
+        others = self._losses[step]
+        return 1 + bisect_left(others, self._sign * self._points[trial][step]), len(others)
+
+    def is_at_top(self, trial: int, part: float) -> bool:
+        """Whether the trial is among the best part (0 to 1) of those that came to its last step.
+
+        A part of a trial counts as one, so that the best is at the top of any part but 0.
+        """
+        rank, number = self.rank(trial)
+        return rank - 1 < part * number
 
     def has_shape(self, trial: int) -> bool:
         """Whether there are enough evaluations to end a trial by what is foretold of it."""
@@ -60,17 +89,26 @@ class Forecasts:
 
     def posterior(self, trials: Iterable[int]) -> Posterior:
         """What some trials will come to."""
+        return self.foretold([self.curve(trial) for trial in trials])
+
+    def foretold(self, curves: Sequence[Curve]) -> Posterior:
+        """What some curves will come to, be they of trials of this study or not."""
         if self._lesson is not None:
             self._model.fit(self._lesson)
             self._lesson = None
-        return self._model.predict([self.curve(trial) for trial in trials])
+        return self._model.predict(curves)
 
     def prob_reaches(self, trial: int, target: float) -> float:
         """P(y_m >= target) of a trial at step m, its horizon, with the four digits that are recorded."""
         return round(float(self.posterior([trial]).prob_reaches([self.horizon], target)[0, 0]), 4)
 
-    def _learn_from(self, trial: int) -> None:
-        self._complete.append(self.curve(trial))
-        if len(self._complete) >= self._learnt + max(REFIT_LEAST, REFIT_SHARE * self._learnt):
+    def _learn(self) -> None:
+        more = len(self._complete) >= self._learnt + max(REFIT_LEAST, REFIT_SHARE * self._learnt)
+        many = self._evaluations >= max(REFIT_LEAST, GROWTH * self._learnt_evaluations)
+        if more:
             self._learnt = len(self._complete)
-            self._lesson = self._complete[:]
+        if self._whole_only:
+            self._lesson = self._complete[:] if more else self._lesson
+        elif more or many:
+            self._learnt_evaluations = self._evaluations
+            self._lesson = [self.curve(trial) for trial, points in self._points.items() if points]

@@ -38,3 +38,15 @@ def divide(confidences: Iterable[float], slots: int) -> Pools:
             best, threshold = effective, p
     own = floor(best + 0.5)
     return Pools(threshold, best, own) if own else NOBODY
+
+
+BEST_PART = 0.1
+"""Beyond the best tenth of those that came to its step, a trial's rank speaks for it no more."""
+
+
+def by_rank(rank: int, number: int) -> float:
+    """How much the rank of a trial, from 1, among so many at its step speaks for it: what p is, where none is proven.
+
+    It falls from 1, of the best, to 0 beyond the best tenth.
+    """
+    return round(max(0.0, 1 - (rank - 1) / number / BEST_PART), 4)

@@ -22,12 +22,15 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.scheduling.tuners.base import Context, NewTrial, Next, Tuner
 from app.scheduling.tuners.forecasts import Forecasts
-from app.scheduling.tuners.pools import Pools, divide
+from app.scheduling.tuners.pools import Pools, by_rank, divide
+from app.scheduling.tuners.proof import FORETOLD, Proof
 from stagetree.spec import StudySpec
 from stagetree.spec.boundaries import boundary_of, steps_asked
 
 Reason = dict[str, Any]
 
+JUDGED = ("p", "expected_seconds", "steps", "target", "seconds_per_step", "proven", "rank", "of")
+"""What is recorded of a trial itself, beside its class and the pools."""
 MOST_LOOKED_AT = 12
 """At so many steps ahead P(y_m >= target) is computed: what it costs grows with them, and they are much alike."""
 
@@ -52,10 +55,6 @@ class _Trial:
     judged: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def p(self) -> float:
-        return float(self.judged.get("p", 0.0))
-
-    @property
     def is_promising(self) -> bool:
         return self.judged.get("class") == Class.PROMISING
 
@@ -74,6 +73,8 @@ class Pop(Tuner):
         self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
+        self._proof, self._proves = Proof(spec.metric, self._sign, tuner.max_steps), spec.curve_model > 1
+        self._by_p = tuner.order_by == "p"
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there
         self._between: dict[int, None] = {}  # evaluated between two boundaries, and to go on at once
@@ -90,6 +91,7 @@ class Pop(Tuner):
 
     def observe(self, event: TrialEvent) -> None:
         self._forecasts.observe(event)
+        self._proof.observe(event)
         match event.kind:
             case TrialEventKind.START:
                 self._started += 1
@@ -171,16 +173,46 @@ class Pop(Tuner):
         value, kill = curve.values[-1], self._tuner.kill_threshold
         if kill is not None and curve.last_step >= self._tuner.min_steps and self._sign * (value - kill) > 0:
             return Stop(trial=number, reason=self._noted({"class": Class.POOR, "value": value, "kill_threshold": kill}))
-        judged = self._forecast(number)
-        if judged["p"] < self._tuner.lower_bound and self._may_end(number, judged):
+        judged = self._forecast(number) | self._compared(number)
+        if self._is_poor(number, judged):
             return Stop(trial=number, reason=self._noted({"class": Class.POOR, **judged}))
-        others = [trial.p for other, trial in self._trials.items() if trial.judged and other != number]
-        return self._prioritize(number, judged, divide([*others, judged["p"]], self._context.slots))
+        others = [
+            self._worth(trial.judged) for other, trial in self._trials.items() if trial.judged and other != number
+        ]
+        judged |= self._claimed(number)
+        return self._prioritize(number, judged, divide([*others, self._worth(judged)], self._context.slots))
 
-    def _may_end(self, number: int, judged: Reason) -> bool:
-        """Whether p may end a trial: not before there are examples, and a curve, unless it has no time left."""
-        has_examples, has_shape = self._forecasts.has_learnt, self._forecasts.has_shape(number)
-        return (has_examples and has_shape) or not self._ahead(number, judged["seconds_per_step"])
+    def _is_poor(self, number: int, judged: Reason) -> bool:
+        """Whether a trial ends: no time is left, or a proven p of a curve is too small, and it is not at the top."""
+        if judged["p"] >= self._tuner.lower_bound:
+            return False
+        if not self._ahead(number, judged["seconds_per_step"]):
+            return True
+        is_known = self._proof.is_given if self._proves else self._forecasts.has_learnt
+        if not is_known or not self._forecasts.has_shape(number):
+            return False
+        return not self._forecasts.is_at_top(number, self._tuner.keep_top)
+
+    def _compared(self, number: int) -> Reason:
+        """Whether p is proven, and the trial's rank at its step."""
+        if self._by_p and not self._proves:
+            return {}
+        rank, among = self._forecasts.rank(number)
+        return {"proven": self._proof.is_given, "rank": rank, "of": among}
+
+    def _claimed(self, number: int) -> Reason:
+        """What is foretold for the sake of proof: that the trial will be at the best value of now."""
+        if not self._proves:
+            return {}
+        now, mark, end = self._forecasts.curve(number).last_step, self._sign * self._best, self._points[-1]
+        then = min(now - now % self._boundary + self._boundary, end)
+        chances = self._forecasts.posterior([number]).prob_reaches([then, end], mark)[0]
+        p_next, p_end = (round(float(p), 4) for p in chances)
+        return {FORETOLD: {"mark": mark, "next": then, "p_next": p_next, "p_end": p_end}}
+
+    def _worth(self, judged: Mapping[str, Any]) -> float:
+        """How trials are ordered, and pooled: by p, or by what their rank says."""
+        return float(judged["p"]) if self._by_p else by_rank(judged["rank"], judged["of"])
 
     def _forecast(self, number: int) -> Reason:
         """p and the expected remaining time of a trial (eq. 1 to 3, cut off where time is up)."""
@@ -204,15 +236,16 @@ class Pop(Tuner):
         return self._targets[0] if self._is_given else self._sign * self._best
 
     def _prioritize(self, number: int, judged: Mapping[str, Any], pools: Pools) -> Prioritize:
-        is_promising = judged["p"] >= pools.threshold
+        worth = self._worth(judged)
+        is_promising = worth >= pools.threshold
         reason: Reason = {"class": Class.PROMISING if is_promising else Class.OPPORTUNISTIC, **judged}
         reason |= {"threshold": None if math.isinf(pools.threshold) else pools.threshold, "own_slots": pools.slots}
-        return Prioritize(trial=number, priority=judged["p"] if is_promising else 0.0, reason=self._noted(reason))
+        return Prioritize(trial=number, priority=worth if is_promising else 0.0, reason=self._noted(reason))
 
     def _divided(self) -> Pools:
         slots = self._context.slots
         if self._pools is None or self._pools[0] != slots:
-            confidences = (trial.p for trial in self._trials.values() if trial.judged)
+            confidences = (self._worth(trial.judged) for trial in self._trials.values() if trial.judged)
             self._pools = (slots, divide(confidences, slots))
         return self._pools[1]
 
@@ -220,9 +253,9 @@ class Pop(Tuner):
         """The first of the trials that are in another pool now, because of what became of others."""
         pools = self._divided()
         for number, trial in self._trials.items():
-            if trial.judged and trial.is_promising != (trial.p >= pools.threshold):
-                kept = ("p", "expected_seconds", "steps", "target", "seconds_per_step")
-                return self._prioritize(number, {name: trial.judged[name] for name in kept}, pools)
+            if trial.judged and trial.is_promising != (self._worth(trial.judged) >= pools.threshold):
+                judged = {name: trial.judged[name] for name in JUDGED if name in trial.judged}
+                return self._prioritize(number, judged, pools)
         return None
 
     def _go_on(self) -> Extend | None:
@@ -242,12 +275,14 @@ class Pop(Tuner):
         return self._extend(self._likeliest(others or promising)) if self._turns else None
 
     def _likeliest(self, numbers: list[int]) -> int:
-        """Of trials that wait, the one with the highest p; of equal ones, the one that is best now."""
-        return min(numbers, key=lambda number: (-self._trials[number].p, self._trials[number].loss, number))
+        """Of trials that wait, the one that most speaks for; of equal ones, the one that is best now."""
+        trials = self._trials
+        return min(numbers, key=lambda number: (-self._worth(trials[number].judged), trials[number].loss, number))
 
     def _extend(self, number: int) -> Extend:
         trial = self._trials[number]
-        why = {name: trial.judged[name] for name in ("class", "p") if name in trial.judged}
+        shown = ("class", "p") if not self._proves else ("class", "rank", "of")
+        why = {name: trial.judged[name] for name in shown if name in trial.judged}
         return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._noted(why))
 
     def _noted(self, reason: Reason) -> Reason:

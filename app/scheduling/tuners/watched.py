@@ -33,7 +33,7 @@ class Watched(Tuner):
     """The tuner, with `stop_hopeless` of the study, if it has that.
 
     A trial ends where P(y_m >= best so far) < delta at step m = max_steps: asked at boundaries before that, of curves
-    that have four points or more.
+    that have four points or more. Not one that is among the best `keep_top` of those that came to its step.
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner, forecasts: Forecasts) -> None:
@@ -86,6 +86,8 @@ class Watched(Tuner):
         if self._hopeless is None or event.steps >= self._forecasts.horizon:
             return None
         if event.steps % self._boundary or not self._forecasts.has_shape(trial):
+            return None
+        if self._forecasts.is_at_top(trial, self._hopeless.keep_top):
             return None
         p = self._forecasts.prob_reaches(trial, best)
         reason = {"p": p, "delta": self._hopeless.delta, "best_of_all": best}

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from stagetree.spec.tuners.base import SamplingTuner, TunerSpec
-from stagetree.spec.tuners.curves import EarlyTermTuner, PopTuner
+from stagetree.spec.tuners.curves import CurveTuner, EarlyTermTuner, PopTuner
 from stagetree.spec.tuners.custom import CustomTuner
 from stagetree.spec.tuners.fixed import ExternalTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
@@ -22,6 +22,7 @@ __all__ = [
     "AshaTuner",
     "AsyncHyperbandTuner",
     "BanditTuner",
+    "CurveTuner",
     "CustomTuner",
     "EarlyTermTuner",
     "ExternalTuner",

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from stagetree.spec.errors import FieldError, shown
-from stagetree.spec.fields import Bounds, Count, check_bounds, common, max_steps_field, num_trials_field
+from stagetree.spec.fields import (
+    Bounds,
+    Count,
+    check_bounds,
+    common,
+    keep_top_field,
+    max_steps_field,
+    num_trials_field,
+)
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
 from stagetree.spec.values import as_target
 
@@ -18,6 +26,7 @@ class CurveTuner(SamplingTuner):
 
     num_trials: Count = num_trials_field()
     max_steps: Count = max_steps_field()
+    keep_top: float = keep_top_field()
     bounds: Bounds = Field(
         default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
     )
@@ -59,6 +68,12 @@ class PopTuner(CurveTuner):
     )
     lower_bound: float = Field(
         default=0.05, ge=0, le=1, description="a number from 0 to 1: a trial that is less likely to get there ends"
+    )
+
+    order_by: Literal["rank", "p"] = Field(
+        default="rank",
+        description="rank or p: whether trials go on in the order of their rank among those that came to their step, "
+        "or of the probability that they reach the target",
     )
 
     def targets(self) -> list[float]:

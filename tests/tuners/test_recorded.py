@@ -1,0 +1,29 @@
+"""Studies of before `curve_model: 2`, `keep_top` and `order_by`: what they decided is derived again from their logs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from app.domain import events as e
+from app.events.codec import decode
+from app.scheduling.replay import replay
+from tests.tuners.worlds import STUDY, numbered
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "foretold.jsonl"
+"""Whole logs of studies that predict curves, as they were written, a line for each event: which study, type, version,
+data. Lines are never changed."""
+
+LOGS: dict[str, list[e.Event]] = defaultdict(list)
+for name, *written in map(json.loads, GOLDEN.read_text().splitlines()):
+    LOGS[name].append(decode(*written))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_was_decided_is_derived_again(name: str) -> None:
+    found = replay(numbered(LOGS[name]), STUDY)
+    assert found.identical, found.difference
+    assert found.decisions > 50 and found.plan.studies[STUDY].is_final
