@@ -254,12 +254,8 @@ class TorchTrainer(DataTrainer):
 
     def state_dict(self) -> dict[str, Any]:
         """See `Trainer.state_dict`. It holds the live tensors."""
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "epoch": self.epoch,
-            "offset": self.offset,
-        }
+        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state |= {"epoch": self.epoch, "offset": self.offset}
         if self._precision.is_scaled:
             state["scaler"] = self._precision.state_dict()
         if self._average:

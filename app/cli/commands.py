@@ -16,6 +16,7 @@ from app.cli import (
     deleting,
     history,
     looking,
+    previewing,
     running,
     serving,
     striking,
@@ -65,7 +66,7 @@ app = typer.Typer(
 GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run studies": (
         running.run,
-        running.preview,
+        previewing.preview,
         running.up,
         running.submit,
         running.watch,

@@ -1,14 +1,18 @@
-"""What `stagetree preview` says of packs, by what earlier studies have measured of them."""
+"""`stagetree preview`: what a study would cost, of packs by what earlier studies have measured of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from app.cli.options import Changes, Output, Store, StudyFile
+from app.cli.output import Format, print_json
 from app.cli.places import DEFAULT, is_store
-from app.cli.text import one_line
+from app.cli.text import one_line, plural
 from stagetree.text import percent
 
 if TYPE_CHECKING:
@@ -54,3 +58,41 @@ def packed_text(found: Json) -> str:
     if device is None:
         return f"{packs}, if a pack takes no longer than a trial: nothing was measured yet"
     return f"{packs}, by what was measured on {one_line(device)}"
+
+
+def preview(
+    study: StudyFile,
+    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
+    store: Store = None,
+    changes: Changes = None,
+    output: Output = Format.table,
+) -> None:
+    """What a study would cost, and save. Runs nothing.
+
+    \b
+    Example:  stagetree preview study.yaml --slots 4
+    """
+    from app.cli import specs
+    from app.cli.previewing import measured_before, packed_text, saving_lines
+    from app.settings import settings
+    from app.simulation.preview import preview as previewed
+
+    limits = settings().limits
+    spec = specs.load(study, changes or (), limits)
+    with measured_before(spec, study, store) as measured:
+        found = previewed(spec, slots=slots, limits=limits, measured=measured)
+    if output is Format.json:
+        print_json(found)
+        return
+    print(f"trials          {found['trials']}")
+    print(
+        f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
+    )
+    for number, line in enumerate(saving_lines(found)):
+        print(f"{'' if number else 'saved':<15} {line}")
+    print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
+    print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
+    if "packed_makespan_steps" in found:
+        print(f"packing         {packed_text(found)}")
+    for each in found["advice"]:
+        print(f"advice          {each}")

@@ -124,44 +124,6 @@ def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, out
     return code
 
 
-def preview(
-    study: StudyFile,
-    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Slots to plan for.")] = 1,
-    store: Store = None,
-    changes: Changes = None,
-    output: Output = Format.table,
-) -> None:
-    """What a study would cost, and save. Runs nothing.
-
-    \b
-    Example:  stagetree preview study.yaml --slots 4
-    """
-    from app.cli import specs
-    from app.cli.previewing import measured_before, packed_text, saving_lines
-    from app.settings import settings
-    from app.simulation.preview import preview as previewed
-
-    limits = settings().limits
-    spec = specs.load(study, changes or (), limits)
-    with measured_before(spec, study, store) as measured:
-        found = previewed(spec, slots=slots, limits=limits, measured=measured)
-    if output is Format.json:
-        print_json(found)
-        return
-    print(f"trials          {found['trials']}")
-    print(
-        f"steps           {found['requested']} asked for, {found['unique']} different: merge rate {found['merge_rate']}"
-    )
-    for number, line in enumerate(saving_lines(found)):
-        print(f"{'' if number else 'saved':<15} {line}")
-    print(f"critical path   {found['critical_path_steps']} steps: no number of slots is faster")
-    print(f"makespan        {found['makespan_steps']} steps of time on {plural(slots, 'slot')}")
-    if "packed_makespan_steps" in found:
-        print(f"packing         {packed_text(found)}")
-    for each in found["advice"]:
-        print(f"advice          {each}")
-
-
 def up(
     slots: Slots = None,
     slots_per_gpu: SlotsPerGpu = None,

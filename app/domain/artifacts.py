@@ -182,3 +182,21 @@ class WeightsDropped:
     """The object with the weights that studies began with is deleted: all of these studies are."""
 
     key: str
+
+
+Artifact = (
+    Evaluated
+    | CheckpointKept
+    | CheckpointReleased
+    | CheckpointDropped
+    | ExactnessLost
+    | ExactnessTested
+    | StudyIsolated
+    | AuditRequested
+    | AuditEnded
+    | PackingProfiled
+    | PackingChosen
+    | InputsSeen
+    | EnvironmentSeen
+    | WeightsDropped
+)

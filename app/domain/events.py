@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.domain.artifacts import Artifact
 from app.domain.artifacts import AuditEnded as AuditEnded
 from app.domain.artifacts import AuditRequested as AuditRequested
 from app.domain.artifacts import CheckpointDropped as CheckpointDropped
@@ -291,22 +292,9 @@ Event = (
     | StudyFailed
     | StudyStruck
     | StudyDeleted
-    | StudyIsolated
-    | AuditRequested
-    | AuditEnded
     | ChainAssigned
     | StageCompleted
     | ChainEnded
     | StageFailed
-    | Evaluated
-    | CheckpointKept
-    | CheckpointReleased
-    | CheckpointDropped
-    | ExactnessLost
-    | ExactnessTested
-    | PackingProfiled
-    | PackingChosen
-    | InputsSeen
-    | EnvironmentSeen
-    | WeightsDropped
+    | Artifact
 )

@@ -23,7 +23,7 @@ from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
-from stagetree.runtime.journal import Journal
+from stagetree.runtime.journal import Journal, print_to
 from stagetree.runtime.lanes import Lanes
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
@@ -276,7 +276,7 @@ class Child:
 
     def _log_to(self, message: Message, fds: list[int]) -> None:
         """From here on, what is printed goes to the first, and what is logged to the second, if there is one."""
-        _print_to(fds[0])
+        print_to(fds[0])
         journal = self._lanes.journal(message["lane"]) if "lane" in message else self._journal
         journal.write_to(fds[1] if len(fds) > 1 else -1)
 
@@ -295,12 +295,3 @@ class Child:
         gc.collect()
         if self._device != "cpu":
             torch.cuda.empty_cache()
-
-
-def _print_to(fd: int) -> None:
-    """From here on, what is printed goes there."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)

@@ -51,3 +51,12 @@ class Journal:
                 os.write(self._file, json.dumps(row).encode() + b"\n")
         except OSError as problem:
             print(f"--- what is logged is not kept: {problem}", file=sys.stderr)
+
+
+def print_to(fd: int) -> None:
+    """From here on, what this process prints goes to that file, which is closed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)

@@ -37,11 +37,10 @@ class ChainRun:
 
     def __init__(self, lease: Lease, claim: Claim, work: ChainAssignment, parts: Parts) -> None:
         self.claim, self._lease, self._work, self._parts = claim, lease, work, parts
+        room = work.intermediate_bytes
         self._proofs = Proofs(claim, parts)
         self.execution = ChainExecution(lease.chain, work, parts.overhead)
-        self._intermediates = IntermediateCheckpoints(
-            claim, work.intermediate_bytes, parts.records, parts.outbox, parts.saver
-        )
+        self._intermediates = IntermediateCheckpoints(claim, room, parts.records, parts.outbox, parts.saver)
         self._facts: list[e.Event] = []
         self._end_state: State | None = None
         self._waits_since: float | None = None
