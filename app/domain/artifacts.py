@@ -76,10 +76,11 @@ class ExactnessTested:
     """States of the same steps that were trained in two ways were compared, leaf by leaf, and the metrics with them.
 
     chain: which did it, by its `proof`. device: the kind it ran on. node, step: where both ways ended. begin: the step
-    at which the second way began anew, from a checkpoint or, at 0, from nothing. difference: the first leaf or metric
-    that differs and the likely cause, in a sentence; empty where all bits are equal. stray: attributes of the trainer
-    that do not come back with its state, each in words that follow its name. unproven: why nothing could be compared,
-    in words that follow a colon; empty where it was. A `CHECK` that failed in the user's code is a `StageFailed`.
+    at which the second way began anew, from a checkpoint or, at 0, from nothing. since: the same of the first way.
+    difference: the first leaf or metric that differs and the likely cause, in a sentence; empty where all bits are
+    equal. stray: attributes of the trainer that do not come back with its state, each in words that follow its name.
+    unproven: why nothing could be compared, in words that follow a colon; empty where it was. A `CHECK` that failed in
+    the user's code is a `StageFailed`.
     """
 
     chain: ChainId
@@ -88,6 +89,7 @@ class ExactnessTested:
     node: NodeId
     begin: int
     step: int
+    since: int = 0
     difference: str = ""
     stray: dict[str, str] = field(default_factory=dict)
     unproven: str = ""

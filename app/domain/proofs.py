@@ -6,8 +6,7 @@ seen to end such steps with the same bits as training without a break, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain import events as e
 from app.domain.search_plan import SearchPlan, Study, Trial
@@ -21,7 +20,8 @@ MOST_IN_VAIN = 3
 class Judgement:
     """What is proven of a plan's trainer, over all kinds of devices that train it.
 
-    reach: the last step up to which trials are proven. reason: of an inexact trainer, the first difference and its
+    reach: the last step up to which trials are proven; reach_behind: those that were trained on from a state behind a
+    change of a hyper-parameter. reason: of an inexact trainer, the first difference and its
     likely cause; of an unproven one, what was not covered. stray: attributes that do not come back with the state.
     """
 
@@ -29,6 +29,7 @@ class Judgement:
     reach: int = 0
     reason: str = ""
     stray: tuple[str, ...] = ()
+    reach_behind: int = 0
 
 
 def judge(plan: SearchPlan) -> Judgement:
@@ -38,24 +39,39 @@ def judge(plan: SearchPlan) -> Judgement:
     if wrong is not None:
         return Judgement(Verdict.INEXACT, 0, wrong.difference, stray)
     devices = dict.fromkeys(test.device for test in plan.tests)
-    verdicts = [_of_device(device, [test for test in plan.tests if test.device == device], stray) for device in devices]
+    verdicts = [_of_device(plan, device, stray) for device in devices]
     if not verdicts:
         return Judgement(Verdict.UNPROVEN, 0, "no state was compared yet", stray)
-    return min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
+    weakest = min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
+    return replace(weakest, reach_behind=min(each.reach_behind for each in verdicts))
 
 
-def _of_device(device: str, tests: list[e.ExactnessTested], stray: tuple[str, ...]) -> Judgement:
+def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgement:
+    tests = [test for test in plan.tests if test.device == device]
     proven = [test for test in tests if not test.unproven and test.proof != ProofKind.CHECK]
     if stray:  # bits that agree for some steps are no proof then; those of a whole trial are
         proven = [test for test in proven if test.proof == ProofKind.WHOLE]
     reach = max((test.step for test in proven), default=0)
+    behind = max((test.step for test in proven if _is_behind(plan, test)), default=0)
     if reach:
-        return Judgement(Verdict.EXACT, reach, "", stray)
+        return Judgement(Verdict.EXACT, reach, "", stray, behind)
     if stray:
         steps = max((test.step - test.begin for test in tests), default=0)
         return Judgement(Verdict.UNPROVEN, 0, f"{stray[0]}; nothing has shown in {steps} steps", stray)
     unproven = next((test.unproven for test in tests if test.unproven), "no state was trained on from yet")
     return Judgement(Verdict.UNPROVEN, 0, f"{unproven} (on {device})", stray)
+
+
+def _is_behind(plan: SearchPlan, test: e.ExactnessTested) -> bool:
+    """Whether one of the two ways broke behind a change of a hyper-parameter."""
+    node = plan.nodes.get(test.node)
+    return node is not None and any(plan.is_behind_change(node, at) for at in (test.begin, test.since) if at)
+
+
+def reach_of(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
+    """The last step up to which such a trial is proven."""
+    is_behind = any(plan.nodes[name].is_resumed_behind for name in trial.path)
+    return judgement.reach_behind if is_behind else judgement.reach
 
 
 def needs_proof(plan: SearchPlan, trial: Trial) -> bool:
@@ -69,24 +85,27 @@ def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement)
         return f"trained alone, since the trainer is not exact: {study.isolated}"
     if not needs_proof(plan, trial):
         return ""
-    return _mark(judgement, trial.steps)
+    return _mark(judgement, trial.steps, reach_of(plan, trial, judgement))
 
 
 def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
     """What is to stand beside the study's numbers: what is true of the trial that is proven least."""
     if study.isolated:
         return f"trained alone, since the trainer is not exact: {study.isolated}"
-    steps = (trial.steps for trial in study.trials if trial.path and needs_proof(plan, trial))
-    return _mark(judgement, most) if (most := max(steps, default=0)) else ""
+    shared = [trial for trial in study.trials if trial.path and needs_proof(plan, trial)]
+    least = min(shared, key=lambda trial: reach_of(plan, trial, judgement) - trial.steps, default=None)
+    return "" if least is None else _mark(judgement, least.steps, reach_of(plan, least, judgement))
 
 
-def _mark(judgement: Judgement, steps: int) -> str:
+def _mark(judgement: Judgement, steps: int, reach: int) -> str:
     match judgement.verdict:
         case Verdict.INEXACT:
             return f"may be wrong, since the trainer is not exact: {judgement.reason}"
         case Verdict.UNPROVEN:
             return f"not proven to be exact: {judgement.reason}"
-    return f"proven to step {judgement.reach} of {steps}" if steps > judgement.reach else ""
+    if judgement.reach and not reach:
+        return "proven, but not for states behind a change of a hyper-parameter"
+    return f"proven to step {reach} of {steps}" if steps > reach else ""
 
 
 def is_checked(plan: SearchPlan, device: str) -> bool:
@@ -98,7 +117,11 @@ def is_checked(plan: SearchPlan, device: str) -> bool:
     return any(test.device == device for test in plan.tests)
 
 
-def is_compared(tests: Iterable[e.ExactnessTested], device: str) -> bool:
-    """Whether a hand-over was compared on a kind of device, or could not be so often that nobody tries again."""
-    here = [test for test in tests if test.device == device and test.proof != ProofKind.CHECK]
+def is_compared(plan: SearchPlan, device: str, *, is_behind: bool = False) -> bool:
+    """Whether a hand-over was compared on a kind of device, or could not be so often that nobody tries again.
+
+    is_behind: one behind a change of a hyper-parameter.
+    """
+    here = [test for test in plan.tests if test.device == device and test.proof != ProofKind.CHECK]
+    here = [test for test in here if not is_behind or _is_behind(plan, test)]
     return any(not test.unproven for test in here) or len(here) >= MOST_IN_VAIN

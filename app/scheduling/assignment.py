@@ -38,13 +38,14 @@ class ResumePoint:
 class Comparison:
     """After `step` steps the state must be that under `key`, whose hash that is, and the metrics these.
 
-    metrics: those on record, None where there are none.
+    since: the step from which it was trained without a break. metrics: those on record, None where there are none.
     """
 
     node: str
     step: int
     key: str
     sha256: str
+    since: int = 0
     metrics: Mapping[str, float | None] | None = None
 
 

@@ -55,13 +55,17 @@ def check(plan: SearchPlan, node: Node) -> Proof | None:
 def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof | None:
     """The cheapest comparison that shows whether a state can be trained on from on a kind of device.
 
-    None where that was seen, is under way, or costs more than it may while other work waits.
+    Where states were trained on from behind a change of a hyper-parameter, one of those is compared as well. None where
+    that was seen, is under way, or costs more than it may while other work waits.
     """
-    if plan.packing != 0 or is_compared(plan.tests, device) or _in_vain(plan, ProofKind.HANDOVER):
+    if plan.packing != 0 or _in_vain(plan, ProofKind.HANDOVER):
+        return None
+    is_first = not is_compared(plan, device)
+    if not is_first and (not plan.is_resumed_behind or is_compared(plan, device, is_behind=True)):
         return None
     if any(each.proof not in (None, ProofKind.CHECK) for each in plan.chains.values()):
         return None
-    for witness in plan.witnesses:
+    for witness in (each for each in plan.witnesses if is_first or each.is_behind):
         if not is_idle and witness.cost > most_steps(plan):
             return None
         if (proof := _again(plan, ProofKind.HANDOVER, witness)) is not None:
@@ -111,7 +115,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int
     They lie behind the first state that is kept at the end of a stage; in a chain of one stage, behind one of theirs.
     """
     plan = frontier.plan
-    if plan.packing != 0 or plan.witnesses or is_compared(plan.tests, device) or plan.nodes[spans[0].node].alone:
+    if plan.packing != 0 or plan.witnesses or is_compared(plan, device) or plan.nodes[spans[0].node].alone:
         return ()
     if len(spans) > 1:
         wanted = [spans[0].end + FEW_STEPS]
@@ -182,7 +186,7 @@ def _is_otherwise(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:
 
 def _comparison(plan: SearchPlan, kept: KeptAt) -> Comparison:
     metrics = plan.nodes[kept.node].metrics.get(kept.step)
-    return Comparison(kept.node, kept.step, kept.key, kept.checkpoint.sha256, metrics)
+    return Comparison(kept.node, kept.step, kept.key, kept.checkpoint.sha256, kept.checkpoint.since or 0, metrics)
 
 
 def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
@@ -240,7 +244,7 @@ def _all_of(plan: SearchPlan, study: Study) -> Iterator[Witness]:
         for at in kept.values():
             if since := at.checkpoint.since:
                 begin = max((step for step in kept if step < since), default=0)
-                yield Witness(at.step - begin, at.node, at.step, since, begin, 0.0)
+                yield Witness(at.step - begin, at.node, at.step, since, begin)
 
 
 # ------------------------------------------------------------------------------------------------------------- small

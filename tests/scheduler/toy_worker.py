@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scenes import Scene
@@ -128,7 +128,8 @@ class ToyWorkers:
                 model.train(dict(work.hp), each.step)
                 difference = "" if str(model.saved()) == each.sha256 else "1 of 2 leaves differ, the first is x"
                 shown = stray if kind == ProofKind.HANDOVER else {}
-                facts.append(self._tested(name, kind, NodeId(each.node), begin, each.step, difference, shown))
+                tested = self._tested(name, kind, NodeId(each.node), begin, each.step, difference, shown)
+                facts.append(replace(tested, since=each.since))
         steps = work.stages[-1].end - begin
         return [*facts, e.ChainEnded(chain=name, outcome="done", steps=steps, seconds=1.0)]  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ class InProcess:
     """
 
     def __init__(self, script: Callable[[InProcess, str, int], None]) -> None:
-        self._script, self._model, self.file = script, None, ""
+        self._script, self.model, self.file = script, None, ""
         self.is_broken = self.is_closed = False
         self.logs: list[Path] = []
         self._looks = Looks()
@@ -43,45 +43,45 @@ class InProcess:
     ) -> None:
         assert self.file in ("", file), "a process serves one file"
         self.file = file
-        self._model = None
+        self.model = None
         self.do("build")
         with user_code():
             kind = load_trainer(file, name)
-        self._model = Model.build(kind, args, seed, "cpu")
+        self.model = Model.build(kind, args, seed, "cpu")
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Any) -> None:
         self.do("begin")
-        assert self._model is not None
-        self._model.begin(weights.fd, Timeline(hp), is_whole=whole)
+        assert self.model is not None
+        self.model.begin(weights.fd, Timeline(hp), is_whole=whole)
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
         self.do("load")
-        assert self._model is not None
+        assert self.model is not None
         saved = read(state.fd)
-        self._model.load(saved, Timeline(hp), step)
+        self.model.load(saved, Timeline(hp), step)
         return tuple(inexact.changes(saved["machine"], self.machine))
 
     def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
-        assert self._model is not None
+        assert self.model is not None
         timeline = Timeline(hp)
-        while self._model.step < until:
+        while self.model.step < until:
             self.do("train")
             self._advance(timeline)
-            until = on_progress(self._model.step)
-        return TrainedTo(self._model.step, 0.0)
+            until = on_progress(self.model.step)
+        return TrainedTo(self.model.step, 0.0)
 
     def evaluate(self, *, deadline: Any) -> dict[str, float | None]:
         self.do("evaluate")
-        assert self._model is not None
+        assert self.model is not None
         try:
-            return self._model.evaluate()
+            return self.model.evaluate()
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
 
     def save(self, *, deadline: Any) -> State:
         self.do("save")
-        assert self._model is not None
-        return State(*self._model.save(self.machine))
+        assert self.model is not None
+        return State(*self.model.save(self.machine))
 
     def compare(self, mine: State, stored: State, *, deadline: Any) -> Compared:
         self.do("compare")
@@ -90,12 +90,12 @@ class InProcess:
 
     def look(self, name: str, *, deadline: Any) -> None:
         self.do("look")
-        assert self._model is not None
-        self._looks.take(name, self._model, self.file)
+        assert self.model is not None
+        self._looks.take(name, self.model, self.file)
 
     def stray(self, first: str, words: str, *, deadline: Any) -> Stray:
-        assert self._model is not None
-        found = self._looks.stray(first, words, self._model)
+        assert self.model is not None
+        found = self._looks.stray(first, words, self.model)
         return Stray(found["stray"], found["cause"])
 
     def resident_bytes(self) -> int:
@@ -108,9 +108,9 @@ class InProcess:
         self.is_closed = True
 
     def _advance(self, timeline: Timeline) -> None:
-        assert self._model is not None
+        assert self.model is not None
         try:
-            self._model.advance(timeline)
+            self.model.advance(timeline)
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
 
@@ -119,7 +119,7 @@ class InProcess:
 
     @property
     def step(self) -> int:
-        return self._model.step if self._model else 0
+        return self.model.step if self.model else 0
 
     def do(self, what: str) -> None:
         assert not self.is_closed

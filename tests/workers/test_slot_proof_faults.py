@@ -146,7 +146,7 @@ def test_other_bits_on_another_machine_are_no_verdict(proving: Cluster) -> None:
 
     def move(process: InProcess) -> None:
         process.machine = {"torch": "2.13.0"}
-        process._model.trainer.velocity += 1  # type: ignore[union-attr, attr-defined]
+        process.model.trainer.velocity += 1  # type: ignore[union-attr, attr-defined]
 
     during(proving, "handover", "train", move)
     done = proving.run(study)

@@ -18,10 +18,14 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     if event.proof is not None:
         return
     plan.measurements += plan.packing is None
+    first = event.stages[0]
+    is_behind = plan.is_behind_change(plan.node(first.node), first.start)
+    plan.is_resumed_behind = plan.is_resumed_behind or is_behind
     for index, stage in enumerate(event.stages):
         node = plan.node(stage.node)
         node.running[event.chain, index] = (stage.start, stage.end)
-        node.is_resumed = node.is_resumed or event.stages[0].start > 0
+        node.is_resumed = node.is_resumed or first.start > 0
+        node.is_resumed_behind = node.is_resumed_behind or is_behind
         plan.touched.add(stage.node)
 
 

@@ -31,9 +31,11 @@ def note(plan: SearchPlan, node: Node, step: int) -> None:
         return  # there is no hand-over on its way
     draw = int(digest(node.id, step)[:8], 16) / 2**32
     before = inside if inside is not None else _latest(plan, node, began, 0) or 0
-    found = Witness(step - before, node.id, step, began, before, draw)
-    insort(plan.witnesses, found)
-    del plan.witnesses[MOST_WITNESSES:]
+    is_behind = any(plan.is_behind_change(node, at) for at in (began, before) if at)
+    insort(plan.witnesses, Witness(step - before, node.id, step, began, before, draw, is_behind))
+    alike = [each for each in plan.witnesses if each.is_behind == is_behind]
+    if len(alike) > MOST_WITNESSES:
+        plan.witnesses.remove(alike[-1])
     if began > 0 and draw < max((study.audit for study in plan.studies.values() if study.is_running), default=0.0):
         again = _latest(plan, node, began, 0) or 0
         plan.audits.append(Witness(step - again, node.id, step, began, again, draw))

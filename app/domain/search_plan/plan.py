@@ -31,7 +31,8 @@ class SearchPlan:
     tests: what comparing states has shown. proofs_in_vain: how many chains of each kind ended before they could tell.
     check_error: why the user's code failed before anything was trained, since a study was submitted last. witnesses:
     the states that are cheapest to train again in another way; audits: those that began with a state that was kept,
-    each with its place in a draw that is the same for everyone.
+    each with its place in a draw that is the same for everyone. is_resumed_behind: whether a state was trained on
+    from that lies behind a change of a hyper-parameter.
     given_up: the errors that have ended a trial after all its tries, each with the most tries that one took.
     """
 
@@ -59,6 +60,7 @@ class SearchPlan:
     check_error: Mapping[str, Any] | None = None
     witnesses: list[Witness] = field(default_factory=list)
     audits: list[Witness] = field(default_factory=list)
+    is_resumed_behind: bool = False
     given_up: dict[Raised, GivenUp] = field(default_factory=dict)
     weights: dict[str, Checkpoint] = field(default_factory=dict)
     environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)
@@ -71,6 +73,12 @@ class SearchPlan:
 
     def trial(self, key: TrialKey) -> Trial:
         return self.studies[key[0]].trials[key[1]]
+
+    def is_behind_change(self, node: Node, step: int) -> bool:
+        """Whether a hyper-parameter has changed before this step on the way to the node."""
+        while node.parent is not None and self.nodes[node.parent].parent is not None:
+            node = self.nodes[node.parent]
+        return node.parent is not None and step > node.start
 
     def can_begin(self, node: Node, step: int) -> bool:
         """Whether a chain may train the node from this step on: with its own state, its parent's or, at 0, none."""

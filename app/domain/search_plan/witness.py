@@ -13,7 +13,8 @@ class Witness:
 
     begin: where else its training can begin, with a state that is kept or, at 0, with none. Trained from there it must
     come out the same: either `since` or `begin` is then a hand-over that lies inside the other way. cost: the steps
-    from `begin` on. draw: between 0 and 1, the same for everyone, by which audits are chosen.
+    from `begin` on. draw: between 0 and 1, the same for everyone, by which audits are chosen. is_behind: whether one of
+    the two breaks lies behind a change of a hyper-parameter, where values come back otherwise than they came.
     """
 
     cost: int
@@ -21,4 +22,5 @@ class Witness:
     step: int
     since: int
     begin: int
-    draw: float
+    draw: float = 0.0
+    is_behind: bool = False

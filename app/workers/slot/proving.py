@@ -158,7 +158,9 @@ class ProofRun:
     def _tested(self, at: Comparison | None = None, **found: object) -> e.ExactnessTested:
         """What was found where both ways end, which by default is the next of those places."""
         at, stage = at or next(iter(self._waiting), None), self.work.stages[-1]
-        place = {"node": NodeId(at.node), "step": at.step} if at else {"node": NodeId(stage.node), "step": stage.end}
+        place = {"node": NodeId(stage.node), "step": stage.end}
+        if at is not None:
+            place = {"node": NodeId(at.node), "step": at.step, "since": at.since}
         about = {"chain": ChainId(self.claim.chain), "proof": self._kind, "device": self._device}
         return e.ExactnessTested(**about, **place, begin=self._begin, **found)  # type: ignore[arg-type]
 
