@@ -1,0 +1,115 @@
+"""The trainers of the bank by name, the studies that try them, and how what a study shows is held against the truth."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alone import Alone, Curve
+from cluster import Cluster
+from toys import switch
+
+from app.domain import proofs
+from app.domain.search_plan import SearchPlan, Study, Trial
+from app.registry import TrainerSource
+from stagetree import Trainer
+
+Json = dict[str, Any]
+FOLDER = Path(__file__).parent
+WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules")
+RIGHT = ("right", "right_modules")
+
+
+def trainers(modules: Iterable[str]) -> Iterator[tuple[str, type[Trainer]]]:
+    """The trainers that these files define, by name."""
+    for module in modules:
+        for each in vars(importlib.import_module(module)).values():
+            if isinstance(each, type) and issubclass(each, Trainer) and each.__module__ == module:
+                if "name" in vars(each):
+                    yield each.name, each
+
+
+def file_of(kind: type[Trainer]) -> str:
+    return str(FOLDER / f"{kind.__module__}.py")
+
+
+def sources() -> dict[str, TrainerSource]:
+    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT)}
+
+
+def grid(trainer: str, **more: Any) -> Json:
+    """Five trials of 14 to 20 steps, which part at steps 4 and 10, and once more at 13: 46 different steps of 84."""
+    rates = [
+        (0.1, 20),
+        (switch(0.1, 0.2, 4), 16),
+        (switch(0.1, 0.05, 10), 16),
+        (0.1, 14),
+        ({"family": "values", "values": [0.1, 0.3, 0.1], "milestones": [10, 13]}, 18),
+    ]
+    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
+    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+
+
+def halving(trainer: str, **more: Any) -> Json:
+    """Eight trials that are asked for 4 steps; half of them go on to 8, and so on to 16."""
+    space = {"lr": [switch(0.1 + 0.1 * (number % 2), 0.1 * number, 6) for number in range(1, 9)], "wd": [0.5]}
+    tuner = {"kind": "asha", "num_trials": 8, "min_steps": 4, "max_steps": 16, "reduction_factor": 2}
+    return spec(trainer, tuner=tuner, space=space, **more)
+
+
+def spec(trainer: str, **more: Any) -> Json:
+    named = {"name": trainer, "trainer": trainer, "metric": "value", "mode": "max", "eval_every": 4}
+    return {**named, "seed": 3, **more}
+
+
+@dataclass
+class Held:
+    """What a study shows, held against the truth. other: values that are not those of the trial alone.
+
+    marks: what stands beside each trial. isolated: why the study trains each trial alone.
+    """
+
+    state: str
+    isolated: str = ""
+    verdict: str = ""
+    marks: dict[int, str] = field(default_factory=dict)
+    other: dict[int, list[str]] = field(default_factory=dict)
+    errors: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def in_silence(self) -> dict[int, list[str]]:
+        """Of trials without a mark, what is wrong of them."""
+        return {number: lines for number, lines in self.other.items() if not self.marks.get(number)}
+
+
+def hold(cluster: Cluster, study: Study, alone: Alone) -> Held:
+    """Compare every value of every trial."""
+    plan, judgement = cluster.plan, proofs.judge(cluster.plan)
+    held = Held(study.state, study.isolated, judgement.verdict)
+    for trial in study.trials:
+        held.marks[trial.number] = proofs.of_trial(plan, study, trial, judgement)
+        if trial.error:
+            held.errors[trial.number] = trial.error
+        if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone, cluster))):
+            held.other[trial.number] = lines
+    return held
+
+
+def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, cluster: Cluster) -> Curve:
+    """Evaluated where a study of this trial alone evaluates."""
+    assert plan.opened is not None and study.eval_every is not None
+    steps = {*range(study.eval_every, trial.steps + 1, study.eval_every), *trial.requested_steps}
+    opened = plan.opened
+    file = cluster.sources[opened.trainer].path
+    return alone.curve(file, opened.trainer, dict(opened.trainer_args), opened.seed, trial.hp, sorted(steps))
+
+
+def differences(shown: Curve, right: Curve) -> Iterator[str]:
+    """The values that are shown, and are not what they should be."""
+    for step, metrics in shown.items():
+        for name, value in metrics.items() if step in right else ():
+            if value != right[step].get(name):
+                yield f"{name} after {step} steps is {value}, not {right[step].get(name)}"
