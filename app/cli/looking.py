@@ -12,7 +12,7 @@ from app.api.views.ordering import KEYS, ordered
 from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
 from app.cli.output import Format, ListFormat, print_json, print_list, print_table
-from app.cli.text import harmless, number, one_line, short_hp
+from app.cli.text import harmless, number, one_line, ranges, short_hp
 from app.domain.states import ShownTrialState, StudyState
 
 Json = dict[str, Any]
@@ -78,6 +78,19 @@ def trials(
     found = [trial for trial in every if not state or trial["state"] in state]
     found = ordered(found, sort, study["mode"])[:limit]
     print_list(found, output, *_table(study, found, every))
+    if output is ListFormat.table:
+        _print_marks(found)
+
+
+def _print_marks(trials: list[Json]) -> None:
+    """What stands beside the numbers of trials that are not proven to be exact, once for all of whom it is true."""
+    marked: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.get("exactness"):
+            marked.setdefault(trial["exactness"], []).append(trial["trial"])
+    for text, numbers in marked.items():
+        of = f"trials {ranges(numbers)}" if len(numbers) < len(trials) else "all of them"
+        print(f"{of}: {one_line(text)}")
 
 
 PREDICTED = {"class": "class", "p": "p", "expected_seconds": "seconds to go"}
@@ -139,6 +152,8 @@ def print_trial(study: str, trial: Json) -> None:
         print(f"reason    {one_line('  '.join(f'{name} {value}' for name, value in reason.items()))}")
     for each in trial.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
+    if trial.get("exactness"):
+        print(f"exact     {one_line(trial['exactness'])}")
     for note in trial.get("notes", ()):
         print(f"note      {one_line(note['text'])}")
     if trial["curve"]:

@@ -38,11 +38,22 @@ def print_result(study: Json) -> None:
         print(f"sharing {sharing_text(each)}")
     for each in study.get("not_exact", ()):
         print(f"not exact: {one_line(each)}")
+    print_exactness(study)
     if study.get("ending"):
         print(f"ended   {one_line(study['ending'])}")
     if study.get("error"):
         print(f"error   {harmless(study['error'])}")
     print_notes(study.get("notes", ()))
+
+
+def print_exactness(study: Json) -> None:
+    """What is proven of the trainer, and what stands beside the numbers of trials that differ from that."""
+    exactness = study.get("exactness") or {}
+    if exactness.get("text"):
+        print(f"exact   {one_line(exactness['text'])}")
+    for each in exactness.get("stray", ()) if exactness.get("mark") else ():
+        if each not in exactness["text"]:
+            print(f"        {one_line(each)}")
 
 
 def print_notes(notes: Iterable[Json]) -> None:

@@ -114,3 +114,14 @@ def fraction(trials: Json) -> str:
 def at_rungs(progress: Json) -> str:
     """9 at rungs, of a tuner that has rungs."""
     return f"{progress['trials']['resting']} {'at rungs' if progress['rungs'] else 'suspended'}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Whole numbers in words as short as may be: 0 to 3, 7, 9."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in found)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from app.domain import keeping
 from app.domain.events import Stage
+from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, is_compared
 from app.domain.search_plan import KeptAt, Node, SearchPlan, Study, Trial, Witness
 from app.domain.states import ProofKind, StudyState
@@ -29,10 +30,10 @@ MOST_LOOKED_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Train on from `resume`, or from nothing, through these stages, and compare. hp: the JSON of the sequences."""
+    """Train on from `resume`, or from nothing, through these stages, as a trial does that passes them, and compare."""
 
     kind: ProofKind
-    hp: Node
+    trial: Trial
     stages: tuple[Stage, ...]
     resume: ResumePoint | None
     order: ProofOrder
@@ -40,15 +41,14 @@ class Proof:
 
 def check(plan: SearchPlan, node: Node) -> Proof | None:
     """A trainer's first steps, as the first trial of a node takes them; None where no running study wants that."""
-    study = next(iter(_passing(plan, node)), None)
-    if study is None:
+    root = plan.ancestry(node.id)[0]
+    trial = _passing(plan, node, node.start)
+    if trial is None:
         return None
     most = int(SHARE * _steps(plan))
     metrics = tuple(dict.fromkeys(each.metric for each in plan.studies.values() if each.is_running and each.metric))
-    root = plan.ancestry(node.id)[0]
-    steps = min(FEW_STEPS, max(study.max_step_by_node.get(node.id, 1), 1))
-    stage = Stage(node=root.id, start=0, end=steps, study=study.id)
-    return Proof(ProofKind.CHECK, node, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
+    stage = Stage(node=root.id, start=0, end=min(FEW_STEPS, trial.steps), study=trial.study)
+    return Proof(ProofKind.CHECK, trial, (stage,), None, ProofOrder(ProofKind.CHECK, (), most, metrics))
 
 
 def handover(plan: SearchPlan, device: str, *, is_idle: bool = False) -> Proof | None:
@@ -108,9 +108,8 @@ def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int
 
 def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
     """What the row of a chain that makes a proof says."""
-    plan, study = frontier.plan, frontier.plan.studies[proof.stages[0].study]
+    plan, study = frontier.plan, frontier.plan.studies[proof.trial.study]
     assert plan.opened is not None
-    trial = next((each for each in study.trials if proof.hp.id in each.path), None)
     return ChainAssignment(
         plan=frontier.id,
         trainer=plan.opened.trainer,
@@ -119,8 +118,8 @@ def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
         seed=plan.opened.seed,
         determinism=plan.opened.determinism,
         study=study.id,
-        trial=trial.number if trial is not None else 0,
-        hp=proof.hp.hp,
+        trial=proof.trial.number,
+        hp=proof.trial.hp,
         stages=proof.stages,
         resume=proof.resume,
         runtime_args=study.spec.get("runtime_args", {}),
@@ -142,22 +141,22 @@ def _again(plan: SearchPlan, kind: ProofKind, witness: Witness) -> Proof | None:
 
 def _proof(plan: SearchPlan, kind: ProofKind, node: Node, begin: int, kept: Sequence[KeptAt]) -> Proof | None:
     """Train from a state that is kept at `begin`, or from nothing, up to the last of these places, in `node`."""
-    study = next(iter(_passing(plan, node)), None)
+    trial = _passing(plan, node, kept[-1].step)
     resume = _resume(plan, node, begin) if begin else None
-    if study is None or (begin and resume is None):
+    if trial is None or (begin and resume is None):
         return None
     comparisons = tuple(_comparison(plan, each) for each in kept)
-    stages = tuple(_stages(plan, node, begin, kept, study))
-    return Proof(kind, node, stages, resume, ProofOrder(kind, comparisons, most_steps(plan)))
+    stages = tuple(_stages(plan, node, begin, kept, trial.study))
+    return Proof(kind, trial, stages, resume, ProofOrder(kind, comparisons, most_steps(plan)))
 
 
-def _stages(plan: SearchPlan, node: Node, begin: int, kept: Sequence[KeptAt], study: Study) -> Iterator[Stage]:
+def _stages(plan: SearchPlan, node: Node, begin: int, kept: Sequence[KeptAt], study: StudyId) -> Iterator[Stage]:
     way = plan.ancestry(node.id)
     ends = [*(each.start for each in way[1:]), kept[-1].step]
     for each, end in zip(way, ends, strict=True):
         if end > begin:
             steps = tuple(at.step for at in kept if at.node == each.id and at.step in each.metrics)
-            yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study.id, evaluate=steps)
+            yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
 
 
 def _comparison(plan: SearchPlan, kept: KeptAt) -> Comparison:
@@ -219,8 +218,14 @@ def _is_test_of(test: object, witness: Witness) -> bool:
     return place == (witness.node, witness.step, witness.begin)
 
 
-def _passing(plan: SearchPlan, node: Node) -> Iterator[Study]:
-    return (study for study in plan.studies.values() if study.is_running and node.id in study.max_step_by_node)
+def _passing(plan: SearchPlan, node: Node, step: int) -> Trial | None:
+    """A trial of a running study that trains a node up to a step: others may leave it before."""
+    for study in plan.studies.values():
+        if study.is_running and study.max_step_by_node.get(node.id, -1) >= step:
+            for trial in study.trials:
+                if any(name == node.id and end >= step for name, end in plan.ends(trial)):
+                    return trial
+    return None
 
 
 def _steps(plan: SearchPlan) -> int:

@@ -43,6 +43,26 @@ class TrainedTogether:
     profile: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """difference: the first leaf that differs; nothing if all are equal. elsewhere: how the state on record was made on
+    another machine, in words that follow "made under".
+    """
+
+    difference: str
+    elsewhere: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What does not come back with a state, each in words that follow its name. cause: the likely one of a difference,
+    in a sentence.
+    """
+
+    names: Mapping[str, str]
+    cause: str
+
+
 class TrainerProcess(TrainerConnection):
     """One process, one trainer file, at most one model. What every call raises, its connection says.
 
@@ -235,6 +255,20 @@ class TrainerProcess(TrainerConnection):
         answer, _ = self._ask("check", deadline, job=dict(job), folder=str(folder))
         report: Message = answer["report"]
         return report
+
+    def compare(self, mine: State, stored: State, *, deadline: Deadline) -> Compared:
+        """Where a state that this process has saved differs from one on record. Both stay the caller's."""
+        answer, _ = self._ask("compare", deadline, mine.fd, stored.fd)
+        return Compared(answer["difference"], tuple(answer["elsewhere"]))
+
+    def look(self, name: str, *, deadline: Deadline) -> None:
+        """Note what the trainer has beside its state by now; see `stagetree.runtime.comparing.Looks`."""
+        self._ask("look", deadline, name=name)
+
+    def stray(self, first: str, words: str, *, deadline: Deadline) -> Stray:
+        """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
+        answer, _ = self._ask("stray", deadline, first=first, words=words)
+        return Stray(answer["stray"], answer["cause"])
 
     def resident_bytes(self) -> int:
         """What the process has in memory by now; 0 where that is not known."""

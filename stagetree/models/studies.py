@@ -113,6 +113,24 @@ class Share(Answer):
     due: float | None = None
 
 
+class Exactness(Answer):
+    """Whether sharing was seen to change no bit of a study's trainer, and up to which step: `text` says it in a line.
+
+    `mark` is what is to stand beside the study's numbers; it is empty where all of them are proven. `reason` says what
+    differs or was not covered, `stray` which attributes of the trainer do not come back with its state. Where
+    `isolated`, each trial is trained alone. `proof_steps` were trained again, only to compare.
+    """
+
+    verdict: str = "unproven"
+    proven_to: int = 0
+    text: str = ""
+    mark: str = ""
+    reason: str = ""
+    stray: list[str] = []
+    isolated: bool = False
+    proof_steps: int = 0
+
+
 class StudyAnswer(Answer):
     """A study with its results so far; `spec` and `trials` only where they were asked for.
 
@@ -124,6 +142,7 @@ class StudyAnswer(Answer):
     state: StudyState
     error: str | None = None
     not_exact: list[str] = []
+    exactness: Exactness = Exactness()
     ending: str | None = None
     metric: str = ""
     mode: str = ""

@@ -21,6 +21,7 @@ class Trial(Answer):
 
     `value` is its `last` result or its `best` one, as the study says; `standing` says what its state means.
     `prediction` is what a tuner such as POP took it for last: `class`, `p`, `expected_seconds`, `target`, `step`.
+    `exactness` is what is to stand beside its numbers, where they are not proven to be exact.
     """
 
     trial: int
@@ -36,6 +37,7 @@ class Trial(Answer):
     hp: Json = {}
     prediction: Json | None = None
     error: str = ""
+    exactness: str = ""
 
 
 class Point(Answer):

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stagetree.runtime import inexact, machine, state_format, suspects
+from stagetree.runtime import attributes, inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
 from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.loading import load_trainer
@@ -123,7 +123,7 @@ def _compare_short(ways: _Ways, report: Report) -> None:
 def _compare_metrics(report: Report, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
     """Equal weights must be measured alike."""
     for way, found in metrics.items():
-        if text := suspects.other_metrics(report.metrics, found):
+        if text := inexact.other_metrics(report.metrics, found):
             report.differences[way] = text
 
 
@@ -200,7 +200,7 @@ class _Ways:
 
     def _first(self, model: Model) -> dict[str, Any]:
         self._keep(model, "first")
-        return {"attributes": suspects.attributes(model.trainer)}
+        return {"attributes": _attributes(model)}
 
     def _built(self) -> Model:
         job = self._job
@@ -221,7 +221,7 @@ class _Ways:
         """modes: of the modules as they were trained before."""
         begun_at = time.monotonic()
         model.load(state_format.unpack((self._folder / "first").read_bytes()), self._timeline, self._job.broken)
-        found = {"load_seconds": time.monotonic() - begun_at, "attributes": suspects.attributes(model.trainer)}
+        found = {"load_seconds": time.monotonic() - begun_at, "attributes": _attributes(model)}
         self._train(model, self._job.steps)
         changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
         self._keep(model, way)
@@ -236,6 +236,11 @@ class _Ways:
             file.seek(0)
             (self._folder / name).write_bytes(file.read())
         return size, seconds
+
+
+def _attributes(model: Model) -> dict[str, str]:
+    """A hash of each."""
+    return {name: seen.digest for name, seen in attributes.of_trainer(model.trainer).items()}
 
 
 def _evaluated(model: Model) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import torch
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.check import Job, check
+from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.journal import Journal
 from stagetree.runtime.lanes import Lanes
@@ -62,6 +63,7 @@ class Child:
         self._lanes = Lanes()
         self._modules, self._beyond = 0, list[str]()  # how many there were when it was looked last, and what was found
         self._hp: dict[str, Any] | None = None
+        self._looks = Looks()
         self._timeline, self._buffers, self._journal = Timeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             "start": self._start,
@@ -75,6 +77,9 @@ class Child:
             "measure": self._measure,
             "leave": self._leave,
             "check": self._check,
+            "compare": self._compare,
+            "look": self._look,
+            "stray": self._stray,
         }
 
     def serve(self) -> None:
@@ -218,7 +223,23 @@ class Child:
         self._lanes.drop(message["lanes"])
         return {}
 
-    # ------------------------------------------------------------------------------------------------ a check
+    # ------------------------------------------------------------------------------------------------ proofs
+
+    def _compare(self, message: Message, fds: list[int]) -> Message:
+        """Two states of this trainer: one made here, and one on record."""
+        try:
+            return compare(*fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _look(self, message: Message, fds: list[int]) -> Message:
+        """What the trainer has beside its state by now, noted under a name."""
+        self._looks.take(message["name"], self._built, self._file)
+        return {}
+
+    def _stray(self, message: Message, fds: list[int]) -> Message:
+        return self._looks.stray(message["first"], message["words"])
 
     def _check(self, message: Message, fds: list[int]) -> Message:
         """In this process, whose temporary files are in a folder from here on."""

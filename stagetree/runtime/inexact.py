@@ -59,5 +59,25 @@ def used(operation: str) -> str:
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The reasons that there are when a state made `there` goes on `here`; of what either does not tell, none."""
-    told = [name for name in WORDS if name in there and name in here and there[name] != here[name]]
+    told = _told(there, here)
     return [f"went on under another {WORDS[name]} ({here[name]} after {there[name]})" for name in told]
+
+
+def others(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """The same as what goes on after "made under": another torch (2.12.0, and 2.13.0 here)."""
+    return [f"another {WORDS[name]} ({there[name]}, and {here[name]} here)" for name in _told(there, here)]
+
+
+def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    return [name for name in WORDS if name in there and name in here and there[name] != here[name]]
+
+
+def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> str:
+    """What is measured differently of the same weights, and the likely cause; nothing if all is equal."""
+    name = next((name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)), None)
+    if name is None:
+        return ""
+    return (
+        f"of equal weights, {name} is {one.get(name)!r} and {other.get(name)!r}. Likely: evaluate() draws from a "
+        "generator of its own, or goes on with what it measured before"
+    )

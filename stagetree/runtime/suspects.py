@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,30 +32,6 @@ def first_difference(one: Leaves, other: Leaves) -> str:
     return f"{count}, the first is {name}{_by_how_much(one.get(name), other.get(name))}"
 
 
-def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> str:
-    """What is measured differently of the same weights, and the likely cause; nothing if all is equal."""
-    name = next((name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)), None)
-    if name is None:
-        return ""
-    return (
-        f"of equal weights, {name} is {one.get(name)!r} and {other.get(name)!r}. Likely: evaluate() draws from a "
-        "generator of its own, or goes on with what it measured before"
-    )
-
-
-def attributes(trainer: object) -> dict[str, str]:
-    """What a trainer keeps in its attributes, as a hash of each; it need not be in the state.
-
-    Of an optimizer, a module or whatever else has a `state_dict`, that is looked at; of other objects, such as an
-    environment, their own attributes.
-    """
-    found = {name: _digest(value) for name, value in vars(trainer).items()}
-    for name in [name for name, digest in found.items() if not digest]:
-        inside = getattr(vars(trainer)[name], "__dict__", {})
-        found |= {f"{name}.{inner}": _digest(value) for inner, value in inside.items()}
-    return {name: digest for name, digest in found.items() if digest}
-
-
 def modes(trainer: object) -> dict[str, bool]:
     """Which of a trainer's modules are in training mode, by attribute and name."""
     roots = {name: value for name, value in vars(trainer).items() if isinstance(value, nn.Module)}
@@ -83,7 +58,10 @@ def loaders() -> list[str]:
 
 
 def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """The likeliest reason that a way differs, in a sentence. first: what was seen before the break."""
+    """The likeliest reason that a way differs, in a sentence. first: what was seen before the break.
+
+    attributes: a hash of each, in `first` and in what was `found`; or, of what was found, the `stray` ones among them.
+    """
     if found.get("modes"):
         name, mode = next(iter(found["modes"].items()))
         return f"Likely: evaluate() leaves self.{name} in {mode} mode; end it with train()"
@@ -98,7 +76,7 @@ def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapp
             "clock, a generator that nobody seeds, or the order of a set"
         )
     before, now = first.get("attributes", {}), found.get("attributes", {})
-    stray = [f"self.{name}" for name in before if name in now and now[name] != before[name]]
+    stray = found.get("stray") or [name for name in before if name in now and now[name] != before[name]]
     if stray:
         return f"Likely: {', '.join(stray[:3])} not in the state: after load_state_dict not what it was"
     if way == "watched":
@@ -146,19 +124,3 @@ def _by_how_much(one: Any, other: Any) -> str:
         return f" ({len(one)} and {len(other)} bytes; pickles of equal objects may differ, arrays and numbers do not)"
     scalars = (int, float, str, bool, type(None))
     return f" ({one!r} and {other!r})" if isinstance(one, scalars) and isinstance(other, scalars) else ""
-
-
-def _digest(value: Any) -> str:
-    """Equal for equal values; nothing for what cannot be compared in this way."""
-    if isinstance(value, np.random.Generator):
-        return _digest(repr(value.bit_generator.state))
-    if hasattr(value, "state_dict") and not isinstance(value, type):
-        digests = [(place, _digest(leaf)) for place, leaf in leaves(value.state_dict()).items()]
-        return hashlib.sha256(repr(digests).encode()).hexdigest()
-    if isinstance(value, torch.Generator):
-        value = value.get_state()
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return hashlib.sha256(value.tobytes()).hexdigest()
-    return repr(value) if value is None or isinstance(value, bool | int | float | str) else ""

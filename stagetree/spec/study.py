@@ -13,7 +13,20 @@ from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
-from stagetree.spec.fields import Count, Entries, Finite, Json, Model, Restarts, Seconds, Seed, Sinks, Text, Width
+from stagetree.spec.fields import (
+    Count,
+    Entries,
+    Finite,
+    Json,
+    Model,
+    Restarts,
+    Seconds,
+    Seed,
+    Share,
+    Sinks,
+    Text,
+    Width,
+)
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.limits import check_limits
 from stagetree.spec.problems import problem_in
@@ -88,6 +101,18 @@ class StudySpec(Model):
     sinks: Sinks = Field(
         default=[],
         description="a list of places such as tensorboard:DIR, wandb:PROJECT or mlflow:URI, to which it is written",
+    )
+    check: bool = Field(
+        default=True, description="true, or false to train without trying the trainer's first steps before"
+    )
+    audit: Share = Field(
+        default=0.02,
+        description="a number from 0 to 1: the share of finished stages that idle slots train again, to compare",
+    )
+    inexact: Literal["alone", "refuse", "allow"] = Field(
+        default="alone",
+        description="alone, refuse or allow: whether the study trains each trial alone, fails, or shares anyway when "
+        "its trainer is not exact",
     )
     merge: bool = Field(default=True, description="true, or false to train every trial alone from step 0")
     space: Entries | None = Field(default=None, description="an object from hyper-parameter to values")
@@ -175,6 +200,9 @@ class StudySpec(Model):
             "determinism": "strict",
             "sinks": [],
             "packing": 0,
+            "check": True,
+            "audit": 0.02,
+            "inexact": "alone",
         }  # left out, as in studies from before there was a choice
         return {name: value for name, value in values.items() if name not in as_ever or value != as_ever[name]}
 

@@ -70,10 +70,10 @@ def walk(trainer: SimpleNamespace) -> None:
 def test_what_was_left_out_of_the_state_is_named(change: Callable[[SimpleNamespace], None], name: str) -> None:
     optimizer, world = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]), SimpleNamespace(place=np.zeros(2))
     trainer = SimpleNamespace(optimizer=optimizer, world=world, kind=SimpleNamespace)
-    before = {"attributes": suspects.attributes(trainer)}
+    before = {"attributes": hashes(trainer)}
     assert "neither in state_dict()" in suspects.cause("split", False, before, before)
     change(trainer)
-    found = {"attributes": suspects.attributes(trainer)}
+    found = {"attributes": hashes(trainer)}
     assert suspects.cause("split", False, before, found).startswith(f"Likely: {name} not in the state")
 
 

@@ -62,6 +62,7 @@ class Cluster:
     """`messages` wait until `deliver` is called. `script`: see `InProcess`, with the slot's name in front.
 
     start: a real process that trains, in the place of `InProcess`. room: bytes for intermediate checkpoints.
+    proofs: whether trainers are tried first, and hand-overs compared.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Cluster:
         slots: int = 1,
         start: Callable[[], TrainerProcess] | None = None,
         room: int = 2**20,
+        proofs: bool = False,
         **limits: Any,
     ) -> None:
-        self.start, self.room = start, room
+        self.start, self.room, self.proofs = start, room, proofs
         self.clock = Clock()
         database.clock = self.clock.now
         self.database, self.records = database, SqlRecords(database)
@@ -106,6 +108,7 @@ class Cluster:
             clock=self.clock.now,
             elapsed=self.clock.now,
             chains_that_fit=self.chains_that_fit,
+            proofs=self.proofs,
         )
         return Scheduler(ports)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
-from app.workers.trainer_process import TrainedTo
+from app.workers.trainer_process import Compared, Stray, TrainedTo
 from stagetree.runtime import inexact
+from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
@@ -28,6 +29,7 @@ class InProcess:
         self._script, self._model, self.file = script, None, ""
         self.is_broken = self.is_closed = False
         self.logs: list[Path] = []
+        self._looks = Looks()
         self.resident = 0
         self.machine: dict[str, Any] = {"torch": "2.12.0"}
         self.not_exact: tuple[str, ...] = ()
@@ -75,6 +77,20 @@ class InProcess:
         self.do("save")
         assert self._model is not None
         return State(*self._model.save(self.machine))
+
+    def compare(self, mine: State, stored: State, *, deadline: Any) -> Compared:
+        self.do("compare")
+        found = compare(mine.fd, stored.fd)
+        return Compared(found["difference"], tuple(found["elsewhere"]))
+
+    def look(self, name: str, *, deadline: Any) -> None:
+        self.do("look")
+        assert self._model is not None
+        self._looks.take(name, self._model, self.file)
+
+    def stray(self, first: str, words: str, *, deadline: Any) -> Stray:
+        found = self._looks.stray(first, words)
+        return Stray(found["stray"], found["cause"])
 
     def resident_bytes(self) -> int:
         return self.resident

@@ -105,6 +105,19 @@ class Share(BaseModel):
     due: float | None = Field(description="its share by weight and demand, while other studies compete for slots")
 
 
+class Exactness(BaseModel):
+    """Whether sharing was seen to change no bit of this study's trainer, and how far."""
+
+    verdict: Literal["exact", "inexact", "unproven"]
+    proven_to: int = Field(description="the last step up to which trials are proven")
+    text: str = Field(description="the verdict in one line, for people")
+    mark: str = Field(description="what is to stand beside the study's numbers; empty where all of them are proven")
+    reason: str = Field(description="the first difference and its likely cause, or what was not covered")
+    stray: list[str] = Field(description="attributes of the trainer that do not come back with its state")
+    isolated: bool = Field(description="whether each trial is trained alone, since the trainer is not exact")
+    proof_steps: int = Field(description="steps that were trained again, only to compare")
+
+
 class Study(BaseModel):
     """A study with its results so far."""
 
@@ -116,6 +129,7 @@ class Study(BaseModel):
     not_exact: list[str] = Field(
         default=[], description="why results may differ in their last bits from those of trials trained alone"
     )
+    exactness: Exactness
     packing: dict[str, Any] | None = Field(
         default=None,
         description="how many trials its packs have room for, why, and how they do on each kind of device",

@@ -39,6 +39,9 @@ class Trial(BaseModel):
     hp: Json = Field(description="hyper-parameter to sequence")
     prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
     error: str = Field(default="", description="why it failed, in one line")
+    exactness: str = Field(
+        default="", description="what is to stand beside its numbers, where they are not proven to be exact"
+    )
 
 
 class Point(BaseModel):

@@ -15,6 +15,8 @@ from app.api.views.endings import ending_text
 from app.api.views.forms import form_text
 from app.api.views.packing import packing
 from app.api.views.progress import progress
+from app.api.views.proofs import exactness as proven
+from app.api.views.proofs import marks
 from app.api.views.writable import writable
 from app.domain import accounting, exactness, results
 from app.domain.events import Metrics, Stage
@@ -56,6 +58,7 @@ def study(
         "state": found.state,
         "error": writable(found.error),
         "not_exact": writable(exactness.of_study(plan, found)),
+        "exactness": proven(plan, found),
         "ending": ending_text(found),
         "metric": found.metric,
         "mode": found.spec.get("mode", ""),
@@ -135,9 +138,9 @@ def _payer(chain: ChainRecord) -> str:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Json]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy, stands = _busy(plan), standing(study)
+    busy, stands, mark = _busy(plan), standing(study), marks(plan, study)
     wanted = study.trials[after : None if limit is None else after + limit]
-    return [_trial(plan, study, trial, busy, stands) for trial in wanted]
+    return [_trial(plan, study, trial, busy, stands) | mark(trial) for trial in wanted]
 
 
 def trial(plan: SearchPlan, trial: Trial) -> Json:
@@ -148,7 +151,7 @@ def trial(plan: SearchPlan, trial: Trial) -> Json:
     detail["not_exact"] = writable(exactness.of_trial(plan, trial))
     detail["notes"] = [_note(study, each) for each in study.notes if each.trial == trial.number]
     shown = _trial(plan, study, trial, _busy(plan), standing(study))
-    return shown | detail | ({"failure": writable(trial.error)} if trial.error else {})
+    return shown | marks(plan, study)(trial) | detail | ({"failure": writable(trial.error)} if trial.error else {})
 
 
 def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Standing) -> Json:
@@ -195,7 +198,7 @@ def _passes(stage: Stage, end: int) -> bool:
 def _busy(plan: SearchPlan) -> Busy:
     busy: dict[NodeId, list[Stage]] = {}
     for chain in plan.chains.values():
-        for stage in chain.stages[chain.index :]:
+        for stage in chain.stages[chain.index :] if chain.proof is None else ():
             busy.setdefault(stage.node, []).append(stage)
     return busy
 

@@ -75,10 +75,8 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
             results.release_checkpoint(plan, event)
         case e.CheckpointDropped():
             results.drop_checkpoint(plan, event)
-        case e.ExactnessLost():
-            plan.node(event.node).not_exact[event.step, event.reason] = None
-        case e.ExactnessTested():
-            plan.tests.append(event)
+        case e.ExactnessLost() | e.ExactnessTested():
+            results.take_exactness(plan, event)
         case e.PackingProfiled():
             plan.profiles[event.device] = event
         case e.PackingChosen():

@@ -38,6 +38,14 @@ def _listen(plan: SearchPlan, node: Node, study: Study, event: e.Evaluated) -> N
             awaiting.end_trial(plan, plan.trial(key), TrialState.FAILED, problem)
 
 
+def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested) -> None:
+    """A stage may differ from a training alone, or was compared with one."""
+    if isinstance(event, e.ExactnessTested):
+        plan.tests.append(event)
+    else:
+        plan.node(event.node).not_exact[event.step, event.reason] = None
+
+
 TRAINED_TWICE = "were trained twice and ended with other bits"
 """Why a node may be wrong of which two states of one step are on record."""
 

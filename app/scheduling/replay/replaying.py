@@ -53,6 +53,8 @@ def _follow(found: Replay, judge: Judge | None, number: int, event: e.Event) -> 
         found.history += lines(found, number, event, found.plan.studies[study], known)
     if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
         return Judge(event.spec)
+    if isinstance(event, e.StudyIsolated) and event.study == study:  # its tuner begins anew
+        return Judge(found.plan.studies[study].spec)
     return judge
 
 

@@ -33,6 +33,7 @@ from app.workers.slot.owner import Owner
 from app.workers.slot.packs import Packs
 from app.workers.slot.parts import Parts
 from app.workers.slot.patience import Closing, Patience
+from app.workers.slot.proving import ProofRun
 from app.workers.slot.resuming import CheckpointReader
 from app.workers.slot.saver import Saver
 from app.workers.slot.trainer_host import TrainerHost
@@ -41,6 +42,7 @@ from app.workers.slot.watch import StopWatch
 from app.workers.trainer_process import TrainerProcess
 
 logger = logging.getLogger(__name__)
+Run = ChainRun | ProofRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class Slot:
         self._me, self._device, self._around, self._limits = me, device, around, limits
         self._patience, self._notes = Patience(around.wait), Notes()
         self._claiming = Claiming(around.records, me.owner, limits.lease, self._patience)
-        self._runs: tuple[ChainRun, ...] = ()  # in training, or between two stages: one, or those of a pack
-        self._live: tuple[ChainRun, ...] = ()
+        self._runs: tuple[Run, ...] = ()  # in training, or between two stages: one, or those of a pack
+        self._live: tuple[Run, ...] = ()
         self._is_closing = False
         self._host = TrainerHost(around.start, around.sources, limits.silence, around.clock, limits.growth_bytes)
         self._store = CheckpointStore(around.store, limits.memory_bytes)
@@ -116,7 +118,8 @@ class Slot:
         if run is None or run.claim.chain != chain or not run.execution.can_begin(index):
             logger.info("stage %s of chain %s is not ours to run", index, chain)
             return False
-        is_complete = self._packs.run(runs) if run.work.pack else run.run_stage()
+        pack = [each for each in runs if isinstance(each, ChainRun) and each.work.pack]
+        is_complete = self._packs.run(pack) if pack else run.run_stage()
         if not run.is_between_stages:
             self._runs = ()
         self._prune()
@@ -183,7 +186,7 @@ class Slot:
 
     # ------------------------------------------------------------------------------------------------ chains
 
-    def _claim(self, chain: str) -> tuple[ChainRun, ...]:
+    def _claim(self, chain: str) -> tuple[Run, ...]:
         """The chain, and those that are packed with it; none of them if it is not to be had."""
         if self.heartbeat.is_taken or self._is_retiring():
             return ()
@@ -195,9 +198,14 @@ class Slot:
         if claimed[0].work.pack:
             self._runs = tuple(self._packs.made(claimed, self._parts))
         else:
-            self._runs = tuple(ChainRun(each.lease, each.claim, each.work, self._parts) for each in claimed)
+            self._runs = tuple(map(self._run_of, claimed))
         self._live = (*self._live, *self._runs)
         return self._runs
+
+    def _run_of(self, each: Claimed) -> Run:
+        if each.work.proof is not None:
+            return ProofRun(each.lease, each.claim, each.work, self._parts, self._host, self._device)
+        return ChainRun(each.lease, each.claim, each.work, self._parts)
 
     def _claimed(self, chain: str) -> Claimed | None:
         try:

@@ -111,6 +111,8 @@ class TrainerHost:
         built = _Built.of(source, work)
         place, self._place = self._place, None
         self.changes = ()
+        if index == 0 and work.alone:
+            self.end_process()
         if index == 0:
             self._replace_if_grown()
         self._end_another(built.source)

@@ -12,15 +12,18 @@ from app.scheduling.assignment import ChainAssignment
 
 logger = logging.getLogger(__name__)
 
+PROOFS = "proofs.log"
+"""What is printed while steps are trained again, in the folder of the study."""
+
 UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True)
 class StageFiles:
-    """printed: a trial's; what its trainer prints. rows: a node's; what its trainer says with `Trainer.log`."""
+    """printed: a trial's; what its trainer prints. rows: a node's; what it says with `Trainer.log`; None: nothing."""
 
     printed: Path
-    rows: Path
+    rows: Path | None
 
 
 class TrialLogs:
@@ -32,11 +35,15 @@ class TrialLogs:
     def begin(self, chain: str, work: ChainAssignment, index: int) -> StageFiles | None:
         """The files of a stage, with a line in each that says what begins there; None if none can be kept."""
         stage, folder = work.stages[index], self._root / UNSAFE.sub("_", work.study)
-        files = StageFiles(folder / f"{work.trial}.log", folder / work.plan / f"{stage.node}.jsonl")
-        line = f"--- stage of node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}\n"
+        place = f"node {stage.node}, steps {stage.start} to {stage.end}, slot {self._slot}, chain {chain}\n"
+        printed, rows = folder / f"{work.trial}.log", folder / work.plan / f"{stage.node}.jsonl"
+        files = StageFiles(printed, rows) if work.proof is None else StageFiles(folder / PROOFS, None)
         try:
-            _append(files.printed, line)
-            _append(files.rows, "\n" + json.dumps({"start": stage.start, "chain": chain}) + "\n")
+            _append(
+                files.printed, f"--- stage of {place}" if work.proof is None else f"--- {work.proof.kind} at {place}"
+            )
+            if files.rows is not None:
+                _append(files.rows, "\n" + json.dumps({"start": stage.start, "chain": chain}) + "\n")
         except OSError as problem:
             logger.warning("what trial %s of study %s prints is not kept: %s", work.trial, work.study, problem)
             return None

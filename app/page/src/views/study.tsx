@@ -133,6 +133,11 @@ function Head({ study }: { study: Study }) {
             Not exact to the last bit: {reason}
           </p>
         ))}
+        {study.exactness.text && (
+          <p class={study.exactness.verdict === "inexact" ? "trouble" : "quiet"} title={study.exactness.stray.join("; ")}>
+            Exactness: {study.exactness.text}
+          </p>
+        )}
       </div>
       {!isReport && moment.value === null && <Acts study={study} />}
     </header>

@@ -39,6 +39,7 @@ export function TrialPage({ study, at, number: trial }: ViewProps & { number: nu
                 Not exact to the last bit: {text}
               </p>
             ))}
+            {shown.exactness && <p class="quiet">Exactness: {shown.exactness}</p>}
             {!isReport && at === null && <TrialActs study={study} trial={shown} />}
           </Panel>
           <Panel title="Why">

@@ -1,0 +1,151 @@
+"""What a proof is made with: steps are trained again in the slot's process, which is its own, and states compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import closing
+from math import inf
+
+from app.scheduling.assignment import ChainAssignment, Comparison, ResumePoint
+from app.workers.slot.parts import Parts
+from app.workers.slot.trainer_host import TrainerHost
+from app.workers.slot.trial_log import StageFiles
+from app.workers.slot.unwanted import Stopped
+from app.workers.state import State
+from app.workers.trainer_process import Compared, Stray
+from stagetree.runtime.failures import TrainerFailed
+
+MOMENT = 2.0
+"""Seconds: what costs no more need not be saved."""
+
+OFF = "determinism: off promises no equal bits"
+
+
+class Unproven(Exception):
+    """Nothing can be compared; the message says why, in words that follow a colon."""
+
+
+class Bench:
+    """steps: how many were trained in all. step: where the model is. fastest: the seconds that a step took at least.
+
+    check_wanted: raises when the proof is not wanted any more. on_step: is told how far the model is. Everything here
+    raises what `check_wanted` does, and `TrainerFailed`.
+    """
+
+    def __init__(
+        self,
+        work: ChainAssignment,
+        parts: Parts,
+        host: TrainerHost,
+        check_wanted: Callable[[], None],
+        on_step: Callable[[int], None],
+    ) -> None:
+        self._work, self._parts, self._host = work, parts, host
+        self._check_wanted, self._on_step = check_wanted, on_step
+        self._log: StageFiles | None = None
+        self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
+
+    def print_to(self, log: StageFiles | None) -> None:
+        """What the trainer prints goes there from the next build on."""
+        self._log = log
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """How the state that the model began with was made elsewhere."""
+        return self._host.changes
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Those without a deterministic form that the model has used."""
+        return self._host.operations
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal bits are promised at all."""
+        return self._work.determinism != "off"
+
+    def build(self, *, is_fresh: bool = True) -> None:
+        """A new model where the work begins, in a fresh process or in that which is there.
+
+        Raises as `TrainerHost.begin` does.
+        """
+        self._check_wanted()
+        if is_fresh:
+            self._host.end_process()
+        self._host.begin(self._work, 0, self.read, self._log)
+        self.step = self._work.stages[0].start
+
+    def read(self, resume: ResumePoint) -> State:
+        """A state that is kept, which is the caller's to close. Raises `CheckpointUnreadable`."""
+        return self._parts.reader.read(resume, self._check_wanted)
+
+    def train(self, until: int) -> None:
+        """Raises `Stopped` where it ended before."""
+        self._check_wanted()
+        begun_at, begin = self._parts.clock(), self.step
+        try:
+            self.step = self._host.train(self._work, until, lambda step: self._wanted(step, until))
+        except TrainerFailed as failed:
+            self.step = max(failed.step, begin)
+            raise
+        finally:
+            self.steps += self.step - begin
+        if self.step > begin:
+            self.fastest = min(self.fastest, (self._parts.clock() - begun_at) / (self.step - begin))
+        if self.step < until:
+            raise Stopped
+
+    def evaluate(self) -> dict[str, float | None]:
+        self._check_wanted()
+        return self._host.evaluate()
+
+    def save(self) -> State:
+        """The state of the model, which is the caller's to close."""
+        self._check_wanted()
+        return self._host.save()
+
+    def load(self, state: State, step: int) -> None:
+        """Put the model that is there where it was after `step` steps."""
+        self._check_wanted()
+        deadline = self._host.deadline("load")
+        self._host.call(lambda process: process.load(state, self._work.hp, step, deadline=deadline))
+        self.step = step
+
+    def compare(self, mine: State, other: State) -> Compared:
+        """Where a state differs from another one."""
+        deadline = self._host.deadline("compare")
+        return self._host.call(lambda process: process.compare(mine, other, deadline=deadline))
+
+    def compare_stored(self, mine: State, at: Comparison) -> Compared:
+        """Where a state differs from that on record, which is only read if it is not the same to the byte.
+
+        Raises `CheckpointUnreadable`.
+        """
+        if hashlib.sha256(mine.view()).hexdigest() == at.sha256:
+            return Compared("", ())
+        with closing(self.read(ResumePoint(at.node, at.step, at.key, at.sha256))) as stored:
+            return self.compare(mine, stored)
+
+    def look(self, name: str) -> None:
+        """Note what the trainer has beside its state."""
+        self._host.call(lambda process: process.look(name, deadline=self._host.deadline("look")))
+
+    def stray(self, words: str) -> Stray:
+        """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
+        deadline = self._host.deadline("look")
+        return self._host.call(lambda process: process.stray("first", words, deadline=deadline))
+
+    def is_worth(self, steps: int) -> bool:
+        """Whether so many more steps cost no more than they may, or but a moment."""
+        assert self._work.proof is not None
+        few, most = steps * self.fastest <= MOMENT, self._work.proof.most_steps
+        return few or self.steps + steps <= most
+
+    def _wanted(self, step: int, until: int) -> int:
+        self._on_step(step)
+        try:
+            self._check_wanted()
+        except Exception:  # it is raised again where nothing is under way
+            return 0
+        return until

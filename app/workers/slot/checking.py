@@ -1,0 +1,177 @@
+"""Whether a trainer can be trained at all, and whether its first steps come out the same in a new and in a used object.
+
+    first     a fresh process: train to step 1, save; train to the end, save, evaluate
+    used      the state of step 1 into the same object; train to the end, and compare
+    watched   a new object in the same process: train to step 1, evaluate, save; train to the end, and compare
+
+Two more trainings tell the causes of a difference apart, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+
+from app.domain.awaiting import problem_of
+from app.domain.states import FailureKind
+from app.scheduling.assignment import ProofOrder
+from app.workers.slot.bench import OFF, Bench
+from app.workers.state import State
+from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact import other_metrics, used
+
+UNREPEATABLE = (
+    "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
+    "generator that nobody seeds, or the order of a set"
+)
+WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
+REBUILT = "Likely: it reads what the object before it has left in the process: a global, or an attribute of a class"
+
+
+class CheckFailed(Exception):
+    """The user's code failed in the first way, in which any training goes. step: how far it was trained."""
+
+    def __init__(self, kind: FailureKind, error: str, step: int, signature: str) -> None:
+        super().__init__(error)
+        self.kind, self.error, self.step, self.signature = kind, error, step, signature
+
+
+@dataclass(slots=True)
+class Checked:
+    """difference: the first that was found, with its likely cause. stray: what does not come back with the state.
+
+    unproven: why a difference need not be the trainer's fault; then none is said.
+    """
+
+    difference: str = ""
+    unproven: str = ""
+    stray: Mapping[str, str] = field(default_factory=dict)
+
+
+def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
+    """Try a trainer for so many steps. Raises `CheckFailed`, and `TrainerFailed` for an accident, as `Bench` does."""
+    with ExitStack() as held:
+        check = _Check(bench, order, steps, held)
+        for text in check.ways():
+            if text and bench.operations:
+                check.found.unproven = f"the trainer {used(bench.operations[0])}"
+                break
+            if text:
+                check.found.difference = text
+                break
+        return check.found
+
+
+class _Check:
+    def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
+        self._bench, self._order, self._steps, self._held = bench, order, steps, held
+        self._cause = ""
+        self.found = Checked()
+
+    def ways(self) -> Iterator[str]:
+        """What differs in each way."""
+        try:
+            first, end, metrics = self._first()
+            self._reload(first)
+        except TrainerFailed as failed:
+            raise self._fault(failed) from failed
+        if not self._bench.is_exact:
+            self.found.unproven = OFF
+            return
+        more = self._steps - 1
+        if self._bench.is_worth(more):
+            yield self._used(end, metrics)
+        if self._bench.is_worth(self._steps):
+            yield self._watched(end, metrics)
+
+    def _fault(self, failed: TrainerFailed) -> Exception:
+        """What is no accident is the user's, and there is no second try."""
+        if failed.kind != "exception":
+            return failed
+        return CheckFailed(FailureKind.EXCEPTION, failed.error, failed.step, failed.signature)
+
+    # ------------------------------------------------------------------------------------------------ the ways
+
+    def _first(self) -> tuple[State, State, Mapping[str, float | None]]:
+        bench = self._bench
+        bench.build()
+        bench.train(1)
+        first = self._held.enter_context(closing(bench.save()))
+        bench.look("first")
+        bench.train(self._steps)
+        end = self._held.enter_context(closing(bench.save()))
+        metrics = bench.evaluate()
+        problems = [problem_of(name, metrics, bench.step) for name in self._order.metrics]
+        for problem in problems:
+            if problem is not None and problem["kind"] == FailureKind.METRIC:
+                raise CheckFailed(FailureKind.METRIC, problem["error"], bench.step, "metric")
+        return first, end, metrics
+
+    def _reload(self, first: State) -> None:
+        bench = self._bench
+        bench.look("before")
+        bench.load(first, 1)
+        bench.look("used")
+        stray = bench.stray("when it was saved")
+        self.found.stray, self._cause = stray.names, stray.cause
+
+    def _used(self, end: State, metrics: Mapping[str, float | None]) -> str:
+        text = self._to_the_end(end, metrics)
+        if not text:
+            return ""
+        cause = self._cause if self._is_repeatable(end) else UNREPEATABLE
+        return self._told("in a used object", text, cause)
+
+    def _watched(self, end: State, metrics: Mapping[str, float | None]) -> str:
+        bench = self._bench
+        try:
+            bench.build(is_fresh=False)
+            bench.train(1)
+            bench.evaluate()
+            bench.save().close()
+            text = self._to_the_end(end, metrics)
+        except TrainerFailed as failed:
+            if failed.kind != "exception":
+                raise
+            line = failed.error.strip().splitlines()[-1]
+            return f"the trainer failed when it was built a second time in the same process: {line}"
+        if not text:
+            return ""
+        if not self._is_repeatable(end):
+            return self._told("a second time", text, UNREPEATABLE)
+        if self._differs_unwatched(end):
+            return self._told("in a new object of a used process", text, self._globals())
+        return self._told("with an evaluation and a saved state on the way", text, WATCHED)
+
+    def _to_the_end(self, end: State, metrics: Mapping[str, float | None]) -> str:
+        self._bench.train(self._steps)
+        return self._differs(end) or other_metrics(metrics, self._bench.evaluate())
+
+    def _differs(self, end: State) -> str:
+        with closing(self._bench.save()) as again:
+            return self._bench.compare(again, end).difference
+
+    # ------------------------------------------------------------------------------------------------ causes
+
+    def _is_repeatable(self, end: State) -> bool:
+        """Whether the first way comes out the same in another fresh process."""
+        self._bench.build()
+        self._bench.train(self._steps)
+        return not self._differs(end)
+
+    def _differs_unwatched(self, end: State) -> bool:
+        """The process is used by now: a new object in it, with nothing between its steps."""
+        self._bench.build(is_fresh=False)
+        self._bench.train(self._steps)
+        return bool(self._differs(end))
+
+    def _globals(self) -> str:
+        names = [name for name in self.found.stray if not name.startswith("self.")]
+        return f"Likely: {', '.join(names[:3])} is not what it was at the start" if names else REBUILT
+
+    @staticmethod
+    def _told(way: str, text: str, cause: str) -> str:
+        if "Likely:" in text:
+            return f"{way}, {text}"
+        return f"{way}, {text}. {cause}"

@@ -1,0 +1,241 @@
+"""What a trainer has beside its state: its attributes, those of its classes, and the globals of its files.
+
+They are looked at as hashes, for as long as a moment and as far as a bounded number of items. Nothing of the user's
+code is run but `state_dict`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+MOST_ITEMS = 20_000
+"""So many values of one attribute are looked at."""
+
+MOST_BYTES, SAMPLES = 2**18, 2**14
+"""Of a longer array, so many of its numbers are looked at."""
+
+DEEPEST = 6
+MOST_SECONDS = 2.0
+LONGEST_VALUE = 40
+
+OURS = frozenset({"_logged"})
+LIBRARIES = frozenset({"torch", "numpy", "stagetree", "torchvision", "scipy", "pandas", "sklearn"})
+"""Of objects of their classes, and of Python's own, only plain values are looked at: the rest is their business."""
+
+Scalar = bool | int | float | complex | str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A value: its hash, and how it is shown, if that is short."""
+
+    digest: str
+    shown: str = ""
+
+
+def of_trainer(trainer: object) -> dict[str, Seen]:
+    """Its attributes, by names like `self.count` and `self.env.count`; without those that its `caches` name.
+
+    Of an optimizer, a module or whatever else has a `state_dict`, that is looked at, and of other objects their own
+    attributes. What cannot be compared is left out.
+    """
+    left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
+    found: dict[str, Seen] = {}
+    for name, value in vars(trainer).items():
+        if name not in left_out and time.monotonic() < ends:
+            found |= _seen(f"self.{name}", value)
+    return found
+
+
+def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
+    """The globals of these modules, and the attributes of the classes in them, by names that say which they are."""
+    left_out, ends = OURS | caches(trainer), time.monotonic() + MOST_SECONDS
+    found: dict[str, Seen] = {}
+    for module in modules:
+        file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
+        for name, value in _data(vars(module)):
+            if name not in left_out and time.monotonic() < ends:
+                found |= _seen(name, value, f" (a global of {file})")
+        for kind in [each for each in vars(module).values() if isinstance(each, type)]:
+            if kind.__module__ == module.__name__:
+                for name, value in _data(vars(kind)):
+                    if name not in left_out and time.monotonic() < ends:
+                        found |= _seen(f"{kind.__name__}.{name}", value, " (of the class)")
+    return found
+
+
+def caches(trainer: object) -> frozenset[str]:
+    """The attributes and globals that its class says do not matter."""
+    names = getattr(type(trainer), "caches", ())
+    return frozenset([names] if isinstance(names, str) else map(str, names))
+
+
+def differing(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[str]:
+    """The names of what is there both times and differs."""
+    return [name for name, seen in before.items() if name in now and now[name].digest != seen.digest]
+
+
+def _data(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is no code: neither function, class, module nor descriptor."""
+    code = (type, ModuleType, FunctionType, MethodType, property, classmethod, staticmethod)
+    for name, value in namespace.items():
+        if not (name.startswith("__") or isinstance(value, code) or hasattr(type(value), "__get__")):
+            yield name, value
+
+
+def _seen(name: str, value: Any, what: str = "") -> dict[str, Seen]:
+    """A value; of an object that cannot be compared as a whole, those in it."""
+    if _is_object(value) or isinstance(value, FunctionType):
+        inside = {}
+        for part, inner in _parts(value):
+            if part not in OURS and (seen := _look(inner, 1 if _is_users(value) else DEEPEST)) is not None:
+                inside[f"{name}.{part}{what}"] = seen
+        return inside
+    seen = _look(value, 0)
+    return {} if seen is None else {f"{name}{what}": seen}
+
+
+def _look(value: Any, depth: int) -> Seen | None:
+    digest = _Digest()
+    with suppress(Exception):  # whatever a library's object does when it is read: then it is not compared
+        digest.add(value, depth)
+        if digest.is_known:
+            return Seen(digest.text, _shown(value))
+    return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Scalar):
+        return text if len(text := repr(value)) <= LONGEST_VALUE else ""
+    if isinstance(value, list | tuple | set | frozenset | dict | deque):
+        return f"{len(value)} items"
+    return ""
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is looked at by its attributes: neither data nor code, and without a state of its own."""
+    known = Scalar | torch.Tensor | torch.Generator | np.ndarray | np.generic | np.random.Generator | random.Random
+    if isinstance(value, known | list | tuple | set | frozenset | dict | deque | type | ModuleType | FunctionType):
+        return False
+    return not _has_state(value) and isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _has_state(value: Any) -> bool:
+    return callable(getattr(type(value), "state_dict", None))
+
+
+def _is_users(value: Any) -> bool:
+    top = type(value).__module__.partition(".")[0]
+    return isinstance(value, FunctionType) or (top not in LIBRARIES and top not in sys.stdlib_module_names)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object; of a function, what it has closed over."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # nothing was put there yet
+                yield name, cell.cell_contents
+        return
+    yield from list(vars(value).items())
+
+
+class _Digest:
+    """Of values as they come. is_known: whether any of them could be looked at."""
+
+    def __init__(self) -> None:
+        self._hash, self._left, self._around = hashlib.sha256(), MOST_ITEMS, set[int]()
+        self.is_known = False
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, value: Any, depth: int) -> None:
+        """depth: how deep it lies; what lies deeper than `DEEPEST` is only told apart by its type."""
+        self._left -= 1
+        if self._left < 0 or id(value) in self._around:
+            return
+        if (leaf := _leaf(value)) is not None:
+            self._say(type(value).__name__.encode(), *leaf)
+            return
+        self._hash.update(type(value).__qualname__.encode())
+        if depth >= DEEPEST and not _has_state(value):
+            return
+        self._around.add(id(value))
+        self._add_inside(value, depth + 1)
+        self._around.discard(id(value))
+
+    def _add_inside(self, value: Any, depth: int) -> None:
+        if _has_state(value):
+            self.is_known = True
+            self.add(value.state_dict(), 0)
+            if isinstance(value, torch.nn.Module):
+                self._add_counters(value)
+        elif isinstance(value, dict):
+            self._say(str(len(value)).encode())
+            for key, item in list(value.items()):
+                self.add(key, depth)
+                self.add(item, depth)
+        elif isinstance(value, list | tuple | deque):
+            self._say(str(len(value)).encode())
+            for item in list(value):
+                self.add(item, depth)
+        elif isinstance(value, set | frozenset):
+            self._say(*sorted(repr(item).encode() for item in value if isinstance(item, Scalar)))
+        elif isinstance(value, FunctionType) or (_is_object(value) and _is_users(value)):
+            for name, inner in _parts(value):
+                self._hash.update(name.encode())
+                self.add(inner, depth)
+
+    def _add_counters(self, module: torch.nn.Module) -> None:
+        """Plain numbers that a user keeps in a module: they are in no state of torch's."""
+        for place, each in module.named_modules():
+            for name, value in vars(each).items():
+                if not name.startswith("_") and name != "training" and isinstance(value, Scalar):
+                    self._say(place.encode(), name.encode(), repr(value).encode())
+
+    def _say(self, *parts: bytes | memoryview) -> None:
+        self.is_known = True
+        for part in parts:
+            self._hash.update(part)
+            self._hash.update(b"\0")
+
+
+def _leaf(value: Any) -> tuple[bytes | memoryview, ...] | None:
+    """A value with nothing in it, as bytes; None for others."""
+    if isinstance(value, Scalar | np.generic):
+        return (repr(value).encode("utf-8", "backslashreplace"),)
+    if isinstance(value, np.random.Generator):
+        return (repr(value.bit_generator.state).encode(),)
+    if isinstance(value, np.random.RandomState):
+        return (repr(value.get_state()).encode(),)
+    if isinstance(value, random.Random):
+        return (repr(value.getstate()).encode(),)
+    if isinstance(value, torch.Generator):
+        return (value.get_state().numpy().tobytes(),)
+    if isinstance(value, torch.Tensor):
+        return _of_tensor(value.detach())
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        about, flat = f"{value.dtype} {value.shape}".encode(), value.reshape(-1)
+        return (about, (flat if value.nbytes <= MOST_BYTES else flat[:: max(1, flat.size // SAMPLES)]).tobytes())
+    return None
+
+
+def _of_tensor(tensor: torch.Tensor) -> tuple[bytes | memoryview, ...]:
+    flat = tensor.reshape(-1)
+    if flat.numel() * flat.element_size() > MOST_BYTES:
+        flat = flat[:: max(1, flat.numel() // SAMPLES)]
+    numbers = flat.cpu().contiguous().view(torch.uint8).numpy()
+    return f"{tensor.dtype} {tuple(tensor.shape)}".encode(), numbers.tobytes()

@@ -1,0 +1,247 @@
+"""Hand-overs are proven, and what is not proven says so: the scheduler's and the plan's side, with toy workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_worker import ToyWorkers, proving
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import StudyId
+from app.domain.proofs import judge, of_study, of_trial
+from app.domain.search_plan import Study, Trial
+from app.domain.states import ProofKind, StudyState, Verdict
+from app.scheduling.replay import replay
+from tests.plans import tried
+
+Json = dict[str, Any]
+
+
+def decay(at: int) -> Json:
+    return {"family": "multistep", "init": 1.0, "milestones": [at], "gamma": 0.5}
+
+
+def ladder(*ends: int, steps: int = 12) -> Json:
+    """Trials that begin alike and decay one after the other."""
+    return {"kind": "trials", "trials": [{"hp": {"lr": decay(end)}, "steps": steps} for end in ends]}
+
+
+def kinds(workers: ToyWorkers) -> list[str]:
+    return [event.proof for event in workers.scene.events(e.ChainAssigned) if event.proof]
+
+
+def mark(workers: ToyWorkers, trial: Trial) -> str:
+    plan = workers.scene.plan()
+    return of_trial(plan, plan.studies[trial.study], trial, judge(plan))
+
+
+def value(workers: ToyWorkers, trial: Trial) -> float | None:
+    return (workers.scene.plan().metrics(trial, trial.steps) or {}).get("loss")
+
+
+def assert_never_wrong_in_silence(workers: ToyWorkers, study: Study) -> None:
+    for trial in study.trials:
+        if workers.scene.plan().studies[study.id].isolated or not mark(workers, trial):
+            assert value(workers, trial) == workers.alone(trial.hp, trial.steps)
+
+
+def test_a_trainer_is_tried_before_anything_is_trained() -> None:
+    workers = proving()
+    workers.scene.submit(ladder(4, 8))
+    workers.scene.scheduler.tick()
+    assert kinds(workers) == ["check"] and len(workers.scene.messages) == 1
+    workers.work()
+    workers.scene.scheduler.tick()
+    assert workers.scene.events(e.ChainAssigned)[-1].proof is None
+
+
+def test_other_slots_of_the_device_wait_for_that() -> None:
+    workers = proving(slots=3)
+    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0, 3.0)]})
+    workers.scene.scheduler.tick()
+    assert len(workers.scene.messages) == 1
+    workers.work()
+    workers.scene.scheduler.tick()
+    assert len(workers.scene.messages) == 3
+
+
+def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> None:
+    workers = proving(slots=2, check_error="KeyError: 'bs'")
+    workers.scene.submit(ladder(4, 8))
+    workers.run()
+    study = workers.scene.study()
+    assert study.state == StudyState.FAILED and "KeyError: 'bs'" in str(study.error)
+    assert study.executed == 0 and kinds(workers) == ["check"]
+
+
+def test_the_next_study_is_tried_again() -> None:
+    workers = proving(check_error="KeyError: 'bs'")
+    workers.scene.submit(ladder(4))
+    workers.run()
+    workers.check_error = ""
+    workers.scene.submit(ladder(4), name="again")
+    workers.run()
+    assert workers.scene.study("again").state == StudyState.COMPLETED
+
+
+def test_who_insists_trains_without() -> None:
+    workers = proving(check_error="KeyError: 'bs'")
+    workers.scene.submit(ladder(4), check=False)
+    workers.run()
+    assert workers.scene.study().state == StudyState.COMPLETED and kinds(workers) == []
+
+
+def test_the_first_hand_over_of_a_right_trainer_is_proven_before_its_study_ends() -> None:
+    workers = proving()
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.run()
+    verdict = judge(workers.scene.plan())
+    assert kinds(workers) == ["check", "handover"] and verdict.verdict == Verdict.EXACT
+    study = workers.scene.study()
+    assert study.executed == study.unique, "what is trained to compare is no progress"
+    assert study.proof_steps > 0
+    assert of_study(workers.scene.plan(), study, verdict) == f"proven to step {verdict.reach} of 12"
+
+
+def test_a_slot_that_idles_proves_a_whole_trial() -> None:
+    workers = proving(slots=8)
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.run()
+    assert "whole" in kinds(workers)
+    for trial in workers.scene.study().trials:
+        assert value(workers, trial) == workers.alone(trial.hp, 12)
+
+
+def test_a_trial_that_shares_nothing_needs_no_proof() -> None:
+    workers = proving()
+    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0)]})
+    workers.run()
+    assert [mark(workers, trial) for trial in workers.scene.study().trials] == ["", ""]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(slots: int) -> None:
+    workers = proving(slots, forgets=True, late=3)
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.run()
+    study = workers.scene.study()
+    assert study.state == StudyState.COMPLETED and study.isolated
+    assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, 12) for t in study.trials]
+    assert all("trained alone" in mark(workers, trial) for trial in study.trials)
+
+
+def test_what_shows_late_is_marked_from_the_first_comparison_on() -> None:
+    workers = proving(forgets=True, late=9)
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.run()
+    study = workers.scene.study()
+    assert study.isolated or "self.count" in mark(workers, study.trials[0])
+    assert_never_wrong_in_silence(workers, study)
+
+
+def test_refused_where_the_study_says_so() -> None:
+    workers = proving(forgets=True, late=3)
+    workers.scene.submit(ladder(4, 6, 8), inexact="refuse")
+    workers.run()
+    assert workers.scene.study().state == StudyState.FAILED
+    assert "inexact: refuse" in str(workers.scene.study().error)
+
+
+def test_shared_and_marked_where_the_study_allows_it() -> None:
+    workers = proving(forgets=True, late=3)
+    workers.scene.submit(ladder(4, 6, 8), inexact="allow")
+    workers.run()
+    study = workers.scene.study()
+    assert study.state == StudyState.COMPLETED and not study.isolated and study.executed == study.unique
+    assert all("may be wrong" in mark(workers, trial) for trial in study.trials)
+
+
+def test_a_study_that_comes_later_begins_alone() -> None:
+    workers = proving(forgets=True, late=3)
+    workers.scene.submit(ladder(4, 6, 8), inexact="allow")
+    workers.run()
+    workers.scene.submit(ladder(4, 6, 8), name="later")
+    workers.run()
+    later = workers.scene.study("later")
+    assert later.isolated
+    assert [value(workers, trial) for trial in later.trials] == [workers.alone(t.hp, 12) for t in later.trials]
+
+
+def test_a_tuner_begins_anew_and_its_decisions_replay() -> None:
+    workers = proving(slots=2, forgets=True, late=1)
+    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}})
+    workers.run()
+    study = workers.scene.study()
+    assert study.isolated and study.state == StudyState.COMPLETED
+    for trial in study.trials:
+        assert value(workers, trial) == workers.alone(trial.hp, trial.steps)
+    log = [stored.event for stored in workers.scene.records.log.read("plan")]
+    assert replay(enumerate(log, 1), study.id).identical
+
+
+def test_what_a_user_asked_for_is_asked_for_again() -> None:
+    workers = proving(forgets=True, late=3)
+    workers.scene.submit({"kind": "external"})
+    start = [c.Start(hp={"lr": decay(at)}, steps=6) for at in (4, 5)]
+    workers.scene.give(c.Ask(study=StudyId("study"), actions=tuple(start)))
+    workers.run()
+    workers.scene.give(c.Ask(study=StudyId("study"), actions=(c.Extend(trial=0, steps=12),)))
+    workers.run()
+    study = workers.scene.study()
+    assert study.isolated and [trial.requested_steps for trial in study.trials] == [[6, 12], [6]]
+    for trial in study.trials:
+        assert value(workers, trial) == workers.alone(trial.hp, trial.steps)
+
+
+def test_a_proof_that_always_comes_to_nothing_holds_up_nobody() -> None:
+    workers = proving()
+    workers.scene.submit(ladder(4, 8))
+    for _ in range(3):
+        workers.scene.scheduler.tick()
+        chain, _ = workers.scene.claim()
+        ended = e.ChainEnded(chain=chain, outcome="interrupted")  # type: ignore[arg-type]
+        workers.scene.record(chain, [ended], lambda rows, chain=chain: rows.chains.end(chain, 1))
+    workers.run()
+    assert workers.scene.study().state == StudyState.COMPLETED
+    assert "not proven" in mark(workers, workers.scene.study().trials[0]) or judge(workers.scene.plan()).reach
+
+
+@tried(25)
+@given(
+    ends=st.lists(st.integers(1, 11), min_size=1, max_size=5),
+    late=st.integers(0, 14),
+    slots=st.integers(1, 4),
+    sees_stray=st.booleans(),
+    policy=st.sampled_from(["alone", "allow"]),
+)
+def test_no_number_without_a_mark_differs_from_the_trial_alone(
+    ends: list[int], late: int, slots: int, sees_stray: bool, policy: str
+) -> None:
+    workers = proving(slots, forgets=True, late=late, sees_stray=sees_stray)
+    workers.scene.submit(ladder(*ends), inexact=policy, eval_every=3)
+    workers.run()
+    study = workers.scene.study()
+    assert study.state == StudyState.COMPLETED
+    assert_never_wrong_in_silence(workers, study)
+
+
+@tried(25)
+@given(ends=st.lists(st.integers(1, 11), min_size=1, max_size=5), late=st.integers(0, 14), slots=st.integers(1, 4))
+def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: int) -> None:
+    workers = proving(slots, late=late)
+    workers.scene.submit(ladder(*ends), eval_every=3)
+    workers.run()
+    study = workers.scene.study()
+    assert study.state == StudyState.COMPLETED and not study.isolated
+    assert judge(workers.scene.plan()).verdict != Verdict.INEXACT
+    assert study.executed == study.unique
+    assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, t.steps) for t in study.trials]
+
+
+def test_proofs_are_told_apart() -> None:
+    assert [*ProofKind] == ["check", "handover", "whole", "audit"]

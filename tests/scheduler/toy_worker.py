@@ -1,0 +1,152 @@
+"""Workers of a scene that train a number, with a trainer that may forget how many steps it has taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from scenes import Scene
+
+from app.domain import events as e
+from app.domain.ids import NodeId
+from app.domain.schedule import segment_at
+from app.domain.states import ProofKind
+from app.scheduling.assignment import ChainAssignment
+
+DEVICE = "cpu"
+
+
+@dataclass
+class ToyModel:
+    """x grows by lr a step, and by twice that once `count` has come to `late`.
+
+    forgets: whether `count` is missing in the state. A checkpoint is what `saved` gives.
+    """
+
+    late: int
+    forgets: bool
+    x: float = 0.0
+    step: int = 0
+    count: int = 0
+
+    def train(self, hp: dict[str, Any], until: int) -> None:
+        while self.step < until:
+            lr = float(segment_at(hp, self.step).values(self.step)["lr"])  # type: ignore[arg-type]
+            self.x += lr * (2 if self.count >= self.late else 1)
+            self.step, self.count = self.step + 1, self.count + 1
+
+    def saved(self) -> tuple[float, int, int]:
+        return (self.x, self.step, 0 if self.forgets else self.count)
+
+    def load(self, saved: tuple[float, int, int]) -> None:
+        self.x, self.step, self.count = saved
+
+
+@dataclass
+class ToyWorkers:
+    """What all slots of a scene share: the trainer, and the store.
+
+    sees_stray: whether a comparison notices that `count` does not come back with the state.
+    """
+
+    scene: Scene
+    late: int = 0
+    forgets: bool = False
+    sees_stray: bool = True
+    check_error: str = ""
+    states: dict[str, tuple[float, int, int]] = field(default_factory=dict)
+
+    def model(self) -> ToyModel:
+        return ToyModel(self.late, self.forgets)
+
+    def alone(self, hp: dict[str, Any], steps: int) -> float:
+        model = self.model()
+        model.train(hp, steps)
+        return model.x
+
+    def run(self, rounds: int = 500) -> None:
+        """Tick and work until nothing is left to do."""
+        for _ in range(rounds):
+            self.scene.scheduler.tick()
+            if not self.scene.messages:
+                return
+            self.work()
+        raise AssertionError("it does not come to an end")
+
+    def work(self) -> None:
+        """The oldest message's chain is done, whatever it is for."""
+        chain, _ = self.scene.claim()
+        with self.scene.records.read() as rows:
+            row = rows.chains.get(chain)
+        assert row is not None
+        work = ChainAssignment.from_json(row.assignment)
+        facts = self._prove(chain, work) if work.proof is not None else self._train(chain, work)
+        end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
+        self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, 1))
+
+    def _begun(self, work: ChainAssignment) -> ToyModel:
+        model = self.model()
+        if work.resume is not None:
+            model.load(self.states[work.resume.key])
+        assert model.step == work.stages[0].start
+        return model
+
+    def _train(self, chain: str, work: ChainAssignment) -> list[e.Event]:
+        model, facts, hp = self._begun(work), list[e.Event](), dict(work.hp)
+        for index, stage in enumerate(work.stages):
+            inside = {step for step in work.keep_at if stage.start < step < stage.end}
+            for step in sorted({*inside, *stage.evaluate, stage.end}):
+                model.train(hp, step)
+                if step in stage.evaluate:
+                    facts.append(e.Evaluated(node=stage.node, step=step, metrics={"loss": model.x}))
+                if step == stage.end:
+                    facts.append(e.StageCompleted(chain=chain, index=index, seconds=1.0))  # type: ignore[arg-type]
+                if step in inside or step == stage.end:
+                    facts.append(self._kept(chain, stage.node, model, step in inside))
+        return [*facts, e.ChainEnded(chain=chain, outcome="done")]  # type: ignore[arg-type]
+
+    def _kept(self, chain: str, node: NodeId, model: ToyModel, is_inside: bool) -> e.CheckpointKept:
+        key = f"{chain}/{model.step}"
+        self.states[key] = model.saved()
+        return e.CheckpointKept(
+            node=node, step=model.step, key=key, sha256=str(model.saved()), size=1, intermediate=is_inside
+        )
+
+    def _prove(self, chain: str, work: ChainAssignment) -> list[e.Event]:
+        order, name = work.proof, chain
+        assert order is not None
+        kind, node, begin = ProofKind(order.kind), work.stages[0].node, work.stages[0].start
+        stray = {"self.count": "does not come back with the state"} if self.forgets and self.sees_stray else {}
+        if kind == ProofKind.CHECK:
+            if self.check_error:
+                error: Any = {"kind": "exception", "error": self.check_error, "seconds": 0.1, "signature": "s"}
+                return [e.StageFailed(chain=name, index=0, step=0, **error)]  # type: ignore[arg-type]
+            facts: list[e.Event] = [self._tested(name, kind, node, begin, work.stages[-1].end, "", stray)]
+        else:
+            model, facts = self._begun(work), []
+            for each in order.comparisons:
+                model.train(dict(work.hp), each.step)
+                difference = "" if str(model.saved()) == each.sha256 else "1 of 2 leaves differ, the first is x"
+                shown = stray if kind == ProofKind.HANDOVER else {}
+                facts.append(self._tested(name, kind, NodeId(each.node), begin, each.step, difference, shown))
+        steps = work.stages[-1].end - begin
+        return [*facts, e.ChainEnded(chain=name, outcome="done", steps=steps, seconds=1.0)]  # type: ignore[arg-type]
+
+    def _tested(
+        self, chain: str, kind: ProofKind, node: NodeId, begin: int, step: int, difference: str, stray: dict[str, str]
+    ) -> e.ExactnessTested:
+        return e.ExactnessTested(
+            chain=chain,  # type: ignore[arg-type]
+            proof=kind,
+            device=DEVICE,
+            node=node,
+            begin=begin,
+            step=step,
+            difference=difference,
+            stray=stray,
+        )
+
+
+def proving(slots: int = 1, **workers: Any) -> ToyWorkers:
+    """A scene whose scheduler has hand-overs proven, and its workers."""
+    return ToyWorkers(Scene(slots=slots, proofs=True), **workers)

@@ -1,0 +1,124 @@
+"""A slot trains steps again that are on record, in processes of its own, and says whether they come out the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from toys import switch
+
+from app.domain import events as e
+from app.events.database import Database
+from app.registry import TrainerSource
+from app.scheduling.replay import replay
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+TRAINERS = str(Path(__file__).parent / "inexact_trainers.py")
+NAMES = ("right", "forgetful", "idle", "global", "drawing", "watched", "unloadable", "failing", "leaving", "silent")
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def proving(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+    """One slot that trains in processes of its own, and makes proofs."""
+    database = Database(sqlite_url)
+    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0, proofs=True)
+    made.sources = {name: TrainerSource(TRAINERS, "1") for name in NAMES}
+    yield made
+    made.close()
+    database.dispose()
+
+
+def study(trainer: str, **fields: Any) -> Json:
+    """Three schedules that share their first two or three steps."""
+    learning_rates = (switch(0.1, 0.2, 2), switch(0.1, 0.3, 3), switch(0.1, 0.4, 3))
+    trials = [{"hp": {"lr": lr}, "steps": 6} for lr in learning_rates]
+    named = {"name": "study", "trainer": trainer, "metric": "score", "mode": "max"}
+    return {**named, "tuner": {"kind": "trials", "trials": trials}, **fields}
+
+
+def found(cluster: Cluster, proof: str = "") -> list[e.ExactnessTested]:
+    return [each for each in cluster.events(e.ExactnessTested) if proof in ("", each.proof)]
+
+
+def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
+    done = proving.run(proving.submit(study("right")))
+    assert (done.state, done.isolated) == ("completed", "")
+    assert [test.proof for test in found(proving)][:2] == ["check", "handover"]
+    assert not any(test.difference or test.stray or test.unproven for test in found(proving))
+    assert done.executed == done.unique
+    alone = proving.run(proving.submit(study("right", merge=False, check=False)))
+    assert proving.values(alone.id) == proving.values(done.id)
+    replay([each.event for each in proving.log.read(proving.stream, limit=100_000)])
+
+
+def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster) -> None:
+    isolated = proving.run(proving.submit(study("forgetful")))
+    alone = proving.run(proving.submit(study("forgetful", merge=False, inexact="allow")))
+    assert "self.count" in isolated.isolated
+    assert proving.values(isolated.id) == proving.values(alone.id)
+    assert (isolated.executed, isolated.proof_steps) == (18, 5)
+    replay([each.event for each in proving.log.read(proving.stream, limit=100_000)])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "difference", "stray"),
+    [
+        ("forgetful", "in a used object, 1 of 11 leaves differ, the first is trainer.weights (by up to", "self.count"),
+        ("idle", "", "self.seen"),
+        ("global", "in a used object, 1 of 12 leaves differ", "COUNT (a global of inexact_trainers.py)"),
+        ("drawing", "of equal weights, score is", "self.chance"),
+        ("watched", "evaluate() or state_dict() changes what train() reads", ""),
+    ],
+)
+def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, difference: str, stray: str) -> None:
+    proving.run(proving.submit(study(trainer)))
+    [check] = found(proving, "check")
+    assert difference in check.difference and bool(difference) == bool(check.difference), check
+    assert list(check.stray) == ([stray] if stray else []), check
+    assert not (check.unproven or check.begin) and check.step == 2
+    if trainer == "forgetful":
+        assert "Likely: self.count not in the state" in check.difference
+        assert check.stray[stray] == "does not come back with the state: 2 in a used object, 1 when it was saved"
+
+
+def test_a_fresh_process_that_cannot_take_the_state_is_a_difference(proving: Cluster) -> None:
+    done = proving.run(proving.submit(study("unloadable")))
+    [handover] = found(proving, "handover")
+    words = "the trainer failed when it was to go on from its state: RuntimeError: the buffers are not there yet"
+    assert handover.difference == done.isolated == words
+    assert done.state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "kind", "words"),
+    [("failing", "exception", "the loss went through the roof"), ("silent", "metric", "does not report 'score'")],
+)
+def test_a_trainer_that_fails_its_check_fails_the_study(proving: Cluster, trainer: str, kind: str, words: str) -> None:
+    done = proving.run(proving.submit(study(trainer)))
+    [failure] = proving.events(e.StageFailed)
+    assert (done.state, failure.kind, done.executed) == ("failed", kind, 0)
+    assert words in failure.error and words in (done.error or "")
+
+
+def test_a_crash_in_a_check_is_no_verdict(proving: Cluster) -> None:
+    done = proving.run(proving.submit(study("leaving")))
+    [check] = found(proving)
+    assert check.unproven.startswith("the check ended with a crash: ") and not check.difference
+    assert [trial.state for trial in done.trials] == ["failed"] * 3
+    assert {failure.kind for failure in proving.events(e.StageFailed)} == {"crash"}
+
+
+def test_trials_alone_have_a_process_of_their_own(proving: Cluster, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    done = proving.run(proving.submit(study("forgetful", trainer_args={"journal": str(journal)})))
+    assert done.isolated
+    steps = [tuple(map(int, line.split())) for line in journal.read_text().splitlines()][-18:]
+    assert [count for _, count in steps] == [1, 2, 3, 4, 5, 6] * 3
+    assert len({pid for pid, _ in steps}) == 3 and os.getpid() not in {pid for pid, _ in steps}
+    assert not [each for each in proving.events(e.CheckpointKept) if each.intermediate]
