@@ -41,14 +41,13 @@ class Alone:
         return self._known[job]
 
 
-def train(job: Json) -> Curve:
-    from stagetree.runtime.loading import load_trainer
+def train(kind: type[Any], job: Json) -> Curve:
     from stagetree.runtime.machine import Machine
     from stagetree.runtime.model import Model
     from stagetree.runtime.timeline import Timeline
 
     Machine("cpu", None, 1, "strict").prepare()
-    model = Model.build(load_trainer(Path(job["file"]), job["name"]), job["args"], job["seed"], "cpu")
+    model = Model.build(kind, job["args"], job["seed"], "cpu")
     timeline, found = Timeline(job["hp"]), Curve()
     for step in range(1, max(job["steps"]) + 1):
         model.advance(timeline)
@@ -58,7 +57,10 @@ def train(job: Json) -> Curve:
 
 
 def forked(job: Json) -> str:
-    """The answer to a job, as a line."""
+    """The answer to a job, as a line. The file is imported before that, once; nothing in it was built or called."""
+    from stagetree.runtime.loading import load_trainer
+
+    kind = load_trainer(Path(job["file"]), job["name"])
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -66,7 +68,7 @@ def forked(job: Json) -> str:
         os.dup2(2, 1)  # what a trainer prints is no answer
         with open(writing, "w") as pipe:
             try:
-                json.dump(train(job), pipe)
+                json.dump(train(kind, job), pipe)
             except BaseException as error:
                 json.dump({"error": repr(error)}, pipe)
         os._exit(0)

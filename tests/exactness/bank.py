@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +37,31 @@ def file_of(kind: type[Trainer]) -> str:
     return str(FOLDER / f"{kind.__module__}.py")
 
 
+@cache
 def sources() -> dict[str, TrainerSource]:
     return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT)}
 
 
 def grid(trainer: str, **more: Any) -> Json:
-    """Five trials of 14 to 20 steps, which part at steps 4 and 10, and once more at 13: 46 different steps of 84."""
+    """Four trials of 14 to 18 steps, which part at step 10, and two of them at 13; one ends where another goes on."""
     rates = [
-        (0.1, 20),
-        (switch(0.1, 0.2, 4), 16),
-        (switch(0.1, 0.05, 10), 16),
+        (0.1, 18),
         (0.1, 14),
-        ({"family": "values", "values": [0.1, 0.3, 0.1], "milestones": [10, 13]}, 18),
+        (switch(0.1, 0.3, 10), 16),
+        ({"family": "values", "values": [0.1, 0.3, 0.1], "milestones": [10, 13]}, 16),
     ]
     trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
     return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
 
 
 def halving(trainer: str, **more: Any) -> Json:
-    """Eight trials that are asked for 4 steps; half of them go on to 8, and so on to 16."""
-    space = {"lr": [switch(0.1 + 0.1 * (number % 2), 0.1 * number, 6) for number in range(1, 9)], "wd": [0.5]}
-    tuner = {"kind": "asha", "num_trials": 8, "min_steps": 4, "max_steps": 16, "reduction_factor": 2}
+    """Four trials that are asked for 4 steps; half of them go on to 8, and one to 16."""
+    space = {"lr": [switch(0.1, 0.1 * number, 6) for number in range(1, 5)], "wd": [0.5]}
+    tuner = {"kind": "asha", "num_trials": 4, "min_steps": 4, "max_steps": 16, "reduction_factor": 2}
     return spec(trainer, tuner=tuner, space=space, **more)
+
+
+STUDIES = {"grid": grid, "halving": halving}
 
 
 def spec(trainer: str, **more: Any) -> Json:
@@ -67,8 +71,9 @@ def spec(trainer: str, **more: Any) -> Json:
 
 @dataclass
 class Held:
-    """What a study shows, held against the truth. other: values that are not those of the trial alone.
+    """What a study shows, held against the truth.
 
+    other: values that are not those of the trial alone.
     marks: what stands beside each trial. isolated: why the study trains each trial alone.
     """
 
@@ -80,30 +85,48 @@ class Held:
     errors: dict[int, Any] = field(default_factory=dict)
 
     @property
+    def outcome(self) -> str:
+        return "caught" if self.isolated else "marked" if any(self.marks.values()) else "plain"
+
+    @property
     def in_silence(self) -> dict[int, list[str]]:
         """Of trials without a mark, what is wrong of them."""
         return {number: lines for number, lines in self.other.items() if not self.marks.get(number)}
 
 
-def hold(cluster: Cluster, study: Study, alone: Alone) -> Held:
+def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds: int = 400) -> dict[str, Held]:
+    """A study for each trainer, all at once, and what they show."""
+    streams = {}
+    for name, kind in kinds.items():
+        study = cluster.submit(STUDIES[kind.shows_in](name))
+        streams[name] = (cluster.stream, study)
+    for _ in range(rounds):
+        cluster.round()
+        plans = {name: cluster.plans.get(stream) for name, (stream, _) in streams.items()}
+        if all(plans[name].studies[study].is_final for name, (_, study) in streams.items()):
+            break
+    return {name: hold(plans[name], plans[name].studies[study], alone) for name, (_, study) in streams.items()}
+
+
+def hold(plan: SearchPlan, study: Study, alone: Alone) -> Held:
     """Compare every value of every trial."""
-    plan, judgement = cluster.plan, proofs.judge(cluster.plan)
-    held = Held(study.state, study.isolated, judgement.verdict)
+    judgement = proofs.judge(plan)
+    found = Held(study.state, study.isolated, judgement.verdict)
     for trial in study.trials:
-        held.marks[trial.number] = proofs.of_trial(plan, study, trial, judgement)
+        found.marks[trial.number] = proofs.of_trial(plan, study, trial, judgement)
         if trial.error:
-            held.errors[trial.number] = trial.error
-        if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone, cluster))):
-            held.other[trial.number] = lines
-    return held
+            found.errors[trial.number] = trial.error
+        if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone))):
+            found.other[trial.number] = lines
+    return found
 
 
-def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, cluster: Cluster) -> Curve:
+def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone) -> Curve:
     """Evaluated where a study of this trial alone evaluates."""
-    assert plan.opened is not None and study.eval_every is not None
-    steps = {*range(study.eval_every, trial.steps + 1, study.eval_every), *trial.requested_steps}
     opened = plan.opened
-    file = cluster.sources[opened.trainer].path
+    assert opened is not None and study.eval_every is not None
+    steps = {*range(study.eval_every, trial.steps + 1, study.eval_every), *trial.requested_steps}
+    file = sources()[opened.trainer].path
     return alone.curve(file, opened.trainer, dict(opened.trainer_args), opened.seed, trial.hp, sorted(steps))
 
 

@@ -11,11 +11,12 @@ from stagetree import Trainer
 class Small(Trainer):
     """A weight that each step pushes on. A difference in the last bit of it grows, and never goes away again.
 
-    is_repeatable: whether training it twice without a break gives the same values. A subclass has a `push` for each
-    step, and its own part of the state in `more` and `take`.
+    is_repeatable: whether training it twice without a break gives the same values. shows_in: the study in which that
+    it is wrong shows. A subclass has a `push` for each step, and its own part of the state in `more` and `take`.
     """
 
     is_repeatable: ClassVar[bool] = True
+    shows_in: ClassVar[str] = "grid"
 
     def __init__(self, *, seed: int, device: str, tag: str = "") -> None:
         self.seed, self.device = seed, device

@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import RIGHT, WRONG, grid, hold, sources, trainers
+from bank import RIGHT, WRONG, held, sources, trainers
 from cluster import Cluster
 
 from app.events.database import Database
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
-WRONG_ONES, RIGHT_ONES = dict(trainers(WRONG)), dict(trainers(RIGHT))
+
+Start = Callable[[bool], Cluster]
 
 
 @pytest.fixture
-def naive(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
-    """Two slots that train in processes of their own, where nothing is proven."""
-    database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, slots=2, start=lambda: TrainerProcess.start(warm), silence=60.0)
-    made.sources = sources()
-    yield made
-    made.close()
-    database.dispose()
+def database(sqlite_url: str) -> Iterator[Database]:
+    opened = Database(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def start(database: Database, tmp_path: Path, warm: Warm) -> Iterator[Start]:
+    """Makes two slots that train in processes of their own, with or without proofs."""
+    made: list[Cluster] = []
+
+    def begin(proofs: bool) -> Cluster:
+        start, how = partial(TrainerProcess.start, warm), {"slots": 2, "silence": 60.0}
+        cluster = Cluster(database, tmp_path, start=start, proofs=proofs, **how)
+        cluster.sources = sources()
+        made.append(cluster)
+        return cluster
+
+    yield begin
+    for each in made:
+        each.close()
 
 
 def test_the_bank_is_as_large_as_it_should_be() -> None:
-    assert len(WRONG_ONES) >= 42 and len(RIGHT_ONES) >= 20
+    assert len(dict(trainers(WRONG))) >= 42 and len(dict(trainers(RIGHT))) >= 20
 
 
-def test_every_wrong_trainer_shows_wrong_values_where_nothing_is_proven(naive: Cluster, alone: Alone) -> None:
-    """Else it would prove nothing that they are caught."""
-    harmless = []
-    for name in WRONG_ONES:
-        study = naive.run(naive.submit(grid(name)))
-        held = hold(naive, study, alone)
-        print(name, held.state, held.errors, {k: v[:1] for k, v in held.other.items()})
-        if not held.other:
-            harmless.append(name)
-    assert harmless == []
+@pytest.mark.parametrize("file", WRONG)
+def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, start: Start, alone: Alone) -> None:
+    """Else it would prove nothing that it is caught."""
+    shown = held(start(False), dict(trainers([file])), alone)
+    assert [name for name, each in shown.items() if not each.other] == []
 
 
-def test_right_trainers_show_right_values_where_nothing_is_proven(naive: Cluster, alone: Alone) -> None:
-    wrong = {}
-    for name in RIGHT_ONES:
-        study = naive.run(naive.submit(grid(name)))
-        held = hold(naive, study, alone)
-        if held.other or held.errors:
-            wrong[name] = held
-    assert wrong == {}
+@pytest.mark.parametrize("file", WRONG)
+def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Alone) -> None:
+    kinds = dict(trainers([file]))
+    shown = held(start(True), kinds, alone)
+    for name, each in shown.items():
+        print(name, each.outcome, each, flush=True)
+    assert {name: each for name, each in shown.items() if each.in_silence} == {}
+    assert [name for name, each in shown.items() if each.state != "completed"] == []
+    isolated = {name: each.other for name, each in shown.items() if each.isolated and kinds[name].is_repeatable}
+    assert {name: other for name, other in isolated.items() if other} == {}  # it is trained anew, and alone
+
+
+@pytest.mark.parametrize("file", RIGHT)
+def test_no_right_trainer_is_refused(file: str, start: Start, alone: Alone) -> None:
+    shown = held(start(True), dict(trainers([file])), alone)
+    for name, each in shown.items():
+        print(name, each.outcome, each, flush=True)
+    assert {name: each for name, each in shown.items() if each.other or each.errors} == {}
+    assert {name: each.isolated for name, each in shown.items() if each.isolated or each.verdict == "inexact"} == {}
+    assert {name for name, each in shown.items() if each.state != "completed"} == set()

@@ -19,7 +19,7 @@ Y = X.prod(dim=1, keepdim=True)
 class Net(Trainer):
     """What those with a module and an optimizer share, sound."""
 
-    is_repeatable = True
+    is_repeatable, shows_in = True, "grid"
 
     def __init__(self, *, seed: int, device: str, tag: str = "") -> None:
         self.model = self.make()
@@ -185,7 +185,7 @@ class SharedTensor(Small):
 class Given(TorchTrainer):
     """What the trainers below share: a whole `TorchTrainer`, sound."""
 
-    is_repeatable = True
+    is_repeatable, shows_in = True, "grid"
 
     def __init__(self, *, seed: int, device: str, tag: str = "") -> None:
         model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))

@@ -190,6 +190,7 @@ class SinceChange(Small):
     """Warms up after each `setup`."""
 
     name = "since-change"
+    shows_in = "halving"
     since = 0
 
     def setup(self, hp: dict[str, Any]) -> None:

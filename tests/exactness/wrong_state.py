@@ -153,7 +153,7 @@ class LossScale(Small):
     def push(self) -> float:
         self.good += 1
         if self.good == 3:
-            self.scale, self.good = self.scale * 3, 0
+            self.scale, self.good = min(3 * self.scale, 999.0), 0
         return float(np.float16(math.cos(self.weight) * self.scale)) / self.scale
 
 
