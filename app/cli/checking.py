@@ -70,13 +70,13 @@ def lines(report: Json) -> list[str]:
     """A report as text."""
     if report["failed"]:
         return ["The trainer failed:", report["failed"]]
-    step, first = (seconds_of(report[name]) for name in ("step_seconds", "first_step_seconds"))
+    step, first = (_seconds(report[name]) for name in ("step_seconds", "first_step_seconds"))
     found = [f"a step            {step} (the first: {first})"]
-    found += [f"an evaluation     {seconds_of(report['evaluate_seconds'])}"]
+    found += [f"an evaluation     {_seconds(report['evaluate_seconds'])}"]
     size = report["checkpoint_bytes"] / 2**20
     found += [
-        f"a checkpoint      {size:.2f} MiB, copied in {seconds_of(report['save_seconds'])}, "
-        f"loaded in {seconds_of(report['load_seconds'])}"
+        f"a checkpoint      {size:.2f} MiB, copied in {_seconds(report['save_seconds'])}, "
+        f"loaded in {_seconds(report['load_seconds'])}"
     ]
     found += [f"not exact         {operation} has no deterministic form" for operation in report["not_exact"]]
     for way, words in WAYS.items():
@@ -122,11 +122,11 @@ def _report(job: Json, metric: str) -> Json:
         if done.returncode or not result.exists():
             fail(f"the check {ending(done.returncode)}", FAILED)
         report: Json = json.loads(result.read_text())
-        name_problem(report, metric)
+        _name_problem(report, metric)
         return report
 
 
-def name_problem(report: Json, metric: str) -> None:
+def _name_problem(report: Json, metric: str) -> None:
     """Metrics among which a study has no result are a failure, too."""
     from app.domain.awaiting import problem_of
 
@@ -134,6 +134,6 @@ def name_problem(report: Json, metric: str) -> None:
         report["failed"] = problem["error"]
 
 
-def seconds_of(seconds: float) -> str:
+def _seconds(seconds: float) -> str:
     """A time as one reads it."""
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

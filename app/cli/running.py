@@ -59,7 +59,7 @@ def run(
     changes: Changes = None,
     plain: Plain = False,
     quiet: Quiet = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Leave out the short check of the trainer.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not try the trainer first: check: false.")] = False,
     output: Output = Format.table,
 ) -> None:
     """Run a study, follow it and print its result: on this machine, unless a server is named.
@@ -82,6 +82,8 @@ def run(
         fail("--dir keeps what --discard would not: leave one out", USAGE)
     url, show = None if own else server_url(server), how(plain, quiet)
     spec = specs.load(study, changes or (), None if url else settings().limits)
+    if no_check:
+        spec = spec.model_copy(update={"check": False})
     if not quiet:
         print_advice(spec)
     if url:
@@ -92,20 +94,17 @@ def run(
     files = stacks.trainer_files(trainers or [], folder=study.parent)
     stacks.check_trainer(spec, files)
     stack = stacks.OwnStack.of(None if discard else dir or DEFAULT, slots, slots_per_gpu, files)
-    raise typer.Exit(_run_here(stack, spec, show, output, is_checked=not (no_check or quiet)))
+    raise typer.Exit(_run_here(stack, spec, show, output))
 
 
-def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_checked: bool) -> int:
-    """Run a study on a stack of its own; the exit code. is_checked: whether to say first what its trainer is like."""
+def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format) -> int:
+    """Run a study on a stack of its own; the exit code."""
     from app.cli import stacks
     from app.cli.progress import Show
-    from app.cli.short_check import short_check
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
     with stacks.own_stack(stack) as service:
-        if is_checked and (line := short_check(spec, stack.trainers, stack.folder, service.warm)):
-            print(line, file=sys.stderr)
         code = print_study(service, _run(service, spec.to_json(), show), output)
     if show is not Show.quiet:
         say_what_is_kept(service)

@@ -40,15 +40,14 @@ Asked = TypeVar("Asked", bound="Documents | Store", covariant=True)
 class Service(Generic[Asked]):
     """What a command asks, and where that is, as an option says it.
 
-    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, `warm` the
-    socket of its interpreter that forks trainers, and `url_for_others` where other machines reach it, if they do.
+    `check` raises if the service has died, or nobody is at work; `folder` is that of an embedded stack, and
+    `url_for_others` where other machines reach it, if they do.
     """
 
     client: Asked
     check: Callable[[], None]
     folder: Path | None = None
     place: str = ""
-    warm: str = ""
     url_for_others: str | None = None
 
 
@@ -105,7 +104,7 @@ def own_stack(own: OwnStack, *, await_slots: bool = False) -> Iterator[Service[D
             began = True
             with study_sinks(stack.url, stack.folder / "sinks"):
                 asked, others = Documents(client), stack.url_for_others
-                yield Service(asked, stack.check, stack.folder, warm=stack.warm, url_for_others=others)
+                yield Service(asked, stack.check, stack.folder, url_for_others=others)
     except BaseException as error:
         if began and not isinstance(error, ProblemError):  # what is refused was not trained
             again = "" if folder == DEFAULT else f" with --dir {folder}"

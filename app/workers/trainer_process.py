@@ -250,12 +250,6 @@ class TrainerProcess(TrainerConnection):
         """Free the memory of these lanes' models."""
         self._ask("leave", deadline, lanes=list(lanes))
 
-    def check(self, job: Mapping[str, Any], folder: Path, *, deadline: Deadline) -> Message:
-        """The report of `stagetree.runtime.check` on a job. folder: for its temporary files."""
-        answer, _ = self._ask("check", deadline, job=dict(job), folder=str(folder))
-        report: Message = answer["report"]
-        return report
-
     def compare(self, mine: State, stored: State, *, deadline: Deadline) -> Compared:
         """Where a state that this process has saved differs from one on record. Both stay the caller's."""
         answer, _ = self._ask("compare", deadline, mine.fd, stored.fd)

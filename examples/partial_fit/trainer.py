@@ -21,6 +21,7 @@ class Linear(Trainer):
     """Hyper-parameters: `eta0` (the learning rate), `alpha` (of the penalty). A step is a pass over the data."""
 
     name = "linear"
+    caches = ("model.random_state",)  # set before each step
 
     def __init__(self, *, seed: int, device: str, penalty: str = "l2") -> None:
         super().__init__(seed=seed, device=device)

@@ -30,7 +30,7 @@ DEEPEST = 6
 MOST_SECONDS = 2.0
 LONGEST_VALUE = 40
 
-OURS = frozenset({"_logged"})
+OURS = frozenset({"_logged", "_orders"})
 LIBRARIES = frozenset({"torch", "numpy", "stagetree", "torchvision", "scipy", "pandas", "sklearn"})
 """Of objects of their classes, and of Python's own, only plain values are looked at: the rest is their business."""
 
@@ -56,7 +56,7 @@ def of_trainer(trainer: object) -> dict[str, Seen]:
     for name, value in vars(trainer).items():
         if name not in left_out and time.monotonic() < ends:
             found |= _seen(f"self.{name}", value)
-    return found
+    return {name: seen for name, seen in found.items() if name.removeprefix("self.") not in left_out}
 
 
 def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
@@ -77,9 +77,9 @@ def of_code(trainer: object, modules: Sequence[ModuleType]) -> dict[str, Seen]:
 
 
 def caches(trainer: object) -> frozenset[str]:
-    """The attributes and globals that its class says do not matter."""
-    names = getattr(type(trainer), "caches", ())
-    return frozenset([names] if isinstance(names, str) else map(str, names))
+    """The attributes and globals that its classes say do not matter."""
+    named = [vars(kind).get("caches", ()) for kind in type(trainer).__mro__]
+    return frozenset(name for names in named for name in ([names] if isinstance(names, str) else map(str, names)))
 
 
 def differing(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[str]:

@@ -5,9 +5,6 @@
 JOB is the JSON of a `Job`, RESULT the file that the JSON of a `Report` is written to. What the trainer prints is on
 stdout and stderr. This process imports torch once, with what torch imports later, and forks for each way; it runs no
 code of the trainer itself.
-
-The short form trains one object, in this process: to the end, and from the break on once more. That shows most of what
-is not exact, at the cost of three steps.
 """
 
 from __future__ import annotations
@@ -41,10 +38,7 @@ _MEASURED = (
 
 @dataclass(frozen=True)
 class Job:
-    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences.
-
-    is_short: in the short form.
-    """
+    """Train the trainer `name` of `file` for `steps` steps, with a break after `broken`. hp: JSON of its sequences."""
 
     file: str
     name: str
@@ -56,7 +50,6 @@ class Job:
     device: str = "cpu"
     threads: int = 1
     determinism: str = "strict"
-    is_short: bool = False
 
 
 @dataclass
@@ -89,7 +82,7 @@ def check(job: Job) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         ways = _Ways(job, Path(folder))
         try:
-            (_compare_short if job.is_short else _compare)(ways, report)
+            _compare(ways, report)
         except TrainerFailed as failed:
             report.failed = failed.error
     return report
@@ -108,16 +101,6 @@ def _compare(ways: _Ways, report: Report) -> None:
     for way, text in wrong.items():
         cause = suspects.cause(way, "again" in wrong, first, others.get(way, {}))
         report.differences[way] = f"{text}. {cause}"
-
-
-def _compare_short(ways: _Ways, report: Report) -> None:
-    whole = _take(ways.whole(keeps_first=True), report)
-    seen = whole["used"]
-    report.load_seconds = seen["load_seconds"]
-    if text := ways.difference("used"):
-        report.differences["used"] = f"{text}. {suspects.cause('used', False, whole['first'], seen)}"
-    else:
-        _compare_metrics(report, {"used": seen["metrics"]})
 
 
 def _compare_metrics(report: Report, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
@@ -147,24 +130,17 @@ class _Ways:
         self._train(model, self._job.broken)
         return self._first(model)
 
-    def whole(self, keeps_first: bool = False) -> dict[str, Any]:
-        """Without a break; and then, in the same object, from the break on.
-
-        keeps_first: the state at the break is taken here as well.
-        """
-        first: dict[str, Any] = {}
+    def whole(self) -> dict[str, Any]:
+        """Without a break; and then, in the same object, from the break on."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = self._built()
             seconds = self._train(model, self._job.broken)
-            if keeps_first:
-                first = self._first(model)
             seconds += self._train(model, self._job.steps)
         modes = suspects.modes(model.trainer)
         size, save_seconds = self._keep(model, "whole")
         found = {
             **_evaluated(model),
-            "first": first,
             "not_exact": sorted({name for each in caught if (name := inexact.operation_in(str(each.message)))}),
             "first_step_seconds": seconds[0],
             "step_seconds": sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2],

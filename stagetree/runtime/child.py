@@ -11,11 +11,9 @@ import gc
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ import torch
 
 from stagetree.runtime import inexact, machine, state_format
 from stagetree.runtime.buffers import Buffers
-from stagetree.runtime.check import Job, check
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.journal import Journal
@@ -76,7 +73,6 @@ class Child:
             "train_together": self._train_together,
             "measure": self._measure,
             "leave": self._leave,
-            "check": self._check,
             "compare": self._compare,
             "look": self._look,
             "stray": self._stray,
@@ -239,12 +235,7 @@ class Child:
         return {}
 
     def _stray(self, message: Message, fds: list[int]) -> Message:
-        return self._looks.stray(message["first"], message["words"])
-
-    def _check(self, message: Message, fds: list[int]) -> Message:
-        """In this process, whose temporary files are in a folder from here on."""
-        os.environ["TMPDIR"] = tempfile.tempdir = message["folder"]
-        return {"report": asdict(check(Job(**message["job"])))}
+        return self._looks.stray(message["first"], message["words"], self._built)
 
     # ------------------------------------------------------------------------------------------------ their parts
 

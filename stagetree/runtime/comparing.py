@@ -11,11 +11,15 @@ from typing import Any
 
 from stagetree.runtime import attributes, inexact, state_format, suspects
 from stagetree.runtime.attributes import Seen
+from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.model import Model
 
 COMPARED = ("trainer", "generators")
 """Of a state. Where it was made changes nothing of what is loaded."""
+
+MOST = 20
+"""So many attributes are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,9 @@ class Looks:
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
 
-    def stray(self, first: str, words: str) -> dict[str, Any]:
-        """What differs between the look `first` and that at `used`, by name, and the likely cause of a difference.
+    def stray(self, first: str, words: str, model: Model) -> dict[str, Any]:
+        """What differs between the look `first` and that at `used`, by name, and the likely cause of a difference that
+        is there by now.
 
         words: where it was seen first. What differs from the look `before`, if there is one, came back with the state.
         """
@@ -51,11 +56,11 @@ class Looks:
         names = attributes.differing(before.seen, now.seen)
         if left is not None:
             names = [name for name in names if name in left.seen and left.seen[name].digest == now.seen[name].digest]
-        modes = suspects.changed_modes(before.modes, now.modes)
+        modes = suspects.changed_modes(before.modes, suspects.modes(model.trainer))
         found = {"modes": modes, "loaders": suspects.loaders(), "stray": names}
         return {
-            "stray": {name: _words(now.seen[name].shown, before.seen[name].shown, words) for name in names},
-            "cause": suspects.cause("used", False, {}, found),
+            "stray": {plain(name): _words(now.seen[name], before.seen[name], words) for name in names[:MOST]},
+            "cause": plain(suspects.cause("used", False, {}, found)),
         }
 
 
@@ -67,13 +72,14 @@ def compare(mine: int, stored: int) -> dict[str, Any]:
     own, there = state_format.read(mine), state_format.read(stored)
     one, other = ({name: saved.get(name) for name in COMPARED} for saved in (there, own))
     return {
-        "difference": suspects.first_difference(suspects.leaves(one), suspects.leaves(other)),
+        "difference": plain(suspects.first_difference(suspects.leaves(one), suspects.leaves(other))),
         "elsewhere": inexact.others(there.get("machine", {}), own.get("machine", {})),
     }
 
 
-def _words(now: str, before: str, where: str) -> str:
-    values = f": {now} in a used object, {before} {where}" if now and before and now != before else ""
+def _words(now: Seen, before: Seen, where: str) -> str:
+    is_told = now.shown and before.shown and now.shown != before.shown
+    values = f": {now.shown} in a used object, {before.shown} {where}" if is_told else ""
     return f"does not come back with the state{values}"
 
 

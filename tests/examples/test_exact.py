@@ -1,8 +1,4 @@
-"""`stagetree check` finds every example exact: as its study file has it, and split equals whole to the bit.
-
-Two are checked in the long form. That the others go on in a fresh process as well is in `test_resuming_examples.py` and
-`tests/stagetree/test_integrations.py`, where importing them once is enough.
-"""
+"""`stagetree check` finds every example exact: as its study file has it, and split equals whole to the bit."""
 
 from __future__ import annotations
 
@@ -33,14 +29,13 @@ def exactly(report: dict[str, Any]) -> bool:
     return (report["failed"], report["differences"], report["not_exact"]) == ("", {}, [])
 
 
-@pytest.mark.parametrize("study", ["shapes/study.yaml", "reinforce/study.yaml"])
+@pytest.mark.parametrize(
+    "study",
+    [
+        *("shapes/study.yaml", "reinforce/study.yaml", "partial_fit/study.yaml"),
+        *("charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml"),
+    ],
+)
 def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> None:
     # Of pictures, the break is in the middle of an epoch, and two processes read.
     assert exactly(report_on(study, tmp_path, steps=2, broken=1))
-
-
-@pytest.mark.parametrize(
-    "study", ["partial_fit/study.yaml", "charlm/bf16.yaml", "lora/study.yaml", "lightning/study.yaml"]
-)
-def test_split_equals_whole(study: str, tmp_path: Path) -> None:
-    assert exactly(report_on(study, tmp_path, steps=2, broken=1, is_short=True))

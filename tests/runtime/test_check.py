@@ -16,6 +16,7 @@ import torch
 from forks import checked
 
 from stagetree.runtime import suspects
+from stagetree.runtime.attributes import of_trainer
 
 FILE = Path(__file__).with_name("inexact.py")
 
@@ -70,10 +71,10 @@ def walk(trainer: SimpleNamespace) -> None:
 def test_what_was_left_out_of_the_state_is_named(change: Callable[[SimpleNamespace], None], name: str) -> None:
     optimizer, world = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))]), SimpleNamespace(place=np.zeros(2))
     trainer = SimpleNamespace(optimizer=optimizer, world=world, kind=SimpleNamespace)
-    before = {"attributes": hashes(trainer)}
+    before = {"attributes": {name: seen.digest for name, seen in of_trainer(trainer).items()}}
     assert "neither in state_dict()" in suspects.cause("split", False, before, before)
     change(trainer)
-    found = {"attributes": hashes(trainer)}
+    found = {"attributes": {name: seen.digest for name, seen in of_trainer(trainer).items()}}
     assert suspects.cause("split", False, before, found).startswith(f"Likely: {name} not in the state")
 
 

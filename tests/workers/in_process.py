@@ -89,7 +89,8 @@ class InProcess:
         self._looks.take(name, self._model, self.file)
 
     def stray(self, first: str, words: str, *, deadline: Any) -> Stray:
-        found = self._looks.stray(first, words)
+        assert self._model is not None
+        found = self._looks.stray(first, words, self._model)
         return Stray(found["stray"], found["cause"])
 
     def resident_bytes(self) -> int:

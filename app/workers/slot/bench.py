@@ -149,3 +149,8 @@ class Bench:
         except Exception:  # it is raised again where nothing is under way
             return 0
         return until
+
+
+def last_line(failed: TrainerFailed) -> str:
+    """What the user's code raised, without where."""
+    return failed.error.strip().splitlines()[-1] if failed.error.strip() else "an error"

@@ -9,24 +9,29 @@ Two more trainings tell the causes of a difference apart, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from app.domain.awaiting import problem_of
 from app.domain.states import FailureKind
 from app.scheduling.assignment import ProofOrder
-from app.workers.slot.bench import OFF, Bench
+from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import other_metrics, used
 
+SAVED = "when it was saved"
 UNREPEATABLE = (
     "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
     "generator that nobody seeds, or the order of a set"
 )
 WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
 REBUILT = "Likely: it reads what the object before it has left in the process: a global, or an attribute of a class"
+
+
+Metrics = Mapping[str, float | None]
+Way = Callable[[State, Metrics], str]
 
 
 class CheckFailed(Exception):
@@ -66,7 +71,6 @@ def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
 class _Check:
     def __init__(self, bench: Bench, order: ProofOrder, steps: int, held: ExitStack) -> None:
         self._bench, self._order, self._steps, self._held = bench, order, steps, held
-        self._cause = ""
         self.found = Checked()
 
     def ways(self) -> Iterator[str]:
@@ -81,9 +85,18 @@ class _Check:
             return
         more = self._steps - 1
         if self._bench.is_worth(more):
-            yield self._used(end, metrics)
+            yield self._or_failing(self._used, end, metrics, "it went on from its state in a used object")
         if self._bench.is_worth(self._steps):
-            yield self._watched(end, metrics)
+            yield self._or_failing(self._watched, end, metrics, "it was built a second time in the same process")
+
+    def _or_failing(self, way: Way, end: State, metrics: Metrics, when: str) -> str:
+        """An error where the first way had none is a difference, too."""
+        try:
+            return way(end, metrics)
+        except TrainerFailed as failed:
+            if failed.kind != "exception":
+                raise
+            return f"the trainer failed when {when}: {last_line(failed)}"
 
     def _fault(self, failed: TrainerFailed) -> Exception:
         """What is no accident is the user's, and there is no second try."""
@@ -93,7 +106,7 @@ class _Check:
 
     # ------------------------------------------------------------------------------------------------ the ways
 
-    def _first(self) -> tuple[State, State, Mapping[str, float | None]]:
+    def _first(self) -> tuple[State, State, Metrics]:
         bench = self._bench
         bench.build()
         bench.train(1)
@@ -113,29 +126,23 @@ class _Check:
         bench.look("before")
         bench.load(first, 1)
         bench.look("used")
-        stray = bench.stray("when it was saved")
-        self.found.stray, self._cause = stray.names, stray.cause
+        self.found.stray = bench.stray(SAVED).names
 
-    def _used(self, end: State, metrics: Mapping[str, float | None]) -> str:
+    def _used(self, end: State, metrics: Metrics) -> str:
         text = self._to_the_end(end, metrics)
         if not text:
             return ""
-        cause = self._cause if self._is_repeatable(end) else UNREPEATABLE
+        cause = self._bench.stray(SAVED).cause  # before the process is another one
+        cause = cause if self._is_repeatable(end) else UNREPEATABLE
         return self._told("in a used object", text, cause)
 
-    def _watched(self, end: State, metrics: Mapping[str, float | None]) -> str:
+    def _watched(self, end: State, metrics: Metrics) -> str:
         bench = self._bench
-        try:
-            bench.build(is_fresh=False)
-            bench.train(1)
-            bench.evaluate()
-            bench.save().close()
-            text = self._to_the_end(end, metrics)
-        except TrainerFailed as failed:
-            if failed.kind != "exception":
-                raise
-            line = failed.error.strip().splitlines()[-1]
-            return f"the trainer failed when it was built a second time in the same process: {line}"
+        bench.build(is_fresh=False)
+        bench.train(1)
+        bench.evaluate()
+        bench.save().close()
+        text = self._to_the_end(end, metrics)
         if not text:
             return ""
         if not self._is_repeatable(end):
@@ -144,7 +151,7 @@ class _Check:
             return self._told("in a new object of a used process", text, self._globals())
         return self._told("with an evaluation and a saved state on the way", text, WATCHED)
 
-    def _to_the_end(self, end: State, metrics: Mapping[str, float | None]) -> str:
+    def _to_the_end(self, end: State, metrics: Metrics) -> str:
         self._bench.train(self._steps)
         return self._differs(end) or other_metrics(metrics, self._bench.evaluate())
 

@@ -6,7 +6,7 @@ See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, 
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from app.domain import events as e
@@ -16,7 +16,7 @@ from app.events.log import Alongside
 from app.events.rows import ChainFlags, Lease
 from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder
 from app.workers.slot import quarantine
-from app.workers.slot.bench import OFF, Bench, Unproven
+from app.workers.slot.bench import OFF, Bench, Unproven, last_line
 from app.workers.slot.checking import CheckFailed, check
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import Claim
@@ -34,6 +34,7 @@ from stagetree.runtime.inexact import other_metrics, used
 
 logger = logging.getLogger(__name__)
 
+NEW = "in a new one"
 NEITHER = "Likely: train() reads something that is neither in state_dict() nor brought by setup()"
 
 
@@ -190,7 +191,7 @@ class ProofRun:
                 if failed.kind != "exception" or (before is not None and before.signature != failed.signature):
                     raise
                 if before is not None:
-                    self._state(self._tested(difference=f"{self._failing}: {last_line(failed.error)}"))
+                    self._state(self._tested(difference=f"{self._failing}: {last_line(failed)}"))
                     return
                 before = failed
 
@@ -209,16 +210,30 @@ class ProofRun:
             at = self._waiting[0]
             bench.train(at.step)
             with closing(bench.save()) as mine:
-                if text := self._difference(bench, mine, at):
-                    stray = self._after_reloading(bench) if looks else Stray({}, "")
-                    self._say(at, _with_cause(text, stray.cause), stray)
-                    self._waiting.clear()
-                    return
-                if len(self._waiting) == 1 and looks:
-                    self._go_on_in_the_used(bench, mine, at)
-                else:
-                    self._say(at)
+                try:
+                    text = self._difference(bench, mine, at)
+                except CheckpointUnreadable as gone:
+                    if len(self._waiting) == 1:
+                        raise
+                    logger.info("not compared: %s", gone)
+                    self._waiting.pop(0)
+                    continue
+                self._tell(bench, mine, at, text, looks)
             self._waiting.pop(0)
+            if text:
+                self._waiting.clear()
+
+    def _tell(self, bench: Bench, mine: State, at: Comparison, text: str, looks: bool) -> None:
+        """Have it on record; looks: with what does not come back with the state that the model began with."""
+        if text:
+            stray = Stray({}, "")
+            with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
+                stray = self._after_reloading(bench) if looks else stray
+            self._say(at, _with_cause(text, stray.cause), stray)
+        elif looks and len(self._waiting) == 1:
+            self._go_on_in_the_used(bench, mine, at)
+        else:
+            self._say(at)
 
     def _difference(self, bench: Bench, mine: State, at: Comparison) -> str:
         """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
@@ -236,11 +251,16 @@ class ProofRun:
 
     def _go_on_in_the_used(self, bench: Bench, mine: State, at: Comparison) -> None:
         """Once more, in the object that has been there already; this is a slot's everyday."""
-        stray, text = self._after_reloading(bench), ""
+        try:
+            stray, text = self._after_reloading(bench), ""
+        except CheckpointUnreadable:  # it was there a moment ago, and the bits are equal
+            self._say(at)
+            return
         if bench.is_worth(at.step - self._begin):
             bench.train(at.step)
             with closing(bench.save()) as again:
                 text = bench.compare(again, mine).difference
+            stray = bench.stray(NEW) if text else stray
         self._say(at, _with_cause(f"in a used object, {text}", stray.cause) if text else "", stray)
 
     def _after_reloading(self, bench: Bench) -> Stray:
@@ -249,7 +269,7 @@ class ProofRun:
         with closing(bench.read(self.work.resume)) as state:
             bench.load(state, self._begin)
         bench.look("used")
-        return bench.stray("in a new one")
+        return bench.stray(NEW)
 
     def _say(self, at: Comparison, difference: str = "", stray: Stray | None = None) -> None:
         self._state(self._tested(at, difference=difference, stray=dict(stray.names) if stray else {}))
@@ -257,10 +277,6 @@ class ProofRun:
     def _state(self, fact: e.ExactnessTested) -> None:
         """It goes on record now, whatever becomes of the rest."""
         self._parts.outbox.put(self.claim, [fact], is_news=True)
-
-
-def last_line(error: str) -> str:
-    return error.strip().splitlines()[-1] if error.strip() else "an error"
 
 
 def _with_cause(text: str, cause: str) -> str:
@@ -275,4 +291,4 @@ def _accident(failed: TrainerFailed) -> str:
         FailureKind.HANG: "a hang",
         FailureKind.EXCEPTION: "an error that did not come again in the same way",
     }
-    return f"{words[FailureKind(failed.kind)]}: {last_line(failed.error)}"
+    return f"{words[FailureKind(failed.kind)]}: {last_line(failed)}"

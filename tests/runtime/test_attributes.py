@@ -1,0 +1,141 @@
+"""What a trainer has beside its state is seen wherever it is kept, in bounded time, and nothing of its code is run."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from stagetree.runtime import attributes
+from stagetree.runtime.attributes import differing, of_code, of_trainer
+
+
+class Env:
+    """A user's object, with another one in it."""
+
+    def __init__(self) -> None:
+        self.place, self.inner = 0, SimpleNamespace(count=0)
+        self.history: list[dict[str, Any]] = [{"reward": 0.0}]
+
+    @property
+    def dangerous(self) -> int:
+        raise AssertionError("a user's code was run")
+
+    def __repr__(self) -> str:
+        raise AssertionError("a user's code was run")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("a user's code was run")
+
+
+class Counted(nn.Linear):
+    """A module that counts in an attribute, which is in no state of torch's."""
+
+    calls = 0
+
+
+def counter() -> Callable[[], int]:
+    count = 0
+
+    def next() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return next
+
+
+def made() -> SimpleNamespace:
+    torch.manual_seed(0)
+    return SimpleNamespace(
+        count=0,
+        losses=[0.1],
+        nested={"a": [np.zeros(3), {"b": 1}]},
+        recent=deque([1, 2]),
+        names={"x", "y"},
+        chance=np.random.default_rng(0),
+        dice=random.Random(0),
+        generator=torch.Generator().manual_seed(0),
+        env=Env(),
+        envs=[Env(), Env()],
+        next=counter(),
+        net=Counted(2, 2),
+        big=torch.zeros(2**21),
+        data=np.zeros(2**21),
+    )
+
+
+CHANGES: list[tuple[str, Callable[[Any], object]]] = [
+    ("self.count", lambda t: setattr(t, "count", 1)),
+    ("self.losses", lambda t: t.losses.append(0.2)),
+    ("self.nested", lambda t: t.nested["a"][1].update(b=2)),
+    ("self.recent", lambda t: t.recent.rotate()),
+    ("self.names", lambda t: t.names.add("z")),
+    ("self.chance", lambda t: t.chance.normal()),
+    ("self.dice", lambda t: t.dice.random()),
+    ("self.generator", lambda t: torch.rand(1, generator=t.generator)),
+    ("self.env.place", lambda t: setattr(t.env, "place", 1)),
+    ("self.env.history", lambda t: t.env.history[0].update(reward=1.0)),
+    ("self.envs", lambda t: setattr(t.envs[1], "place", 1)),
+    ("self.next.count", lambda t: t.next()),
+    ("self.net", lambda t: setattr(t.net, "calls", 1)),
+    ("self.big", lambda t: t.big.add_(1)),
+    ("self.data", lambda t: t.data.__iadd__(1)),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES, ids=[name for name, _ in CHANGES])
+def test_what_changed_is_named(name: str, change: Callable[[Any], object]) -> None:
+    trainer = made()
+    before = of_trainer(trainer)
+    assert differing(before, of_trainer(trainer)) == []
+    change(trainer)
+    assert differing(before, of_trainer(trainer)) == [name]
+
+
+def test_equal_trainers_look_alike() -> None:
+    assert differing(of_trainer(made()), of_trainer(made())) == []
+
+
+def test_short_values_are_shown() -> None:
+    seen = of_trainer(SimpleNamespace(count=3, text="x" * 1000, losses=[1, 2]))
+    assert [seen[name].shown for name in ("self.count", "self.text", "self.losses")] == ["3", "", "2 items"]
+
+
+def test_what_holds_itself_or_is_endless_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = made()
+    trainer.itself, trainer.loop = trainer, []
+    trainer.loop.append(trainer.loop)
+    trainer.many = list(range(10 * attributes.MOST_ITEMS))
+    assert "self.many" in of_trainer(trainer)
+    monkeypatch.setattr(attributes, "MOST_SECONDS", -1.0)
+    assert of_trainer(trainer) == {}
+
+
+def test_a_trainer_names_what_does_not_matter() -> None:
+    class Trainer:
+        caches = ("last", "SEEN")
+
+    trainer, module = Trainer(), ModuleType("user")
+    vars(trainer).update(last=1, count=1)
+    vars(module).update(SEEN=1, COUNT=1, function=counter, Env=Env)
+    assert list(of_trainer(trainer)) == ["self.count"]
+    assert list(of_code(trainer, [module])) == ["COUNT (a global of user)"]
+
+
+def test_attributes_of_classes_are_looked_at() -> None:
+    module = ModuleType("user")
+    kind = type("Model", (), {"__module__": "user", "made": 0, "method": lambda self: None})
+    vars(module)["Model"] = kind
+    before = of_code(object(), [module])
+    kind.made = 1  # type: ignore[attr-defined]
+    assert differing(before, of_code(object(), [module])) == ["Model.made (of the class)"]
