@@ -56,7 +56,7 @@ def grid(trainer: str, **more: Any) -> Json:
 
 def halving(trainer: str, **more: Any) -> Json:
     """Four trials that are asked for 4 steps; half of them go on to 8, and one to 16."""
-    space = {"lr": [switch(0.1, 0.1 * number, 6) for number in range(1, 5)], "wd": [0.5]}
+    space = {"lr": [switch(0.1 * number, 0.3, 6) for number in range(1, 5)], "wd": [0.5]}
     tuner = {"kind": "asha", "num_trials": 4, "min_steps": 4, "max_steps": 16, "reduction_factor": 2}
     return spec(trainer, tuner=tuner, space=space, **more)
 
@@ -105,10 +105,13 @@ def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds:
         plans = {name: cluster.plans.get(stream) for name, (stream, _) in streams.items()}
         if all(plans[name].studies[study].is_final for name, (_, study) in streams.items()):
             break
-    return {name: hold(plans[name], plans[name].studies[study], alone) for name, (_, study) in streams.items()}
+    return {
+        name: hold(plans[name], plans[name].studies[study], alone, file_of(kinds[name]))
+        for name, (_, study) in streams.items()
+    }
 
 
-def hold(plan: SearchPlan, study: Study, alone: Alone) -> Held:
+def hold(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
     """Compare every value of every trial."""
     judgement = proofs.judge(plan)
     found = Held(study.state, study.isolated, judgement.verdict)
@@ -116,17 +119,16 @@ def hold(plan: SearchPlan, study: Study, alone: Alone) -> Held:
         found.marks[trial.number] = proofs.of_trial(plan, study, trial, judgement)
         if trial.error:
             found.errors[trial.number] = trial.error
-        if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone))):
+        if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone, file))):
             found.other[trial.number] = lines
     return found
 
 
-def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone) -> Curve:
+def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, file: str) -> Curve:
     """Evaluated where a study of this trial alone evaluates."""
     opened = plan.opened
     assert opened is not None and study.eval_every is not None
     steps = {*range(study.eval_every, trial.steps + 1, study.eval_every), *trial.requested_steps}
-    file = sources()[opened.trainer].path
     return alone.curve(file, opened.trainer, dict(opened.trainer_args), opened.seed, trial.hp, sorted(steps))
 
 
