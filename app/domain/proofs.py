@@ -21,14 +21,17 @@ MOST_IN_VAIN = 3
 class Judgement:
     """What is proven of a plan's trainer, over all kinds of devices that train it.
 
-    reach: the last step up to which trials are proven. reason: of an inexact trainer, the first difference and its
-    likely cause; of an unproven one, what was not covered. stray: attributes that do not come back with the state.
+    reach: the last step up to which trials are proven. behind: the same of trials that were trained on from a state
+    that was saved behind a change of their hyper-parameters; 0 if none of those was compared. reason: of an inexact
+    trainer, the first difference and its likely cause; of an unproven one, what was not covered. stray: attributes that do not
+    come back with the state.
     """
 
     verdict: Verdict
     reach: int = 0
     reason: str = ""
     stray: tuple[str, ...] = ()
+    behind: int = 0
 
 
 def judge(plan: SearchPlan) -> Judgement:
@@ -38,19 +41,22 @@ def judge(plan: SearchPlan) -> Judgement:
     if wrong is not None:
         return Judgement(Verdict.INEXACT, 0, wrong.difference, stray)
     devices = dict.fromkeys(test.device for test in plan.tests)
-    verdicts = [_of_device(device, [test for test in plan.tests if test.device == device], stray) for device in devices]
+    verdicts = [
+        _of_device(plan, device, [test for test in plan.tests if test.device == device], stray) for device in devices
+    ]
     if not verdicts:
         return Judgement(Verdict.UNPROVEN, 0, "no state was compared yet", stray)
-    return min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
+    return min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach, each.behind))
 
 
-def _of_device(device: str, tests: list[e.ExactnessTested], stray: tuple[str, ...]) -> Judgement:
+def _of_device(plan: SearchPlan, device: str, tests: list[e.ExactnessTested], stray: tuple[str, ...]) -> Judgement:
     proven = [test for test in tests if not test.unproven and test.proof != ProofKind.CHECK]
     if stray:  # bits that agree for some steps are no proof then; those of a whole trial are
         proven = [test for test in proven if test.proof == ProofKind.WHOLE]
     reach = max((test.step for test in proven), default=0)
     if reach:
-        return Judgement(Verdict.EXACT, reach, "", stray)
+        behind = max((test.step for test in proven if _is_behind_change(plan, test)), default=0)
+        return Judgement(Verdict.EXACT, reach, "", stray, behind)
     if stray:
         steps = max((test.step - test.begin for test in tests), default=0)
         return Judgement(Verdict.UNPROVEN, 0, f"{stray[0]}; nothing has shown in {steps} steps", stray)
@@ -58,9 +64,20 @@ def _of_device(device: str, tests: list[e.ExactnessTested], stray: tuple[str, ..
     return Judgement(Verdict.UNPROVEN, 0, f"{unproven} (on {device})", stray)
 
 
+def _is_behind_change(plan: SearchPlan, test: e.ExactnessTested) -> bool:
+    """Whether a state was trained on from, in one of the ways, that was saved behind a change."""
+    if test.node not in plan.nodes:
+        return False
+    way = plan.ancestry(test.node)
+    if len(way) < 2:
+        return False
+    begins = [test.begin, *(node.resumed_from for node in way if node.resumed_from < test.step)]
+    return max(begins if test.proof == ProofKind.WHOLE else begins[:1]) > way[1].start
+
+
 def needs_proof(plan: SearchPlan, trial: Trial) -> bool:
     """Whether the trial shares steps with others, or was trained on from a saved state."""
-    return any(plan.nodes[name].is_resumed or plan.nodes[name].trials > 1 for name in trial.path)
+    return any(plan.nodes[name].resumed_from > 0 or plan.nodes[name].trials > 1 for name in trial.path)
 
 
 def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement) -> str:
@@ -69,24 +86,37 @@ def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement)
         return f"trained alone, since the trainer is not exact: {study.isolated}"
     if not needs_proof(plan, trial):
         return ""
-    return _mark(judgement, trial.steps)
+    return _mark(judgement, _reach(plan, trial, judgement), trial.steps)
 
 
 def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
     """What is to stand beside the study's numbers: what is true of the trial that is proven least."""
     if study.isolated:
         return f"trained alone, since the trainer is not exact: {study.isolated}"
-    steps = (trial.steps for trial in study.trials if trial.path and needs_proof(plan, trial))
-    return _mark(judgement, most) if (most := max(steps, default=0)) else ""
+    reaches = [
+        (_reach(plan, trial, judgement), trial.steps)
+        for trial in study.trials
+        if trial.path and needs_proof(plan, trial)
+    ]
+    return _mark(judgement, *min(reaches, key=lambda each: each[0] - each[1])) if reaches else ""
 
 
-def _mark(judgement: Judgement, steps: int) -> str:
+def _reach(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
+    """The last step up to which a trial is proven."""
+    if len(trial.path) > 1:
+        change = plan.nodes[trial.path[1]].start
+        if any(plan.nodes[name].resumed_from > change for name in trial.path):
+            return max(judgement.behind, min(judgement.reach, change))
+    return judgement.reach
+
+
+def _mark(judgement: Judgement, reach: int, steps: int) -> str:
     match judgement.verdict:
         case Verdict.INEXACT:
             return f"may be wrong, since the trainer is not exact: {judgement.reason}"
         case Verdict.UNPROVEN:
             return f"not proven to be exact: {judgement.reason}"
-    return f"proven to step {judgement.reach} of {steps}" if steps > judgement.reach else ""
+    return f"proven to step {reach} of {steps}" if steps > reach else ""
 
 
 def is_checked(plan: SearchPlan, device: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,8 +29,7 @@ def trainers(modules: Iterable[str]) -> Iterator[tuple[str, type[Trainer]]]:
     for module in modules:
         for each in vars(importlib.import_module(module)).values():
             if isinstance(each, type) and issubclass(each, Trainer) and each.__module__ == module:
-                if "name" in vars(each):
-                    yield each.name, each
+                yield from [(each.name, each)] if "name" in vars(each) else ()
 
 
 def file_of(kind: type[Trainer]) -> str:
@@ -61,7 +60,18 @@ def halving(trainer: str, **more: Any) -> Json:
     return spec(trainer, tuner=tuner, space=space, **more)
 
 
-STUDIES = {"grid": grid, "halving": halving}
+def changes(trainer: str, **more: Any) -> Json:
+    """A long trial whose rate never changes, and short ones that part after theirs has changed."""
+    rates = [
+        (0.1, 20),
+        (switch(0.1, 0.3, 4), 10),
+        ({"family": "values", "values": [0.1, 0.3, 0.2], "milestones": [4, 7]}, 10),
+    ]
+    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
+    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+
+
+STUDIES = {"grid": grid, "halving": halving, "changes": changes}
 
 
 def spec(trainer: str, **more: Any) -> Json:
@@ -128,8 +138,13 @@ def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, file: str)
     """Evaluated where a study of this trial alone evaluates."""
     opened = plan.opened
     assert opened is not None and study.eval_every is not None
-    steps = {*range(study.eval_every, trial.steps + 1, study.eval_every), *trial.requested_steps}
-    return alone.curve(file, opened.trainer, dict(opened.trainer_args), opened.seed, trial.hp, sorted(steps))
+    steps = steps_of(study.eval_every, trial.requested_steps)
+    return alone.curve(file, opened.trainer, dict(opened.trainer_args), opened.seed, trial.hp, steps)
+
+
+def steps_of(every: int, requested: Sequence[int]) -> list[int]:
+    """After which steps a trial is evaluated that was asked for these results."""
+    return sorted({*range(every, requested[-1] + 1, every), *requested})
 
 
 def differences(shown: Curve, right: Curve) -> Iterator[str]:

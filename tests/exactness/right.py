@@ -129,7 +129,7 @@ class Nested(Counting):
         self.by_layer: dict[int, tuple[float, Any]] = {1: (0.0, None), 2: (math.nan, [math.inf, ()])}
 
     def push(self) -> float:
-        self.by_layer[1] = (self.weight, self.by_layer[1])[:1] + (None,)
+        self.by_layer[1] = (self.weight, None)
         return self.by_layer[1][0]
 
     def more(self) -> dict[str, Any]:

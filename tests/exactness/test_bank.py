@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import RIGHT, WRONG, held, sources, trainers
+from bank import RIGHT, WRONG, changes, file_of, held, hold, sources, trainers
 from cluster import Cluster
 
+from app.domain import proofs
 from app.events.database import Database
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
-
 
 Start = Callable[[bool], Cluster]
 
@@ -74,3 +74,15 @@ def test_no_right_trainer_is_refused(file: str, start: Start, alone: Alone) -> N
     assert {name: each for name, each in shown.items() if each.other or each.errors} == {}
     assert {name: each.isolated for name, each in shown.items() if each.isolated or each.verdict == "inexact"} == {}
     assert {name for name, each in shown.items() if each.state != "completed"} == set()
+
+
+def test_a_trial_that_goes_on_behind_a_change_is_not_proven_by_one_that_never_changes(
+    start: Start, alone: Alone
+) -> None:
+    """This trainer is wrong only there, and the first hand-over that is compared is elsewhere."""
+    cluster, kind = start(True), dict(trainers(WRONG))["together"]
+    study = cluster.run(cluster.submit(changes("together")))
+    shown = hold(cluster.plan, study, alone, file_of(kind))
+    assert list(shown.other) == [2] and not shown.in_silence
+    assert shown.marks == {0: "", 1: "", 2: "proven to step 4 of 10"}
+    assert proofs.of_study(cluster.plan, study, proofs.judge(cluster.plan)) == "proven to step 4 of 10"

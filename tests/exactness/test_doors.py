@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from alone import Alone
 from bank import RIGHT, WRONG, differences, file_of, grid, steps_of, trainers
+from stacks import Service
 
 import stagetree
 from app.embedded import Embedded
@@ -32,54 +32,64 @@ def tell(study: Json, trials: list[Json], name: str, alone: Alone) -> str:
     is_marked = False
     for trial in trials:
         shown = {point["step"]: point["metrics"] for point in trial["curve"]}
-        steps = steps_of(spec["eval_every"], [trial["steps"]])
-        right = alone.curve(file_of(KINDS[name]), name, {}, spec["seed"], trial["hp"], steps)
+        steps = steps_of(spec["eval_every"], trial["asked"])
+        right = alone.curve(file_of(KINDS[name]), name, {}, study["seed"], trial["hp"], steps)
         wrong = list(differences(shown, right))
         assert trial["state"] == "completed", trial
-        assert not wrong or trial["exactness"], wrong
+        assert not wrong or trial.get("exactness"), wrong
         assert not (wrong and study["exactness"]["isolated"]), wrong
-        is_marked = is_marked or bool(trial["exactness"])
+        is_marked = is_marked or bool(trial.get("exactness"))
     return "caught" if study["exactness"]["isolated"] else "marked" if is_marked else "plain"
 
 
-def check(outcomes: dict[str, str], verdicts: dict[str, str]) -> None:
-    assert {name for name in RIGHT_ONES if outcomes[name] == "caught" or verdicts[name] == "inexact"} == set()
-    assert {name: outcomes[name] for name in WRONG_ONES if outcomes[name] == "plain"} == {}
+def check(found: dict[str, tuple[str, str]]) -> None:
+    """found: how each study came out, and the verdict on its trainer."""
+    assert {name: found[name] for name in RIGHT_ONES if found[name][0] == "caught" or found[name][1] == "inexact"} == {}
+    assert {name: found[name] for name in WRONG_ONES if found[name][0] == "plain"} == {}
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """What `stagetree up` starts, with the files of the bank."""
     embedded = Embedded(tmp_path_factory.mktemp("up"), 2, FILES)
     embedded.start(await_slots=True)
     with Client(embedded.url) as client:
-        yield client
+        yield Service(client)
     embedded.stop()
 
 
 def told(client: Client, study: str, name: str, alone: Alone) -> tuple[str, str]:
+    """How it came out, and the verdict."""
     answer = client.study(study)
-    trials = [client.trial(study, number) for number in range(len(answer["trials"]))]
+    trials = [client.trial(study, trial["trial"]) for trial in client.trials(study)]
     return tell(answer, trials, name, alone), answer["exactness"]["verdict"]
 
 
-def test_over_rest(up: Client, alone: Alone) -> None:
-    studies = {name: up.submit(grid(name))["study"] for name in WRONG_ONES + RIGHT_ONES}
+def test_over_rest(up: Service, alone: Alone) -> None:
+    studies = {name: up.submit(grid(name)) for name in WRONG_ONES + RIGHT_ONES}
     for study in studies.values():
         up.wait(study)
-    found = {name: told(up, study, name, alone) for name, study in studies.items()}
-    check({name: outcome for name, (outcome, _) in found.items()}, {name: verdict for name, (_, verdict) in found.items()})
+    check({name: told(up.client, study, name, alone) for name, study in studies.items()})
 
 
-def test_over_run(up: Client, alone: Alone, tmp_path: Path) -> None:
-    """The command prints the marks, with each trial."""
-    outcomes, verdicts = {}, {}
+def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
+    """The command shows the marks beside the values."""
+    found = {}
     for name in WRONG_ONES + RIGHT_ONES:
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(grid(name, trainer_args={"tag": "run"})))
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(grid(name, seed=4)))
         command = [sys.executable, "-m", "stagetree", "run", f"{name}.yaml", "-o", "json", "--server", up.url]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         study = json.loads(said.stdout)
-        outcomes[name], verdicts[name] = told(up, study["study"], name, alone)[0], study["exactness"]["verdict"]
-        shown = {trial["trial"]: trial["exactness"] for trial in study["trials"]}
-        assert (outcomes[name] == "plain") == (not any(shown.values()))
-    check(outcomes, verdicts)
+        found[name] = told(up.client, study["study"], name, alone)
+        shown = {trial["trial"]: trial.get("exactness", "") for trial in study["trials"]}
+        assert any(shown.values()) == (found[name][0] != "plain"), study
+    check(found)
+
+
+def test_over_local(alone: Alone, tmp_path: Path) -> None:
+    with stagetree.local(slots=2, dir=tmp_path / "kept", trainers=FILES) as server, Client(server.url) as client:
+        service = Service(client)
+        studies = {name: service.submit(grid(name, seed=5)) for name in WRONG_ONES + RIGHT_ONES}
+        for study in studies.values():
+            service.wait(study)
+        check({name: told(client, study, name, alone) for name, study in studies.items()})

@@ -14,6 +14,7 @@ from cluster import Cluster
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
+from app.domain.events import ExactnessTested
 from app.events.database import Database
 from app.registry import TrainerSource
 
@@ -56,7 +57,7 @@ def test_every_value_without_a_mark_is_that_of_the_trial_alone(
     try:
         done = cluster.run(cluster.submit(study), rounds=200)
         shown = hold(cluster.plan, done, alone, cluster.sources["wrong-from"].path)
-        note(f"{shown}")
+        note(f"{slots} slots, {study}, {shown}, {cluster.events(ExactnessTested)}")
         event(f"{shown.outcome}, {len(shown.other)} other")
         assert shown.state == "completed" and not shown.errors
         assert not shown.in_silence

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
-from stagetree import Trainer, TorchTrainer
+from stagetree import TorchTrainer, Trainer
 
 X = torch.linspace(-1, 1, 12).view(6, 2)
 Y = X.prod(dim=1, keepdim=True)

@@ -20,7 +20,7 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     for index, stage in enumerate(event.stages):
         node = plan.node(stage.node)
         node.running[event.chain, index] = (stage.start, stage.end)
-        node.is_resumed = node.is_resumed or event.stages[0].start > 0
+        node.resumed_from = max(node.resumed_from, event.stages[0].start)
         plan.touched.add(stage.node)
 
 

@@ -83,7 +83,7 @@ class Node:
     evaluation_failures: the same of its evaluations, each at the step that could not be evaluated since.
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
-    is_resumed: whether a chain that trained here had begun with a state that was kept.
+    resumed_from: the last step at which the state was kept that a chain began with which trained here; 0 if none did.
     """
 
     id: NodeId
@@ -106,7 +106,7 @@ class Node:
     trained: int = 0
     alone: bool = False
     trials: int = 0
-    is_resumed: bool = False
+    resumed_from: int = 0
     _segment: Segment | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
