@@ -23,8 +23,8 @@ class Judgement:
 
     reach: the last step up to which trials are proven. behind: the same of trials that were trained on from a state
     that was saved behind a change of their hyper-parameters; 0 if none of those was compared. reason: of an inexact
-    trainer, the first difference and its likely cause; of an unproven one, what was not covered. stray: attributes that do not
-    come back with the state.
+    trainer, the first difference and its likely cause; of an unproven one, what was not covered. stray: attributes that
+    do not come back with the state.
     """
 
     verdict: Verdict
@@ -102,7 +102,14 @@ def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
 
 
 def _reach(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
-    """The last step up to which a trial is proven."""
+    """The last step up to which a trial is proven.
+
+    What does not come back with the state may be anything in a used object: then only what was compared itself is.
+    """
+    if judgement.stray:
+        ends = dict(plan.ends(trial))
+        whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE and not test.unproven)
+        return max((test.step for test in whole if test.step <= ends.get(test.node, -1)), default=0)
     if len(trial.path) > 1:
         change = plan.nodes[trial.path[1]].start
         if any(plan.nodes[name].resumed_from > change for name in trial.path):
@@ -116,6 +123,8 @@ def _mark(judgement: Judgement, reach: int, steps: int) -> str:
             return f"may be wrong, since the trainer is not exact: {judgement.reason}"
         case Verdict.UNPROVEN:
             return f"not proven to be exact: {judgement.reason}"
+    if reach == 0 and judgement.stray:
+        return f"not proven to be exact: {judgement.stray[0]}"
     return f"proven to step {reach} of {steps}" if steps > reach else ""
 
 

@@ -26,14 +26,14 @@ FILES = sorted({file_of(KINDS[name]) for name in WRONG_ONES + RIGHT_ONES})
 Json = dict[str, Any]
 
 
-def tell(study: Json, trials: list[Json], name: str, alone: Alone) -> str:
+def tell(study: Json, trials: list[Json], name: str, seed: int, alone: Alone) -> str:
     """How the study came out; fails where a number is wrong in silence. trials: with their curves."""
     spec = grid(name)
     is_marked = False
     for trial in trials:
         shown = {point["step"]: point["metrics"] for point in trial["curve"]}
         steps = steps_of(spec["eval_every"], trial["asked"])
-        right = alone.curve(file_of(KINDS[name]), name, {}, study["seed"], trial["hp"], steps)
+        right = alone.curve(file_of(KINDS[name]), name, {}, seed, trial["hp"], steps)
         wrong = list(differences(shown, right))
         assert trial["state"] == "completed", trial
         assert not wrong or trial.get("exactness"), wrong
@@ -58,18 +58,18 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     embedded.stop()
 
 
-def told(client: Client, study: str, name: str, alone: Alone) -> tuple[str, str]:
+def told(client: Client, study: str, name: str, seed: int, alone: Alone) -> tuple[str, str]:
     """How it came out, and the verdict."""
     answer = client.study(study)
     trials = [client.trial(study, trial["trial"]) for trial in client.trials(study)]
-    return tell(answer, trials, name, alone), answer["exactness"]["verdict"]
+    return tell(answer, trials, name, seed, alone), answer["exactness"]["verdict"]
 
 
 def test_over_rest(up: Service, alone: Alone) -> None:
     studies = {name: up.submit(grid(name)) for name in WRONG_ONES + RIGHT_ONES}
     for study in studies.values():
         up.wait(study)
-    check({name: told(up.client, study, name, alone) for name, study in studies.items()})
+    check({name: told(up.client, study, name, 3, alone) for name, study in studies.items()})
 
 
 def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "stagetree", "run", f"{name}.yaml", "-o", "json", "--server", up.url]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         study = json.loads(said.stdout)
-        found[name] = told(up.client, study["study"], name, alone)
+        found[name] = told(up.client, study["study"], name, 4, alone)
         shown = {trial["trial"]: trial.get("exactness", "") for trial in study["trials"]}
         assert any(shown.values()) == (found[name][0] != "plain"), study
     check(found)
@@ -92,4 +92,4 @@ def test_over_local(alone: Alone, tmp_path: Path) -> None:
         studies = {name: service.submit(grid(name, seed=5)) for name in WRONG_ONES + RIGHT_ONES}
         for study in studies.values():
             service.wait(study)
-        check({name: told(client, study, name, alone) for name, study in studies.items()})
+        check({name: told(client, study, name, 5, alone) for name, study in studies.items()})

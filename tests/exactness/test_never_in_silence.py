@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from alone import Alone
 from bank import hold, spec
 from cluster import Cluster
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
+from toys import switch
 
 from app.domain.events import ExactnessTested
 from app.events.database import Database
@@ -20,6 +24,7 @@ from app.registry import TrainerSource
 
 EXAMPLES = 150 if "STAGETREE_TEST_MORE" in os.environ else 10
 RATES = st.sampled_from([0.1, 0.2, 0.3])
+FILE = str(Path(__file__).parent / "wrong_from.py")
 Json = dict[str, Any]
 
 
@@ -44,25 +49,43 @@ def studies(draw: st.DrawFn) -> Json:
     return spec("wrong-from", space={"lr": rates}, tuner=tuner, **more)
 
 
+@contextmanager
+def clustered(template: Path, slots: int) -> Iterator[Cluster]:
+    """Slots that train in this process, and prove."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(template, f"{folder}/log.db")
+        database = Database(f"sqlite:///{folder}/log.db")
+        cluster = Cluster(database, Path(folder), slots=slots, proofs=True)
+        cluster.sources = {"wrong-from": TrainerSource(FILE, "1")}
+        yield cluster
+        cluster.close()
+        database.dispose()
+
+
 @settings(max_examples=EXAMPLES)
 @given(study=studies(), slots=st.integers(1, 3))
 def test_every_value_without_a_mark_is_that_of_the_trial_alone(
     sqlite_template: Path, alone: Alone, study: Json, slots: int
 ) -> None:
-    folder = Path(tempfile.mkdtemp())
-    shutil.copy(sqlite_template, folder / "log.db")
-    database = Database(f"sqlite:///{folder / 'log.db'}")
-    cluster = Cluster(database, folder, slots=slots, proofs=True)
-    cluster.sources = {"wrong-from": TrainerSource(str(Path(__file__).parent / "wrong_from.py"), "1")}
-    try:
+    with clustered(sqlite_template, slots) as cluster:
         done = cluster.run(cluster.submit(study), rounds=200)
-        shown = hold(cluster.plan, done, alone, cluster.sources["wrong-from"].path)
+        shown = hold(cluster.plan, done, alone, FILE)
         note(f"{slots} slots, {study}, {shown}, {cluster.events(ExactnessTested)}")
-        event(f"{shown.outcome}, {len(shown.other)} other")
+        event(shown.outcome)
         assert shown.state == "completed" and not shown.errors
         assert not shown.in_silence
         assert not (shown.isolated and shown.other)
-    finally:
-        cluster.close()
-        database.dispose()
-        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_whole_trial_proves_no_other_where_something_does_not_come_back(
+    sqlite_template: Path, alone: Alone, slots: int
+) -> None:
+    """A used object has counted further than the trial that goes on in it: so what shows late shows early there."""
+    rates = [(0.1, 9), (switch(0.1, 0.2, 3), 6), (switch(0.1, 0.3, 3), 6), (switch(0.1, 0.2, 4), 6)]
+    trials = [{"hp": {"lr": rate}, "steps": steps} for rate, steps in rates]
+    how: Json = {"trainer_args": {"since": 9}, "tuner": {"kind": "trials", "trials": trials}}
+    with clustered(sqlite_template, slots) as cluster:
+        done = cluster.run(cluster.submit(spec("wrong-from", **how)), rounds=200)
+        shown = hold(cluster.plan, done, alone, FILE)
+        assert shown.other and not shown.in_silence
