@@ -14,7 +14,7 @@ from typing import Any
 from alone import Alone
 from bank import hold, spec
 from cluster import Cluster
-from hypothesis import event, given, note, settings
+from hypothesis import event, example, given, note, settings
 from hypothesis import strategies as st
 from toys import switch
 
@@ -64,6 +64,19 @@ def clustered(template: Path, slots: int) -> Iterator[Cluster]:
         database.dispose()
 
 
+OTHERS_PROOF = spec(
+    "wrong-from",
+    space={"lr": [0.2, 0.1, switch(0.2, 0.1, 3), 0.3, 0.4]},
+    tuner={"kind": "asha", "num_trials": 5, "min_steps": 3, "max_steps": 18, "reduction_factor": 2},
+    seed=1,
+    eval_every=2,
+    trainer_args={"since": 3},
+    audit=0.0,
+)
+"""A trial that was trained alone proved another one, which had gone on in a used object."""
+
+
+@example(study=OTHERS_PROOF, slots=2)
 @settings(max_examples=EXAMPLES)
 @given(study=studies(), slots=st.integers(1, 3))
 def test_every_value_without_a_mark_is_that_of_the_trial_alone(
