@@ -42,10 +42,11 @@ def _read(content: bytes) -> _Node:
     stack: list[_Node] = []
     memo: dict[int, _Node] = {}
     end = 0
+    value: Any  # of any type, as the operation has it
     for code, value, place in pickletools.genops(content):
         end = (place or 0) + 1
         if code.name in STORE:
-            memo[len(memo) if code.name == "MEMOIZE" else int(value)] = stack[-1]
+            memo[len(memo) if value is None else int(value)] = stack[-1]
         elif code.name in FETCH:
             stack.append(memo[int(value)])
         elif code.name not in EMPTY and code.name != "STOP":
