@@ -271,6 +271,12 @@ def _file(module: ModuleType) -> str | None:
     return _resolved(file) if isinstance(file, str) else None
 
 
+def know_modules() -> None:
+    """Look up where all modules are that are imported by now: what is forked later need not do that again."""
+    for module in list(sys.modules.values()):
+        _file(module)
+
+
 @cache
 def _resolved(file: str) -> str:
     """Once for each: there are thousands of modules, and every new model asks where all of them are."""

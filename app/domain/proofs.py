@@ -20,16 +20,17 @@ MOST_IN_VAIN = 3
 class Judgement:
     """What is proven of a plan's trainer, over all kinds of devices that train it.
 
-    reach: the last step up to which trials are proven; reach_behind: those that were trained on from a state behind a
-    change of a hyper-parameter. reason: of an inexact trainer, the first difference and its
-    likely cause; of an unproven one, what was not covered. stray: attributes that do not come back with the state.
+    reach: the last step up to which trials are proven. behind: the same of trials that were trained on from a state
+    that was saved behind a change of their hyper-parameters; 0 if none of those was compared. reason: of an inexact
+    trainer, the first difference and its likely cause; of an unproven one, what was not covered. stray: attributes that
+    do not come back with the state.
     """
 
     verdict: Verdict
     reach: int = 0
     reason: str = ""
     stray: tuple[str, ...] = ()
-    reach_behind: int = 0
+    behind: int = 0
 
 
 def judge(plan: SearchPlan) -> Judgement:
@@ -43,7 +44,7 @@ def judge(plan: SearchPlan) -> Judgement:
     if not verdicts:
         return Judgement(Verdict.UNPROVEN, 0, "no state was compared yet", stray)
     weakest = min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
-    return replace(weakest, reach_behind=min(each.reach_behind for each in verdicts))
+    return replace(weakest, behind=min(each.behind for each in verdicts))
 
 
 def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgement:
@@ -51,9 +52,8 @@ def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgeme
     proven = [test for test in tests if not test.unproven and test.proof != ProofKind.CHECK]
     if stray:  # bits that agree for some steps are no proof then; those of a whole trial are
         proven = [test for test in proven if test.proof == ProofKind.WHOLE]
-    reach = max((test.step for test in proven), default=0)
-    behind = max((test.step for test in proven if _is_behind(plan, test)), default=0)
-    if reach:
+    if reach := max((test.step for test in proven), default=0):
+        behind = max((test.step for test in proven if _is_behind(plan, test)), default=0)
         return Judgement(Verdict.EXACT, reach, "", stray, behind)
     if stray:
         steps = max((test.step - test.begin for test in tests), default=0)
@@ -68,15 +68,9 @@ def _is_behind(plan: SearchPlan, test: e.ExactnessTested) -> bool:
     return node is not None and any(plan.is_behind_change(node, at) for at in (test.begin, test.since) if at)
 
 
-def reach_of(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
-    """The last step up to which such a trial is proven."""
-    is_behind = any(plan.nodes[name].is_resumed_behind for name in trial.path)
-    return judgement.reach_behind if is_behind else judgement.reach
-
-
 def needs_proof(plan: SearchPlan, trial: Trial) -> bool:
     """Whether the trial shares steps with others, or was trained on from a saved state."""
-    return any(plan.nodes[name].is_resumed or plan.nodes[name].trials > 1 for name in trial.path)
+    return any(plan.nodes[name].resumed_from > 0 or plan.nodes[name].trials > 1 for name in trial.path)
 
 
 def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement) -> str:
@@ -85,26 +79,43 @@ def of_trial(plan: SearchPlan, study: Study, trial: Trial, judgement: Judgement)
         return f"trained alone, since the trainer is not exact: {study.isolated}"
     if not needs_proof(plan, trial):
         return ""
-    return _mark(judgement, trial.steps, reach_of(plan, trial, judgement))
+    return _mark(judgement, _reach(plan, trial, judgement), trial.steps)
 
 
 def of_study(plan: SearchPlan, study: Study, judgement: Judgement) -> str:
     """What is to stand beside the study's numbers: what is true of the trial that is proven least."""
     if study.isolated:
         return f"trained alone, since the trainer is not exact: {study.isolated}"
-    shared = [trial for trial in study.trials if trial.path and needs_proof(plan, trial)]
-    least = min(shared, key=lambda trial: reach_of(plan, trial, judgement) - trial.steps, default=None)
-    return "" if least is None else _mark(judgement, least.steps, reach_of(plan, least, judgement))
+    shared = (trial for trial in study.trials if trial.path and needs_proof(plan, trial))
+    reaches = ((_reach(plan, trial, judgement), trial.steps) for trial in shared)
+    least = min(reaches, key=lambda each: each[0] - each[1], default=None)
+    return "" if least is None else _mark(judgement, *least)
 
 
-def _mark(judgement: Judgement, steps: int, reach: int) -> str:
+def _reach(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
+    """The last step up to which a trial is proven.
+
+    What does not come back with the state may be anything in a used object: then only what was compared itself is.
+    """
+    if judgement.stray:
+        ends = dict(plan.ends(trial))
+        whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE and not test.unproven)
+        return max((test.step for test in whole if test.step <= ends.get(test.node, -1)), default=0)
+    if len(trial.path) > 1:
+        change = plan.nodes[trial.path[1]].start
+        if any(plan.nodes[name].resumed_from > change for name in trial.path):
+            return max(judgement.behind, min(judgement.reach, change))
+    return judgement.reach
+
+
+def _mark(judgement: Judgement, reach: int, steps: int) -> str:
     match judgement.verdict:
         case Verdict.INEXACT:
             return f"may be wrong, since the trainer is not exact: {judgement.reason}"
         case Verdict.UNPROVEN:
             return f"not proven to be exact: {judgement.reason}"
-    if judgement.reach and not reach:
-        return "proven, but not for states behind a change of a hyper-parameter"
+    if reach == 0 and judgement.stray:
+        return f"not proven to be exact: {judgement.stray[0]}"
     return f"proven to step {reach} of {steps}" if steps > reach else ""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 
+from stagetree.versions import know_modules
+
 MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
 """The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
 
@@ -14,6 +16,7 @@ def import_before_forking() -> None:
     gc.disable()  # next to nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
+    know_modules()
     gc.enable()
     gc.collect()
     gc.freeze()  # what is there by now stays shared with the forks

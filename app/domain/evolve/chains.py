@@ -24,8 +24,7 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     for index, stage in enumerate(event.stages):
         node = plan.node(stage.node)
         node.running[event.chain, index] = (stage.start, stage.end)
-        node.is_resumed = node.is_resumed or first.start > 0
-        node.is_resumed_behind = node.is_resumed_behind or is_behind
+        node.resumed_from = max(node.resumed_from, first.start)
         plan.touched.add(stage.node)
 
 

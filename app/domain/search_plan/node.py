@@ -99,8 +99,7 @@ class Node:
     this had taken.
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
-    is_resumed: whether a chain that trained here had begun with a state that was kept; is_resumed_behind: one behind a
-    change of a hyper-parameter.
+    resumed_from: the last step at which the state was kept that a chain began with which trained here; 0 if none did.
     """
 
     id: NodeId
@@ -124,8 +123,7 @@ class Node:
     trained: int = 0
     alone: bool = False
     trials: int = 0
-    is_resumed: bool = False
-    is_resumed_behind: bool = False
+    resumed_from: int = 0
     reached: int = 0
     failed_at: int = 0
     _segment: Segment | None = field(default=None, repr=False, compare=False)

@@ -1,0 +1,85 @@
+"""No trainer of the bank that is wrong in some way is wrong in silence, and none that is right is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from alone import Alone
+from bank import RIGHT, WRONG, changes, file_of, held, hold, sources, trainers
+from cluster import Cluster
+
+from app.events.database import Database
+from app.workers.trainer_process import TrainerProcess
+from app.workers.warm import Warm
+
+SAVED = ("saving-rounds", "saving-counts")
+"""A trial alone is saved where its hyper-parameters change, too: what that changes is marked, and not undone."""
+
+Start = Callable[[bool], Cluster]
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    opened = Database(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def start(database: Database, tmp_path: Path, warm: Warm) -> Iterator[Start]:
+    """Makes two slots that train in processes of their own, with or without proofs."""
+    made: list[Cluster] = []
+
+    def begin(proofs: bool) -> Cluster:
+        start, how = partial(TrainerProcess.start, warm), {"slots": 2, "silence": 60.0}
+        cluster = Cluster(database, tmp_path, start=start, proofs=proofs, **how)
+        cluster.sources = sources()
+        made.append(cluster)
+        return cluster
+
+    yield begin
+    for each in made:
+        each.close()
+
+
+def test_the_bank_is_as_large_as_it_should_be() -> None:
+    assert len(dict(trainers(WRONG))) >= 42 and len(dict(trainers(RIGHT))) >= 20
+
+
+@pytest.mark.parametrize("file", WRONG)
+def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, start: Start, alone: Alone) -> None:
+    """Else it would prove nothing that it is caught."""
+    shown = held(start(False), dict(trainers([file])), alone)
+    assert [name for name, each in shown.items() if not each.other] == []
+
+
+@pytest.mark.parametrize("file", WRONG)
+def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Alone) -> None:
+    kinds = dict(trainers([file]))
+    shown = held(start(True), kinds, alone)
+    assert {name: each for name, each in shown.items() if each.in_silence} == {}
+    assert [name for name, each in shown.items() if each.state != "completed"] == []
+    isolated = {name: each.other for name, each in shown.items() if each.isolated and name not in SAVED}
+    assert {name: each for name, each in isolated.items() if each and kinds[name].is_repeatable} == {}
+
+
+@pytest.mark.parametrize("file", RIGHT)
+def test_no_right_trainer_is_refused(file: str, start: Start, alone: Alone) -> None:
+    shown = held(start(True), dict(trainers([file])), alone)
+    assert {name: each for name, each in shown.items() if each.other or each.errors} == {}
+    assert {name: each.isolated for name, each in shown.items() if each.isolated or each.verdict == "inexact"} == {}
+    assert {name for name, each in shown.items() if each.state != "completed"} == set()
+
+
+def test_a_trial_that_goes_on_behind_a_change_is_not_proven_by_one_that_never_changes(
+    start: Start, alone: Alone
+) -> None:
+    """This trainer is wrong only there, and the first hand-over that is compared is elsewhere."""
+    cluster, kind = start(True), dict(trainers(WRONG))["together"]
+    study = cluster.run(cluster.submit(changes("together")))
+    shown = hold(cluster.plan, study, alone, file_of(kind))
+    assert list(shown.other) == [2] and not shown.in_silence
+    assert shown.marks[2] == "proven to step 4 of 10"

@@ -1,0 +1,95 @@
+"""The same over every way of submitting, with the service in real processes: `run`, REST, and `stagetree.local()`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from alone import Alone
+from bank import RIGHT, WRONG, differences, file_of, grid, steps_of, trainers
+from stacks import Service
+
+import stagetree
+from app.embedded import Embedded
+from stagetree.client import Client
+
+KINDS = dict(trainers((*WRONG, *RIGHT)))
+WRONG_ONES = ("counter", "late-decay", "measuring-draws", "global", "without-optimizer", "hooks")
+RIGHT_ONES = ("pickled", "generators", "more-state")
+FILES = sorted({file_of(KINDS[name]) for name in WRONG_ONES + RIGHT_ONES})
+Json = dict[str, Any]
+
+
+def tell(study: Json, trials: list[Json], name: str, seed: int, alone: Alone) -> str:
+    """How the study came out; fails where a number is wrong in silence. trials: with their curves."""
+    spec = grid(name)
+    is_marked = False
+    for trial in trials:
+        shown = {point["step"]: point["metrics"] for point in trial["curve"]}
+        steps = steps_of(spec["eval_every"], trial["asked"])
+        right = alone.curve(file_of(KINDS[name]), name, {}, seed, trial["hp"], steps)
+        wrong = list(differences(shown, right))
+        assert trial["state"] == "completed", trial
+        assert not wrong or trial.get("exactness"), wrong
+        assert not (wrong and study["exactness"]["isolated"]), wrong
+        is_marked = is_marked or bool(trial.get("exactness"))
+    return "caught" if study["exactness"]["isolated"] else "marked" if is_marked else "plain"
+
+
+def check(found: dict[str, tuple[str, str]]) -> None:
+    """found: how each study came out, and the verdict on its trainer."""
+    assert {name: found[name] for name in RIGHT_ONES if found[name][0] == "caught" or found[name][1] == "inexact"} == {}
+    assert {name: found[name] for name in WRONG_ONES if found[name][0] == "plain"} == {}
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """What `stagetree up` starts, with the files of the bank."""
+    embedded = Embedded(tmp_path_factory.mktemp("up"), 2, FILES)
+    embedded.start(await_slots=True)
+    with Client(embedded.url) as client:
+        yield Service(client)
+    embedded.stop()
+
+
+def told(client: Client, study: str, name: str, seed: int, alone: Alone) -> tuple[str, str]:
+    """How it came out, and the verdict."""
+    answer = client.study(study)
+    trials = [client.trial(study, trial["trial"]) for trial in client.trials(study)]
+    return tell(answer, trials, name, seed, alone), answer["exactness"]["verdict"]
+
+
+def test_over_rest(up: Service, alone: Alone) -> None:
+    studies = {name: up.submit(grid(name)) for name in WRONG_ONES + RIGHT_ONES}
+    for study in studies.values():
+        up.wait(study)
+    check({name: told(up.client, study, name, 3, alone) for name, study in studies.items()})
+
+
+def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
+    """The command shows the marks beside the values."""
+    found = {}
+    for name in WRONG_ONES + RIGHT_ONES:
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(grid(name, seed=4)))
+        command = [sys.executable, "-m", "stagetree", "run", f"{name}.yaml", "-o", "json", "--server", up.url]
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        study = json.loads(said.stdout)
+        found[name] = told(up.client, study["study"], name, 4, alone)
+        shown = {trial["trial"]: trial.get("exactness", "") for trial in study["trials"]}
+        assert any(shown.values()) == (found[name][0] != "plain"), study
+    check(found)
+
+
+def test_over_local(alone: Alone, tmp_path: Path) -> None:
+    with stagetree.local(slots=2, dir=tmp_path / "kept", trainers=FILES) as server, Client(server.url) as client:
+        service = Service(client)
+        studies = {name: service.submit(grid(name, seed=5)) for name in WRONG_ONES + RIGHT_ONES}
+        for study in studies.values():
+            service.wait(study)
+        check({name: told(client, study, name, 5, alone) for name, study in studies.items()})
