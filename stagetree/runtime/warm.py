@@ -49,6 +49,7 @@ def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Pop
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env={"PYTHONHASHSEED": "0", **os.environ},  # the order of a set of strings is then the same everywhere
             start_new_session=True,  # Ctrl-C is not for it
         )
     return process, ours

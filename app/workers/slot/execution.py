@@ -180,8 +180,8 @@ class ChainExecution:
 
     def _wanted_save(self, outside: Outside) -> Save | None:
         stage, step = self.stage, self.step
-        if step == stage.start:
-            return None
+        if step == stage.start or (self.assignment.alone and not (self.is_last_stage and step >= stage.end)):
+            return None  # nothing goes on from a state of a trial alone, and keeping one may change its trainer
         if step >= stage.end or step in outside.flags.extra_eval_steps or outside.flags.end:
             return Save(is_intermediate=False)
         is_due = step in self.assignment.keep_at or self._is_intermediate_due(outside)
