@@ -123,6 +123,9 @@ class Spans(BaseModel):
     begun_at: list[float]
     ended_at: list[float | None]
     outcome: list[str] = Field(description="running, done, failed, lost, undelivered, stopped or interrupted")
+    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(
+        description="why steps were trained again, only to compare; null for training"
+    )
 
 
 class Marks(BaseModel):
@@ -147,7 +150,9 @@ class Timeline(BaseModel):
 
 class Decisions(BaseModel):
     position: list[int]
-    kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, resume, complete ...")
+    kind: list[str] = Field(
+        description="start, promote, stop or cancel; of the study: pause, resume, complete, isolate ..."
+    )
     trial: list[int | None]
     steps: list[int | None]
     reason: list[Json]
