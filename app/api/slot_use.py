@@ -58,7 +58,7 @@ def _stages(chronicle: Chronicle, plan: SearchPlan | None, now: float) -> Iterat
 
 
 def _steps(span: Span, plan: SearchPlan | None) -> int:
-    """How many steps took the stage's seconds; 0 where that is not known, of proofs, and of packs, which share theirs."""
+    """How many steps took the stage's seconds; 0 where that is not known, of proofs, and of packs."""
     if span.proof is not None or plan is None or plan.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0

@@ -150,9 +150,7 @@ class Timeline(BaseModel):
 
 class Decisions(BaseModel):
     position: list[int]
-    kind: list[str] = Field(
-        description="start, promote, stop or cancel; of the study: pause, resume, complete, isolate ..."
-    )
+    kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, isolate, complete ...")
     trial: list[int | None]
     steps: list[int | None]
     reason: list[Json]
