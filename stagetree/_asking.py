@@ -224,7 +224,7 @@ class Asker:
                 self._answer(ask, data["metrics"])
         elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
             self._strike()
-        elif self._is_struck and event["type"] in ("TrialAdded", "TrialExtended"):
+        elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
             self._asked_again(data)
         elif event["type"] in _ENDINGS:
             self.known.endings += 1
@@ -241,8 +241,6 @@ class Asker:
         self._doubt()
 
     def _asked_again(self, event: Json) -> None:
-        if event.get("reason", {}).get("by") != "user":
-            return
         key, node = self.known.asked_again(event)
         for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
             ask.trial, ask.node = event["trial"], node
@@ -273,9 +271,7 @@ class Asker:
             trials = {trial["trial"]: trial async for trial in self._all_trials()}
             for ask in list(self._pending):
                 trial = trials.get(ask.trial)
-                if (
-                    trial is not None and _key(trial["hp"]) == ask.key
-                ):  # else it was struck: its number is another one's
+                if trial is not None and _key(trial["hp"]) == ask.key:  # else it was struck: another has its number
                     self.known.take(trial)
                     self._end(ask, trial)
 

@@ -72,7 +72,7 @@ async def test_what_was_answered_before_is_asked_for_anew(server: str, workers: 
         kept = asyncio.ensure_future(study.eval({"lr": 0.25}, 4))  # somebody listens
         await asked(study, 2)
         await asyncio.to_thread(isolate, workers, study.id)
-        await until(lambda: study._asker._is_struck)
+        await until(lambda: all(trial.value is None for trial in study.trials))
         again = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
         await train(workers, study, 0, 0.4)
         await train(workers, study, 1, 0.2)
