@@ -40,6 +40,7 @@ TIMELINE: Json = {
         "begun_at": [1789000001.0],
         "ended_at": [1789000009.0],
         "outcome": ["done"],
+        "proof": [None],
     },
     "marks": {"position": [6], "at": [1789000009.0], "kind": ["evaluated"], "span": [0], "step": [20]},
 }
