@@ -66,8 +66,8 @@ class Known:
     def asked_again(self, event: Json) -> tuple[str, str]:
         """After all was struck, a trial is asked for again: its configuration's name with us, and its last node."""
         number, path = event["trial"], list(event.get("path") or ())
-        before = self.trials.get(number, {"trial": number, "state": "waiting", "value": None, "path": []})
-        hp = event.get("hp", before.get("hp", {}))
+        before = self.trials.get(number, {"trial": number, "state": "waiting", "value": None})
+        hp: Json = event.get("hp") or before["hp"]
         self.take({**before, "hp": hp, "steps": event["steps"], "path": [*before.get("path", ()), *path]})
         return _key(hp), next(reversed(self.trials[number]["path"]), "")
 
