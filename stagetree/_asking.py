@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +57,20 @@ class Known:
     position: int = 0
     endings: int = 0
 
+    def take_all(self, trials: Iterable[Json]) -> None:
+        """Know how all trials stand, and of no others: they may have been struck."""
+        self.trials, self.longest = {}, {}
+        for trial in trials:
+            self.take(trial)
+
+    def asked_again(self, event: Json) -> tuple[str, str]:
+        """After all was struck, a trial is asked for again: its configuration's name with us, and its last node."""
+        number, path = event["trial"], list(event.get("path") or ())
+        before = self.trials.get(number, {"trial": number, "state": "waiting", "value": None})
+        hp: Json = event.get("hp") or before["hp"]
+        self.take({**before, "hp": hp, "steps": event["steps"], "path": [*before.get("path", ()), *path]})
+        return _key(hp), next(reversed(self.trials[number]["path"]), "")
+
     def take(self, trial: Json) -> None:
         """Know how a trial stands."""
         number, key = trial["trial"], _key(trial["hp"])
@@ -81,7 +95,7 @@ class Asker:
         self._asks: list[Ask] = []
         self._pending: list[Ask] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._is_doubtful = False
+        self._is_doubtful = self._is_struck = False
 
     async def close(self) -> None:
         """Wait for nothing more. Whoever still waits gets `StudyOver`."""
@@ -93,8 +107,7 @@ class Asker:
     async def refresh(self) -> None:
         """Hear how the study and all its trials stand."""
         self.known.study = await self._http.get(self._path, trials="false")
-        async for trial in self._all_trials():
-            self.known.take(trial)
+        self.known.take_all([trial async for trial in self._all_trials()])
 
     @property
     def _path(self) -> str:
@@ -179,6 +192,10 @@ class Asker:
 
     def _asked(self, ask: Ask, trial: Json) -> None:
         self.known.take(trial)
+        if _key(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
+            self.known.longest.pop(ask.key, None)
+            self._asks.append(ask)
+            return
         ask.trial, ask.node = trial["trial"], trial["path"][-1]
         known = {point["step"]: point["metrics"] for point in trial["curve"]}
         self._pending.append(ask)
@@ -205,17 +222,38 @@ class Asker:
             self.known.metrics[place] = data["metrics"]
             for ask in [ask for ask in self._pending if (ask.node, ask.step) == place]:
                 self._answer(ask, data["metrics"])
+        elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
+            self._strike()
+        elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
+            self._asked_again(data)
         elif event["type"] in _ENDINGS:
             self.known.endings += 1
             self._doubt()
+
+    def _strike(self) -> None:
+        """All trials are struck, and what users asked for is asked for again, by the service: other trials have it.
+
+        Results that were given are void: who asks for them once more waits for the right ones.
+        """
+        self._is_struck = True
+        self.known.take_all([])
+        self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
+        self._doubt()
+
+    def _asked_again(self, event: Json) -> None:
+        key, node = self.known.asked_again(event)
+        for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
+            ask.trial, ask.node = event["trial"], node
+            if (node, ask.step) in self.known.metrics:
+                self._answer(ask, self.known.metrics[node, ask.step])
 
     def _answer(self, ask: Ask, metrics: Mapping[str, float | None]) -> None:
         value = metrics.get(self.known.study["metric"])
         if value is None:
             return self._doubt()
-        trial = self.known.trials[ask.trial]
-        done = {"state": "completed"} if trial["steps"] == ask.step else {}
-        self.known.trials[ask.trial] = {**trial, **done, "value": value}
+        if (trial := self.known.trials.get(ask.trial)) is not None:
+            done = {"state": "completed"} if trial["steps"] == ask.step else {}
+            self.known.trials[ask.trial] = {**trial, **done, "value": value}
         self._pending.remove(ask)
         if not ask.result.done():
             ask.result.set_result(Result(ask.trial, ask.step, value, metrics))
@@ -232,8 +270,10 @@ class Asker:
             self._is_doubtful = False
             trials = {trial["trial"]: trial async for trial in self._all_trials()}
             for ask in list(self._pending):
-                self.known.take(trials[ask.trial])
-                self._end(ask, trials[ask.trial])
+                trial = trials.get(ask.trial)
+                if trial is not None and _key(trial["hp"]) == ask.key:  # else it was struck: another has its number
+                    self.known.take(trial)
+                    self._end(ask, trial)
 
     def _end(self, ask: Ask, trial: Json) -> None:
         if trial["state"] in ("failed", "cancelled", "stopped") and not ask.result.done():

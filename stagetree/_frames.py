@@ -47,11 +47,13 @@ def frame(results: StudyRecord, *, by_step: bool = True) -> DataFrame:
     names = list(dict.fromkeys(name for row in rows for name in row["hp"]))
     steps = sorted({point.step for trial in results.trials for point in trial.curve}) if by_step else []
     metric = results.study.metric
+    marked = any(trial.exactness for trial in results.trials)
     table = [
         {
             **row["first"],
             **{name: row["hp"].get(name) for name in names},
             **row["last"],
+            **({"exactness": row["mark"]} if marked else {}),
             **{f"{metric}@{step}": row["curve"].get(f"{step}") for step in steps},
         }
         for row in rows
@@ -59,7 +61,7 @@ def frame(results: StudyRecord, *, by_step: bool = True) -> DataFrame:
     return pandas.DataFrame(table)
 
 
-def _row(results: StudyRecord, number: int) -> dict[str, Json]:
+def _row(results: StudyRecord, number: int) -> dict[str, Any]:
     trial, history = results.trial(number), results.history(number)
     added, ended = history.added, history.ended
     last: Json = {"rung": history.rung, "reason": words(history.reason), "added": added, "ended": ended}
@@ -68,6 +70,7 @@ def _row(results: StudyRecord, number: int) -> dict[str, Json]:
         "first": {"trial": trial.trial, "state": trial.state, "steps": trial.steps, "value": trial.value},
         "hp": dict(flat_hp(trial.hp)),
         "last": {**last, "error": trial.error},
+        "mark": trial.exactness,
         "curve": {f"{step}": value for step, value in results.curve(number).items()},
     }
 
@@ -105,7 +108,16 @@ _NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
 
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
-    """A study in a line."""
+    """A study in a line, and its mark in another one, where its numbers are not proven to be exact."""
+    return _in_a_line(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
+
+
+def mark_line(mark: str) -> str:
+    """A line that says how far a study's numbers are proven; nothing where all of them are."""
+    return f"\n* {' '.join(mark.split())}" if mark else ""
+
+
+def _in_a_line(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
     said = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
     if study.get("error"):
         said += f": {study['error']}"
@@ -130,7 +142,8 @@ def html(line: str, study: Json, trials: Collection[Json]) -> str:
     table = "".join(_html_row(trial, names) for trial in rows[:SHOWN])
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     more = f"<p>{len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
-    return f"<p>{escape(line)}</p><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>{more}"
+    said = "<br>".join(map(escape, line.splitlines()))
+    return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>{more}"
 
 
 def _html_row(trial: Json, names: Iterable[str]) -> str:

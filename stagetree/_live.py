@@ -125,4 +125,6 @@ def progress_text(study: StudyAnswer) -> str:
         parts.append(f"{failed} failed")
     if study.best is not None:
         parts.append(f"best {study.metric} {study.best.value:.6g} (trial {study.best.trial})")
+    if study.exactness.isolated:
+        parts.append("each trial alone: the trainer is not exact")
     return " · ".join([*parts, duration(study.wall_seconds)])

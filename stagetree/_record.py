@@ -46,6 +46,8 @@ class StudyRecord:
     def _histories(self) -> dict[int, History]:
         histories = {trial.trial: History() for trial in self.trials}
         for event in self.events:
+            if event.type == "StudyIsolated":  # what was before is struck: other trials bear the numbers
+                histories = {trial.trial: History() for trial in self.trials}
             if event.data.get("trial") in histories:
                 _take(histories[event.data["trial"]], event)
         for number, history in histories.items():

@@ -46,19 +46,23 @@ class Results(StudyRecord):
         return cls(whole, details, events, (await client.plan(study)).nodes)
 
     def __repr__(self) -> str:
-        return f"<Results of {self.study.study}: {self.study.state}, {len(self.trials)} trials>"
+        return f"<Results of {self.study.study}: {self.study.state}, {len(self.trials)} trials>" + _frames.mark_line(
+            self.study.exactness.mark
+        )
 
     def _repr_html_(self) -> str:
         from stagetree._picture import svg
 
-        return f"<p>{escape(repr(self))}</p>{svg(self)}"
+        said = "<br>".join(map(escape, repr(self).splitlines()))
+        return f"<p>{said}</p>{svg(self)}"
 
     def dataframe(self, *, by_step: bool = True) -> DataFrame:
         """A row for each trial.
 
         `trial`, `state`, `steps`, `value`; then hyper-parameters, `lr` where it is constant, `lr.family`, `lr.init` and
         so on where not; then `rung` and `reason`, where it stands and why; `added` and `ended`, seconds since 1970, and
-        `seconds` between; `error`; and the metric at each step it was measured at, `val_loss@10`, unless `by_step` is
+        `seconds` between; `error`; `exactness`, what is to stand beside its numbers, where that is something for any
+        trial; and the metric at each step it was measured at, `val_loss@10`, unless `by_step` is
         false.
         """
         return _frames.frame(self, by_step=by_step)

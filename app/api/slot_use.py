@@ -58,8 +58,8 @@ def _stages(chronicle: Chronicle, plan: SearchPlan | None, now: float) -> Iterat
 
 
 def _steps(span: Span, plan: SearchPlan | None) -> int:
-    """How many steps took the stage's seconds; 0 where that is not known, and of packs, which share theirs."""
-    if plan is None or plan.packing or span.outcome != "done":
+    """How many steps took the stage's seconds; 0 where that is not known, of proofs, and of packs."""
+    if span.proof is not None or plan is None or plan.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
 
@@ -72,6 +72,8 @@ def lanes_at_once(plan: SearchPlan, spans: Iterable[Span]) -> float | None:
     packs: dict[str, tuple[str, float]] = {}  # by chain: those that a slot was given at once
     taken = defaultdict[tuple[str, float], Counter[str]](Counter)
     for span in spans:
+        if span.proof is not None:
+            continue
         pack = packs.setdefault(span.chain, (span.slot, span.begun_at))
         if span.outcome == "done" and not is_without_pack(plan, span.stage):
             taken[pack][span.chain] += span.stage.end - span.stage.start

@@ -3,8 +3,9 @@
 The log is followed as long as the study's tuner, with its study file changed, decides what was decided. From there on
 the study is run on virtual slots: as many as there were, with stages that take as long as they took, and the same
 configurations in the same order. So no change makes no difference. Since names come from content, a result is known
-wherever any study of the plan has one. Where none is known, the last one before it on the same path stands in for it,
-its steps count as still needed, and the result as not known.
+wherever any study of the plan has one. What a study had before its trials were struck is followed as it was, whatever
+the changes: the imagined tuner begins where the real one began anew. Where none is known, the last one before it on the
+same path stands in for it, its steps count as still needed, and the result as not known.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def what_if(log: Sequence[e.Event], name: StudyId, changes: Mapping[str, Any]) -
     known, durations = _Known(plan, study), _Durations(plan)
     simulator = Simulator(slots=_slots(log), measure=known, seconds=durations)
     known.world = durations.world = world = simulator.plan
-    follower = _Follower(simulator, study, changes)
+    follower = _Follower(simulator, study, changes, log)
     if not all(follower.follow(event) for event in log):
         follower.go_on_alone()
         simulator.run()
@@ -79,18 +80,23 @@ def _slots(log: Sequence[e.Event]) -> int:
 class _Follower:
     """Gives a simulator the recorded events, as long as the changed study decides as the recorded one did."""
 
-    def __init__(self, simulator: Simulator, study: Study, changes: Mapping[str, Any]) -> None:
+    def __init__(self, simulator: Simulator, study: Study, changes: Mapping[str, Any], log: Sequence[e.Event]) -> None:
         self._simulator, self._study, self._changes = simulator, study, changes
         self._driver: TunerDriver | None = None
+        struck = (isinstance(event, e.StudyIsolated) and event.study == study.id for event in log)
+        self._is_struck = any(struck)  # what is followed now will be
 
     def follow(self, event: e.Event) -> bool:
         """Take in an event; False if it is a decision that would not have been made."""
         if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == self._study.id:
             event = self._imagine(event)
-        elif is_decision(event, self._study.id) and not self._agrees(event):
+        elif is_decision(event, self._study.id) and not self._is_struck and not self._agrees(event):
             return False
         self._simulator.now = max(self._simulator.now, getattr(event, "at", None) or 0.0)
         self._simulator.take([event])
+        if isinstance(event, e.StudyIsolated) and event.study == self._study.id:
+            self._is_struck = False
+            self._driver = self._made(self._simulator.plan.studies[self._study.id].spec)
         return True
 
     def go_on_alone(self) -> None:
@@ -106,10 +112,14 @@ class _Follower:
 
     def _imagine(self, event: e.StudySubmitted | e.StudyReopened) -> e.Event:
         """The study file as it would have been. Raises `SpecError`."""
-        parsed = StudySpec.from_dict(changed(event.spec, self._changes))
-        spec, beyond = parsed.to_json(), sampler_of(parsed)
-        self._driver = TunerDriver(spec, sampler=beyond and _Again(self._study, beyond))
+        spec = StudySpec.from_dict(changed(event.spec, self._changes)).to_json()
+        self._driver = self._made(spec)
         return replace(event, spec=spec)
+
+    def _made(self, spec: Json) -> TunerDriver:
+        """The imagined tuner at its beginning."""
+        beyond = sampler_of(StudySpec.from_dict(spec))
+        return TunerDriver(spec, sampler=beyond and _Again(self._study, beyond))
 
     def _agrees(self, event: e.Event) -> bool:
         assert self._driver is not None

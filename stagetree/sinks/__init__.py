@@ -7,8 +7,8 @@ Each trial is a run. What trials share is in the run of the one that came first,
 waits for a sink; one that was ended goes on where it was, with nothing twice and nothing missing.
 """
 
-from stagetree.sinks.base import Began, Ended, Link, Logged, Point, Record, Sink, SinkError
+from stagetree.sinks.base import Began, Ended, Link, Logged, Point, Record, Sink, SinkError, Struck
 from stagetree.sinks.following import follow
 from stagetree.sinks.opening import open_sink
 
-__all__ = ["Began", "Ended", "Link", "Logged", "Point", "Record", "Sink", "SinkError", "follow", "open_sink"]
+__all__ = ["Began", "Ended", "Link", "Logged", "Point", "Record", "Sink", "SinkError", "Struck", "follow", "open_sink"]

@@ -13,6 +13,8 @@ from stagetree.errors import StagetreeError
 
 Json = dict[str, Any]
 Key = tuple[str | int, ...]
+Run = int | str
+"""The name of a run within its study: the trial's number or, of a trial that is trained alone, `0-alone`."""
 Mark = Any
 """What a sink wants to be reminded of when it goes on; JSON."""
 
@@ -30,17 +32,32 @@ def errors_of(name: str, *kinds: type[Exception]) -> Iterator[None]:
         raise SinkError(f"{name}: {error}") from error
 
 
+def run_of(trial: int, is_alone: bool) -> Run:
+    """The name of a trial's run. A study whose trials are struck begins anew with other trials of the same numbers."""
+    return f"{trial}-alone" if is_alone else trial
+
+
+def title_of(record: Record) -> str:
+    """The name of a trial's run for people."""
+    return f"trial {record.trial} (alone)" if record.is_alone else f"trial {record.trial}"
+
+
 @dataclass(frozen=True)
 class Began:
-    """A trial was asked for. `at` is when, in Unix seconds."""
+    """A trial was asked for. `at` is when, in Unix seconds. is_alone: as in `run_of`."""
 
     trial: int
     hp: Json
     at: float
+    is_alone: bool = False
+
+    @property
+    def run(self) -> Run:
+        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
-        return ("began", self.trial)
+        return ("began", self.run)
 
     @property
     def values(self) -> dict[str, bool | float | str]:
@@ -56,10 +73,15 @@ class Link:
     other: int
     end: int
     at: float
+    is_alone: bool = False
+
+    @property
+    def run(self) -> Run:
+        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
-        return ("link", self.trial, self.other, self.end)
+        return ("link", self.run, self.other, self.end)
 
     @property
     def sentence(self) -> str:
@@ -75,10 +97,15 @@ class Point:
     step: int
     metrics: Mapping[str, float | None]
     at: float
+    is_alone: bool = False
+
+    @property
+    def run(self) -> Run:
+        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
-        return ("point", self.trial, self.step)
+        return ("point", self.run, self.step)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -92,7 +119,7 @@ class Logged(Point):
 
     @property
     def key(self) -> Key:
-        return ("logged", self.trial, self.step)
+        return ("logged", self.run, self.step)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -101,19 +128,51 @@ class Logged(Point):
 
 
 @dataclass(frozen=True)
+class Struck:
+    """The run holds nothing that counts: `reason` says what differed when the trainer's states were compared."""
+
+    trial: int
+    reason: str
+    at: float
+    is_alone: bool = False
+
+    @property
+    def run(self) -> Run:
+        return run_of(self.trial, self.is_alone)
+
+    @property
+    def key(self) -> Key:
+        return ("struck", self.run)
+
+    @property
+    def sentence(self) -> str:
+        """That the run is void, in words."""
+        return f"Struck: the trainer is not exact. What counts is in the runs named (alone). {self.reason}"
+
+
+@dataclass(frozen=True)
 class Ended:
-    """The study is over, and this is how the trial stands."""
+    """The study is over, and this is how the trial stands.
+
+    exactness: what is to stand beside its numbers, where they are not proven to be exact.
+    """
 
     trial: int
     state: str
     at: float
+    exactness: str = ""
+    is_alone: bool = False
+
+    @property
+    def run(self) -> Run:
+        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
-        return ("ended", self.trial, self.state)
+        return ("ended", self.run, self.state, *([self.exactness] if self.exactness else ()))
 
 
-Record = Began | Link | Point | Ended
+Record = Began | Link | Point | Struck | Ended
 
 
 class Sink(Protocol):
@@ -126,8 +185,8 @@ class Sink(Protocol):
     folder: Path
     """Where it is noted what was written."""
 
-    def resume(self, study: str, marks: Mapping[int, Mark]) -> None:
-        """Go on with the runs of a study; `marks` holds the last mark of each trial's run."""
+    def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
+        """Go on with the runs of a study; `marks` holds the last mark of each run."""
 
     def write(self, record: Record) -> Mark:
         """Write a record, so that it outlives this process. Raises `SinkError`."""

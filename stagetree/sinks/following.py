@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from stagetree.errors import NotFound
 from stagetree.sinks.base import Ended, Json, Logged, Record, Sink, errors_of
 from stagetree.sinks.ledger import Ledger, path_in
 from stagetree.sinks.runs import Runs
@@ -74,25 +75,37 @@ class Follower:
     def _measured_by_others(self, event: Json) -> list[Record]:
         """What other studies on the plan had measured on a trial's path: their events are not this study's."""
         number, records = event["data"]["trial"], list[Record]()
-        for point in _document(self._source.trial(self._study, number))["curve"]:
+        found = self._trial(number)
+        path = found.get("path")
+        for point in found["curve"]:
             node = self._runs.node_at(number, point["step"])
-            if node is not None:
+            if node is not None and (path is None or node in path):  # it may be struck, and its number another's
                 records += self._runs.measured(node, point["step"], point["metrics"], event["at"])
         return records
+
+    def _trial(self, number: int) -> Json:
+        """How a trial stands now; without a curve where it was struck, and none bears its number yet."""
+        try:
+            return _document(self._source.trial(self._study, number))
+        except NotFound:
+            return {"curve": []}
 
     def end(self, study: Json) -> None:
         """The study is over: what was logged between evaluations changes no more. Say how each trial stands."""
         at = study["finished_at"] or 0.0
         for trial in study["trials"]:
             self._write(None, self._logged(trial["trial"], at))
-        self._write(None, [Ended(trial["trial"], trial["state"], at) for trial in study["trials"]])
+        self._write(None, [self._ended(trial, at) for trial in study["trials"]])
         self._ledger.completed(at)
+
+    def _ended(self, trial: Json, at: float) -> Ended:
+        return Ended(trial["trial"], trial["state"], at, trial.get("exactness", ""), self._runs.is_alone)
 
     def _logged(self, number: int, at: float) -> Iterable[Record]:
         """What a trial is the first to have passed."""
         for point in map(_document, self._source.logged(self._study, number)):
             if self._runs.is_first(number, point["node"], point["step"]):
-                yield Logged(number, point["step"], point["metrics"], at)
+                yield Logged(number, point["step"], point["metrics"], at, self._runs.is_alone)
 
     def _write(self, position: int | None, records: Iterable[Record]) -> None:
         """Write what is not written yet of the event at a position, or of the end of the study."""

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import IO
 
-from stagetree.sinks.base import Key, Mark, Record, SinkError
+from stagetree.sinks.base import Key, Mark, Record, Run, SinkError
 
 _BEYOND = 2**62
 """The position of what is written when all events are."""
@@ -36,7 +36,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.position = 0
         self.keys: set[Key] = set()
-        self.marks: dict[int, Mark] = {}
+        self.marks: dict[Run, Mark] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("a+b")
         try:
@@ -59,7 +59,7 @@ class Ledger:
     def _take(self, position: int, key: list[str | int] | None, mark: Mark) -> None:
         if key is not None:
             self.keys.add(tuple(key))
-            self.marks[int(key[1])] = mark
+            self.marks[key[1]] = mark
         elif position != _BEYOND:
             self.position = position
 

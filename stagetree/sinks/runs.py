@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from stagetree.sinks.base import Began, Key, Link, Point, Record, SinkError
+from stagetree.sinks.base import Began, Key, Link, Point, Record, SinkError, Struck, run_of
 
 Json = dict[str, Any]
 Metrics = Mapping[str, float | None]
@@ -36,11 +36,13 @@ class _Trial:
 class Runs:
     """Turns the events of a study into records: a point for each place, in the run of the first trial that passes it.
 
-    `written` are the keys of the records that were written, up to now: no place is written twice.
+    `written` are the keys of the records that were written, up to now: no place is written twice. is_alone: whether
+    the trials are those that began anew, since what the study had before was struck.
     """
 
     def __init__(self, study: str, written: Set[Key]) -> None:
         self._study, self._written = study, written
+        self.is_alone = False
         self._trials: dict[int, _Trial] = {}
         self._passing: dict[str, set[int]] = {}
         self._measured: dict[str, dict[int, tuple[Metrics, float]]] = {}
@@ -52,7 +54,15 @@ class Runs:
             return self.measured(data["node"], data["step"], data["metrics"], event["at"])
         if event["type"] in ("TrialAdded", "TrialExtended") and data["study"] == self._study:
             return self._grown(event)
+        if event["type"] == "StudyIsolated" and data["study"] == self._study:
+            return self._strike(data["reason"], event["at"])
         return []
+
+    def _strike(self, reason: str, at: float) -> list[Record]:
+        """Other trials bear the numbers from here on, and share nothing."""
+        struck: list[Record] = [Struck(number, reason, at, self.is_alone) for number in self._trials]
+        self._trials, self._passing, self.is_alone = {}, {}, True
+        return struck
 
     def measured(self, node: str, step: int, metrics: Metrics, at: float) -> list[Record]:
         """What follows from a measurement."""
@@ -61,19 +71,20 @@ class Runs:
 
     def node_at(self, trial: int, step: int) -> str | None:
         """The node of a trial's path that leads to a step; None where the trial does not go so far yet."""
-        return next((name for name, end in self._trials[trial].ends.items() if step <= end), None)
+        ends = self._trials[trial].ends if trial in self._trials else {}
+        return next((name for name, end in ends.items() if step <= end), None)
 
     def is_first(self, trial: int, node: str, step: int) -> bool:
         """Whether what was logged at a place belongs in this trial's run, and is in no other's."""
         passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
-        is_written = any(("logged", number, step) in self._written for number in passing)
+        is_written = any(("logged", run_of(number, self.is_alone), step) in self._written for number in passing)
         return trial == min(passing, default=None) and not is_written
 
     def _points(self, node: str, step: int) -> list[Record]:
         passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
-        if not passing or any(("point", number, step) in self._written for number in passing):
+        if not passing or any(("point", run_of(number, self.is_alone), step) in self._written for number in passing):
             return []
-        return [Point(min(passing), step, *self._measured[node][step])]
+        return [Point(min(passing), step, *self._measured[node][step], self.is_alone)]
 
     def _grown(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]
@@ -85,7 +96,7 @@ class Runs:
         trial.grow(data["path"], data["steps"])
         for node in data["path"]:
             self._passing.setdefault(node, set()).add(number)
-        began: list[Record] = [Began(number, data["hp"], at)] if is_new else []
+        began: list[Record] = [Began(number, data["hp"], at, self.is_alone)] if is_new else []
         return [*began, *self._link(number, trial, at), *self._earlier(trial)]
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
@@ -94,7 +105,7 @@ class Runs:
         if end <= trial.linked:
             return []
         trial.linked = end
-        return [Link(number, other, end, at)]
+        return [Link(number, other, end, at, self.is_alone)]
 
     def _nearest(self, number: int, trial: _Trial) -> tuple[int, int]:
         """The last step that is shared, and with whom: who shares a node shares all before it."""

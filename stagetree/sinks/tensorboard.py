@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, SinkError, errors_of
+from stagetree.sinks.base import Began, Ended, Link, Mark, Point, Record, Run, SinkError, Struck, errors_of
 
 FILE = "events.out.tfevents.0.stagetree"
 
@@ -24,16 +24,17 @@ class TensorBoard:
         except ImportError:
             raise SinkError("TensorBoard is not installed: pip install 'stagetree[tensorboard]'") from None
 
-    def resume(self, study: str, marks: Mapping[int, Mark]) -> None:
+    def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
         """Cut the files to what was noted: a mark is a file's length."""
         self._runs = self.folder / study
+        lengths = {str(run): mark for run, mark in marks.items()}
         for path in self._runs.glob(f"trial-*/{FILE}"):
             with path.open("r+b") as file:
-                file.truncate(marks.get(int(path.parent.name.removeprefix("trial-")), 0))
+                file.truncate(lengths.get(path.parent.name.removeprefix("trial-"), 0))
 
     def write(self, record: Record) -> Mark:
         """Append to the file of the run; its length then."""
-        path = self._runs / f"trial-{record.trial}" / FILE
+        path = self._runs / f"trial-{record.run}" / FILE
         with errors_of(str(path), OSError):
             return self._append_to(path, record)
 
@@ -66,10 +67,13 @@ def _summaries(record: Record) -> list[Any]:
 
     match record:
         case Began():
-            return [hparams_pb(record.values, trial_id=str(record.trial), start_time_secs=record.at)]
+            return [hparams_pb(record.values, trial_id=str(record.run), start_time_secs=record.at)]
         case Point():
             return [scalar_pb(name, value) for name, value in record.numbers.items()]
         case Link():
             return [text_pb("shared", record.sentence)]
+        case Struck():
+            return [text_pb("struck", record.sentence)]
         case Ended():
-            return [text_pb("state", record.state)]
+            marked = [text_pb("exactness", record.exactness)] if record.exactness else []
+            return [text_pb("state", record.state), *marked]

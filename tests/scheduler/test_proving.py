@@ -17,6 +17,7 @@ from app.domain.proofs import judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
 from app.domain.states import ProofKind, StudyState, Verdict
 from app.scheduling.replay import replay
+from app.simulation.what_if import what_if
 from tests.plans import tried
 
 Json = dict[str, Any]
@@ -309,3 +310,32 @@ def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
 
 def test_proofs_are_told_apart() -> None:
     assert [*ProofKind] == ["check", "handover", "whole", "audit"]
+
+
+ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+
+
+def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.Event], Study]:
+    """The log of a study on toy workers."""
+    found = proving(slots, **workers)
+    found.scene.submit(tuner, space={"lr": {"uniform": [0.1, 1.0]}})
+    found.run()
+    return [stored.event for stored in found.scene.records.log.read("plan")], found.scene.study()
+
+
+@pytest.mark.parametrize("forgets", [True, False], ids=["isolated", "proven"])
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_what_if_nothing_changes_a_log_with_proofs_is_the_same(slots: int, forgets: bool) -> None:
+    log, study = logged(slots=slots, forgets=forgets, late=1)
+    assert bool(study.isolated) == forgets
+    found = what_if(log, study.id, {})
+    assert (found["saved"], found["needed"], found["not_known"]) == (0, 0, 0)
+    assert (found["unique"], found["trials"]) == (study.unique, len(study.trials))
+
+
+def test_what_if_another_tuner_had_an_isolated_study_it_decides_over_what_was_trained_alone() -> None:
+    log, study = logged(forgets=True, late=1)
+    strict = what_if(log, study.id, {"tuner.reduction_factor": 9})
+    assert strict["saved"] > 0 and strict["needed"] == 0 and strict["not_known"] == 0
+    longer = what_if(log, study.id, {"tuner.num_trials": 12})
+    assert longer["trials"] == 12 and longer["saved"] == 0 and longer["best"] is not None

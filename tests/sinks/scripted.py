@@ -11,6 +11,8 @@ from stagetree.sinks import Record, Sink
 Json = dict[str, Any]
 STUDY = "still-123456"
 A, B, C = "node-a", "node-b", "node-c"
+ALONE, ALSO = "node-alone-0", "node-alone-1"
+MARK = "trained alone, since the trainer is not exact: x differs"
 
 
 class Killed(Exception):
@@ -46,7 +48,9 @@ class Scripted:
         events: list[Json],
         curves: Mapping[int, list[Json]] | None = None,
         logged: Mapping[int, list[Json]] | None = None,
+        exactness: str = "",
     ) -> None:
+        self._exactness = {"exactness": exactness} if exactness else {}
         self._events, self._curves, self._logged = events, curves or {}, logged or {}
 
     def follow(self, study: str, after: int = 0) -> Iterator[Json]:
@@ -59,8 +63,11 @@ class Scripted:
         return self._logged.get(number, [])
 
     def study(self, study: str) -> Json:
-        numbers = {event["data"]["trial"] for event in self._events if event["type"] == "TrialAdded"}
-        return {"finished_at": 99.0, "trials": [{"trial": n, "state": "completed"} for n in sorted(numbers)]}
+        types = [event["type"] for event in self._events]
+        begun = types.index("StudyIsolated") if "StudyIsolated" in types else 0
+        numbers = {event["data"]["trial"] for event in self._events[begun:] if event["type"] == "TrialAdded"}
+        trials = [{"trial": n, "state": "completed", **self._exactness} for n in sorted(numbers)]
+        return {"finished_at": 99.0, "trials": trials}
 
 
 def events(*happened: tuple[str, Json], first: int = 2) -> list[Json]:
@@ -103,3 +110,22 @@ def busy_study() -> list[Json]:
         evaluated(B, 40, 0.4),
         evaluated(C, 40, 0.45),
     )
+
+
+def isolated_study() -> list[Json]:
+    """The same study once its trainer was found not to be exact: its trials begin anew, alone."""
+    return events(
+        *((each["type"], each["data"]) for each in busy_study()[1:6]),
+        ("StudyIsolated", {"study": STUDY, "reason": "x differs", "at": 7.0}),
+        evaluated(B, 40, 0.99),
+        added(0, 40, {ALONE: 0}),
+        added(1, 40, {ALSO: 0}),
+        evaluated(ALONE, 20, 0.1),
+        evaluated(ALSO, 20, 0.15),
+        evaluated(ALONE, 40, 0.3),
+        evaluated(ALSO, 40, 0.35),
+    )
+
+
+STRUCK = "Struck: the trainer is not exact. What counts is in the runs named (alone). x differs"
+LOGGED_ALONE = {0: [logged(7, ALONE, 0.8)], 1: [logged(7, ALSO, 0.9)]}

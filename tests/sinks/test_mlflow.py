@@ -9,7 +9,18 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from stagetree.sinks import follow, open_sink
-from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
+from tests.sinks.scripted import (
+    LOGGED,
+    LOGGED_ALONE,
+    MARK,
+    STRUCK,
+    STUDY,
+    Killed,
+    Killing,
+    Scripted,
+    busy_study,
+    isolated_study,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +42,7 @@ def read(uri: str) -> dict[str, Any]:
             "hp": run.data.params,
             "note": run.data.tags.get("mlflow.note.content", ""),
             "status": run.info.status,
+            "exactness": run.data.tags.get("stagetree.exactness", ""),
         }
         for run in runs
     }
@@ -56,3 +68,23 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
         [(10, 0.1), (20, 0.2), (40, 0.4)],
         [(30, 0.35), (40, 0.45)],
     ]
+
+
+def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(store: str) -> None:
+    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
+    for _ in range(2):
+        follow(source, STUDY, [open_sink(f"mlflow:{store}")])
+    runs = read(store)
+    assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2)]
+    assert (runs["trial 0"]["note"], runs["trial 0"]["status"]) == (STRUCK, "KILLED")
+    alone = [runs["trial 0 (alone)"], runs["trial 1 (alone)"]]
+    assert [run["accuracy"] for run in alone] == [[(20, 0.1), (40, 0.3)], [(20, 0.15), (40, 0.35)]]
+    assert [(run["status"], run["exactness"]) for run in alone] == [("FINISHED", MARK)] * 2
+
+
+def test_a_mark_goes_when_the_rest_was_proven(store: str) -> None:
+    """An audit after the study's end: what is followed again has nothing to be said of it any more."""
+    follow(Scripted(busy_study(), exactness="proven to step 20 of 40"), STUDY, [open_sink(f"mlflow:{store}")])
+    assert read(store)["trial 0"]["exactness"] == "proven to step 20 of 40"
+    follow(Scripted(busy_study()), STUDY, [open_sink(f"mlflow:{store}")])
+    assert read(store)["trial 0"]["exactness"] == ""

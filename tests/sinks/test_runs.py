@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stagetree.errors import NotFound
 from stagetree.sinks import Link, Point, Record, follow
 from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, evaluated, events, extended
 
@@ -92,3 +93,18 @@ def test_several_sinks_each_go_on_where_they_were(tmp_path: Path) -> None:
     follow(Scripted(busy_study()[:4]), STUDY, [ahead])
     follow(Scripted(busy_study()), STUDY, [behind, Listing(tmp_path / "ahead")])
     assert len(behind.points) == 5 and ahead.points == [(0, 10)]
+
+
+def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: Path) -> None:
+    """Another study was first on the plan, so trials are asked for what it measured: they are the new ones now."""
+
+    class Anew(Scripted):
+        def trial(self, study: str, number: int) -> Json:
+            if number:
+                raise NotFound(404, "no such trial")
+            return {"path": ["node-alone"], "curve": [{"step": 10, "metrics": {"accuracy": 0.7}}]}
+
+    isolated = ("StudyIsolated", {"study": STUDY, "reason": "x differs", "at": 1.0})
+    happened = events(added(0, 40, {A: 0}), added(1, 40, {C: 0}), isolated, added(0, 40, {"node-alone": 0}), first=7)
+    sink = written(tmp_path, Anew(happened))
+    assert [(each.run, each.step) for each in sink.records if isinstance(each, Point)] == [("0-alone", 10)]

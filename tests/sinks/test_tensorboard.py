@@ -10,7 +10,18 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.tensorboard import FILE
-from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
+from tests.sinks.scripted import (
+    LOGGED,
+    LOGGED_ALONE,
+    MARK,
+    STRUCK,
+    STUDY,
+    Killed,
+    Killing,
+    Scripted,
+    busy_study,
+    isolated_study,
+)
 
 Json = dict[str, Any]
 SCALARS = {"tensors": 0}
@@ -80,3 +91,35 @@ def test_following_again_adds_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
+
+
+def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(tmp_path: Path) -> None:
+    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
+    follow(source, STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    runs = read(tmp_path)
+    assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2)]
+    assert runs["trial-0"]["struck"] == runs["trial-1"]["struck"] == [STRUCK]
+    assert "state" not in runs["trial-0"]
+    alone = [runs["trial-0-alone"], runs["trial-1-alone"]]
+    assert [run["accuracy"] for run in alone] == [[(20, 0.1), (40, 0.3)], [(20, 0.15), (40, 0.35)]]
+    assert [run["train/loss"] for run in alone] == [[(7, 0.8)], [(7, 0.9)]]
+    assert [(run["state"], run["exactness"]) for run in alone] == [(["completed"], [MARK])] * 2
+
+
+@pytest.mark.parametrize("writes", range(1, 19))
+def test_killed_before_or_after_trials_were_struck_it_goes_on(tmp_path: Path, writes: int) -> None:
+    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
+    follow(source, STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
+    address = f"tensorboard:{tmp_path / 'killed'}"
+    with pytest.raises(Killed):
+        follow(source, STUDY, [Killing(open_sink(address), writes)])
+    follow(source, STUDY, [open_sink(address)])
+    assert read(tmp_path / "killed") == read(tmp_path / "whole")
+
+
+def test_what_was_written_before_trials_were_struck_is_noted_as_it_was(tmp_path: Path) -> None:
+    """A file of positions of an older version has no runs of trials alone."""
+    address = f"tensorboard:{tmp_path}"
+    follow(Scripted(isolated_study()[:6]), STUDY, [open_sink(address)])
+    keys = (tmp_path / f"{STUDY}.positions.jsonl").read_text()
+    assert '["point", 0, 20]' in keys and "alone" not in keys

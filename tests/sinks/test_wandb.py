@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import SinkError, follow, open_sink
-from tests.sinks.scripted import LOGGED, STUDY, Killed, Killing, Scripted, busy_study
+from tests.sinks.scripted import (
+    LOGGED,
+    LOGGED_ALONE,
+    MARK,
+    STRUCK,
+    STUDY,
+    Killed,
+    Killing,
+    Scripted,
+    busy_study,
+    isolated_study,
+)
 
 
 class Run:
@@ -118,3 +129,12 @@ def test_a_library_that_is_missing_is_a_sentence(
 def test_an_address_that_is_none_is_a_sentence(address: str) -> None:
     with pytest.raises(SinkError, match="must be tensorboard:DIR, wandb:PROJECT or mlflow:URI, got"):
         open_sink(address)
+
+
+def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(runs: dict[str, Run]) -> None:
+    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
+    follow(source, STUDY, [open_sink("wandb:mine")])
+    struck, alone = runs[f"{STUDY}-0"], runs[f"{STUDY}-0-alone"]
+    assert points(struck) == [(10, 0.1), (20, 0.2)] and points(alone) == [(20, 0.1), (40, 0.3)]
+    assert (struck.config["struck"], struck.exit_codes) == (STRUCK, [1])
+    assert (alone.config["exactness"], alone.summary["state"], alone.exit_codes) == (MARK, "completed", [0])

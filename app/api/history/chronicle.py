@@ -10,13 +10,14 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
 from app.domain import events as e
 from app.domain.evolve import collector_paused
 from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.states import ProofKind
 from app.events.log import EventLog, StoredEvent
 
 Json = dict[str, Any]
@@ -35,6 +36,7 @@ DECIDED: dict[type[e.Event], str] = {
     e.StudyCompleted: "complete",
     e.StudyCancelled: "cancel study",
     e.StudyFailed: "fail study",
+    e.StudyIsolated: "isolate",
 }
 
 
@@ -42,7 +44,8 @@ DECIDED: dict[type[e.Event], str] = {
 class Span:
     """A stage on a slot: begun with one event and ended with another, each by version and time.
 
-    seconds: of the slot, spent on it.
+    seconds: of the slot, spent on it. proof: why it trained steps again, only to compare; None of ordinary training.
+    The span of a proof goes on over all stages of its chain, and bears the node of the last one.
     """
 
     chain: ChainId
@@ -54,6 +57,7 @@ class Span:
     ended_at: float | None = None
     seconds: float = 0.0
     outcome: str = "running"
+    proof: ProofKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,34 @@ class Measured:
 
 
 @dataclass(slots=True)
-class _OfStudy:
-    """What happened to one study. paths: for each trial, where its nodes begin."""
+class _Life:
+    """What happened to a study from an event on. paths: for each trial, where its nodes begin."""
 
+    since: int = 0
     decisions: list[Decision] = field(default_factory=list)
     results: list[Measured] = field(default_factory=list)
     paths: dict[int, dict[NodeId, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _OfStudy:
+    """What happened to one study. lives: an isolation strikes what was there and begins another; the last one counts.
+
+    Earlier ones are there for those who look at an earlier moment. slot_seconds: in all lives.
+    """
+
+    lives: list[_Life] = field(default_factory=lambda: [_Life()])
     slot_seconds: float = 0.0
+
+    @property
+    def life(self) -> _Life:
+        return self.lives[-1]
+
+    def at(self, version: int | None) -> _Life:
+        """The life that the study had after an event; the last one, where none is named."""
+        if version is None:
+            return self.life
+        return next((each for each in reversed(self.lives) if each.since <= version), self.lives[0])
 
 
 class Chronicle:
@@ -99,7 +124,7 @@ class Chronicle:
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, what was done, number of the span, step)"""
         self._studies: dict[StudyId, _OfStudy] = {}
-        self._chains: dict[ChainId, tuple[str, tuple[e.Stage, ...]]] = {}
+        self._chains: dict[ChainId, e.ChainAssigned] = {}
         self._under_way: dict[ChainId, int] = {}
         self._last_in: dict[NodeId, int] = {}
         self._wanted: dict[tuple[NodeId, int], list[tuple[StudyId, int]]] = {}
@@ -109,15 +134,17 @@ class Chronicle:
     def version(self) -> int:
         return len(self.times)
 
-    def decisions(self, study: StudyId) -> list[Decision]:
-        return self._of_study(study).decisions
+    def decisions(self, study: StudyId, version: int | None = None) -> list[Decision]:
+        """Of the life that the study had after an event. Later ones may be among them."""
+        return self._of_study(study).at(version).decisions
 
     def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
         """What a chain was assigned."""
-        return self._chains[chain][1]
+        return self._chains[chain].stages
 
-    def results(self, study: StudyId) -> list[Measured]:
-        return self._of_study(study).results
+    def results(self, study: StudyId, version: int | None = None) -> list[Measured]:
+        """Of the life that the study had after an event. Later ones may be among them."""
+        return self._of_study(study).at(version).results
 
     def take_all(self, batch: Sequence[StoredEvent]) -> None:
         """The next events."""
@@ -127,13 +154,15 @@ class Chronicle:
     def _take(self, recorded: StoredEvent) -> None:
         self.times.append(recorded.at)
         event = recorded.event
+        if isinstance(event, e.StudyIsolated):
+            self._strike(event.study)
         if (kind := DECIDED.get(type(event))) is not None:
             self._decide(event, kind)
         match event:
             case e.TrialAdded() | e.TrialExtended():
                 self._ask(event)
             case e.ChainAssigned():
-                self._chains[event.chain] = (event.slot, event.stages)
+                self._chains[event.chain] = event
                 self._begin(event.chain, 0)
             case e.StageCompleted():
                 self._pay(event.chain, event.index, event.seconds)
@@ -143,6 +172,8 @@ class Chronicle:
                 self._pay(event.chain, event.index, event.seconds)
                 self._end(event.chain, "failed")
             case e.ChainEnded():
+                if self._chains[event.chain].proof is not None:
+                    self._pay(event.chain, 0, event.seconds)
                 self._end(event.chain, str(event.outcome))
             case e.Evaluated():
                 self._metrics[event.node, event.step] = event.metrics
@@ -154,13 +185,21 @@ class Chronicle:
     def _of_study(self, study: StudyId) -> _OfStudy:
         return self._studies.setdefault(study, _OfStudy())
 
+    def _strike(self, study: StudyId) -> None:
+        """The study's trials and their results are void: others bear their numbers from here on."""
+        self._of_study(study).lives.append(_Life(self.version))
+        for place, waiting in list(self._wanted.items()):
+            self._wanted[place] = [each for each in waiting if each[0] != study]
+
     def _decide(self, event: Any, kind: str) -> None:
         given = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
-        self._of_study(event.study).decisions.append(Decision(self.version, kind, *given))
+        if isinstance(event, e.StudyIsolated):
+            given = (None, None, {"difference": event.reason})
+        self._of_study(event.study).life.decisions.append(Decision(self.version, kind, *given))
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
         """A result is wanted of a trial at a step; it may be there already."""
-        path = self._of_study(event.study).paths.setdefault(event.trial, {})
+        path = self._of_study(event.study).life.paths.setdefault(event.trial, {})
         path.update(event.path or {})
         node = next((name for name, start in reversed(path.items()) if start < event.steps), None)
         if node is not None:
@@ -174,14 +213,20 @@ class Chronicle:
 
     def _record(self, study: StudyId, trial: int, node: NodeId, step: int) -> None:
         found, metrics = self._of_study(study), self._metrics[node, step]
-        found.results.append(Measured(self.version, self.times[-1], found.slot_seconds, trial, step, metrics))
+        found.life.results.append(Measured(self.version, self.times[-1], found.slot_seconds, trial, step, metrics))
 
     def _begin(self, chain: ChainId, index: int) -> None:
-        slot, stages = self._chains[chain]
-        if index < len(stages):
-            self._under_way[chain] = self._last_in[stages[index].node] = len(self.spans)
-            self.spans.append(Span(chain, slot, stages[index], self.version, self.times[-1]))
-            self.slots.add(slot)
+        given = self._chains[chain]
+        if index >= len(given.stages):
+            return
+        stage = given.stages[index]
+        if given.proof is None:
+            self._last_in[stage.node] = len(self.spans)
+        else:
+            stage = replace(given.stages[-1], start=stage.start)
+        self._under_way[chain] = len(self.spans)
+        self.spans.append(Span(chain, given.slot, stage, self.version, self.times[-1], proof=given.proof))
+        self.slots.add(given.slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:
         if (number := self._under_way.pop(chain, None)) is not None:
@@ -189,7 +234,7 @@ class Chronicle:
             span.ended, span.ended_at, span.outcome = self.version, self.times[-1], outcome
 
     def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
-        self._of_study(self._chains[chain][1][index].study).slot_seconds += seconds
+        self._of_study(self._chains[chain].stages[index].study).slot_seconds += seconds
         if (number := self._under_way.get(chain)) is not None:
             self.spans[number].seconds = seconds
 

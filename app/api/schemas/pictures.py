@@ -40,6 +40,7 @@ TIMELINE: Json = {
         "begun_at": [1789000001.0],
         "ended_at": [1789000009.0],
         "outcome": ["done"],
+        "proof": [None],
     },
     "marks": {"position": [6], "at": [1789000009.0], "kind": ["evaluated"], "span": [0], "step": [20]},
 }
@@ -123,6 +124,9 @@ class Spans(BaseModel):
     begun_at: list[float]
     ended_at: list[float | None]
     outcome: list[str] = Field(description="running, done, failed, lost, undelivered, stopped or interrupted")
+    proof: list[Literal["check", "handover", "whole", "audit"] | None] = Field(
+        description="why steps were trained again, only to compare; null for training"
+    )
 
 
 class Marks(BaseModel):
@@ -147,7 +151,7 @@ class Timeline(BaseModel):
 
 class Decisions(BaseModel):
     position: list[int]
-    kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, resume, complete ...")
+    kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, isolate, complete ...")
     trial: list[int | None]
     steps: list[int | None]
     reason: list[Json]

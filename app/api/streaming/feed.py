@@ -66,6 +66,8 @@ class Feed:
             return [recorded for recorded in batch if self._concerns(recorded.event, study)]
 
     def _concerns(self, event: e.Event, study: Study) -> bool:
+        if isinstance(event, e.ExactnessTested):  # it is about the trainer, and so about all studies of the plan
+            return True
         if (node := getattr(event, "node", None)) is not None:
             return node in study.max_step_by_node
         if (chain := getattr(event, "chain", None)) is not None:

@@ -159,7 +159,7 @@ def timeline(chronicle: Chronicle, study: Study, before: int, version: int) -> J
     }
 
 
-SPAN_KEYS = ("slot", "node", "start", "end", "own", "begun", "ended", "begun_at", "ended_at", "outcome")
+SPAN_KEYS = ("slot", "node", "start", "end", "own", "begun", "ended", "begun_at", "ended_at", "outcome", "proof")
 
 
 def _span(span: Span, study: Study, before: int, version: int) -> Json:
@@ -175,13 +175,14 @@ def _span(span: Span, study: Study, before: int, version: int) -> Json:
         "begun_at": span.begun_at,
         "ended_at": span.ended_at if is_over else None,
         "outcome": span.outcome if is_over else "running",
+        "proof": span.proof,
     }
 
 
 def history(chronicle: Chronicle, study: Study, before: int, version: int) -> Json:
     """What was decided, each time a better result came, and when events happened, up to a moment."""
-    decisions = [each for each in chronicle.decisions(study.id) if each.version <= version]
-    better = list(_better(chronicle.results(study.id), study, version))
+    decisions = [each for each in chronicle.decisions(study.id, version) if each.version <= version]
+    better = list(_better(chronicle.results(study.id, version), study, version))
     return {
         "position": version - before,
         "at": chronicle.times[version - 1],

@@ -79,6 +79,7 @@ const timeline: Timeline = {
     begun_at: [100, 100, 190],
     ended_at: [110, 104, null],
     outcome: ["done", "done", "running"],
+    proof: [null, null, null],
   },
   marks: { position: [3], at: [110], kind: ["evaluated"], span: [0], step: [4] },
 };

@@ -19,7 +19,11 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   StudyCancelled: () => "the study was cancelled",
   StudyCompleted: () => "the study is completed",
   StudyFailed: (data) => `the study failed: ${data["error"]}`,
-  ChainAssigned: (data) => `${data["slot"]} was given ${stages(data["stages"])}`,
+  StudyIsolated: (data) => `the trainer is not exact: what was there is struck, and each trial is trained alone (${lastLine(data["reason"])})`,
+  AuditRequested: () => "all that the study shares is to be proven",
+  AuditEnded: () => "nothing is left to compare",
+  ExactnessTested: (data) => `${PROOFS[String(data["proof"])] ?? "steps were compared"}: ${compared(data)}`,
+  ChainAssigned: (data) => `${data["slot"]} was given ${stages(data["stages"])}${data["proof"] ? `, only to compare (${data["proof"]})` : ""}`,
   StageCompleted: (data) => `a stage was trained, in ${number(data["seconds"] as number, 3)} s`,
   ChainEnded: (data) => `a slot's work ended: ${data["outcome"]}`,
   StageFailed: (data) => `training failed after step ${data["step"]}: ${lastLine(data["error"])}`,
@@ -31,6 +35,20 @@ const SENTENCES: Record<string, (data: Data) => string> = {
   PackingChosen: (data) => `how wide packs are was chosen: ${data["reason"]}`,
   ExactnessLost: (data) => `not exact from step ${data["step"]} on: ${data["reason"]}`,
 };
+
+/** What was trained again to compare, by the kind of proof. */
+const PROOFS: Record<string, string> = {
+  check: "the trainer was tried",
+  handover: "a hand-over was compared",
+  whole: "a whole trial was compared",
+  audit: "a stage was audited",
+};
+
+function compared(data: Data): string {
+  if (data["unproven"]) return `not proven: ${data["unproven"]}`;
+  if (data["difference"]) return String(data["difference"]);
+  return `all bits are equal, steps ${data["begin"]} to ${data["step"]}`;
+}
 
 export function sentence(event: LoggedEvent): string {
   return SENTENCES[event.type]?.(event.data as Data) ?? event.type;

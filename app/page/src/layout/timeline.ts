@@ -68,7 +68,7 @@ export function chromeTrace(timeline: Timeline, study: string): string {
     ...names.map((name) => ({ ph: "M", name: "thread_name", pid: 1, tid: tid(name), args: { name } })),
     ...spans.slot.map((slot, index) => ({
       ph: "X",
-      name: `steps ${spans.start[index]}–${spans.end[index]}`,
+      name: `${spans.proof[index] ? "proof, " : ""}steps ${spans.start[index]}–${spans.end[index]}`,
       cat: spans.outcome[index],
       pid: 1,
       tid: tid(slot),

@@ -7,7 +7,7 @@ import { formatRoute } from "../route.ts";
 import { trialCount, type Study, type TrialDetail } from "../types.ts";
 import { AddNote } from "./notes.tsx";
 
-type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "note" | "delete";
+type Act = "pause" | "resume" | "cancel" | "reopen" | "complete" | "trial" | "note" | "delete" | "audit";
 
 const NAMES: Record<Act, string> = {
   pause: "Pause",
@@ -18,10 +18,17 @@ const NAMES: Record<Act, string> = {
   note: "Note",
   cancel: "Cancel",
   delete: "Delete",
+  audit: "Prove all of it",
 };
 
 /** What a study in this state can be asked to do. */
-function possible({ state, tuner }: Study): Act[] {
+function possible(study: Study): Act[] {
+  const { isolated, audited, mark } = study.exactness;
+  const isToProve = study.finished_at !== null && mark !== "" && !isolated && !audited;
+  return [...ofState(study), ...(isToProve ? (["audit"] as const) : [])];
+}
+
+function ofState({ state, tuner }: Study): Act[] {
   if (state === "running") return tuner === "external" ? ["complete", "pause", "trial", "note", "cancel"] : ["pause", "trial", "note", "cancel"];
   if (state === "paused") return ["resume", "note", "cancel"];
   return state === "completed" ? ["reopen", "note", "delete"] : ["note", "delete"];
@@ -79,6 +86,13 @@ function Question({ study, act, close }: { study: Study; act: Act; close: () => 
       return <Reopen study={study} path={path} close={close} />;
     case "trial":
       return <AddTrial study={study} path={path} close={close} />;
+    case "audit":
+      return (
+        <Dialog title="Prove all of it?" verb="Prove it" close={close} act={command("audit", "Its stages are trained again and compared, when slots have nothing else to do.")}>
+          <p>Every stage that began with a saved state is trained again, and compared to the bit. That takes slots for as long as those stages took; no number is changed.</p>
+          <p class="quiet">So far: {study.exactness.text}</p>
+        </Dialog>
+      );
     case "note":
       return <AddNote study={study} close={close} />;
     case "delete":

@@ -150,7 +150,7 @@ function Buttons({ view }: { view: ReturnType<typeof useRange> }) {
         all
       </button>
       <span class="quiet key">
-        The darker, the more trials share the stage · hatched: another study's · red cross: failed or lost · tick above: measured, below: kept. Click a stage for
+        The darker, the more trials share the stage · hatched: another study's · dashed: a proof, trained again only to compare · red cross: failed or lost · tick above: measured, below: kept. Click a stage for
         its event; Ctrl and wheel zoom.
       </span>
     </p>
@@ -214,9 +214,11 @@ function drawSpans(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
     if (right < NAME || left > size.width) return;
     const [y, width] = [TOP + names.indexOf(slot) * lane + 4, Math.max(1, right - left - 0.5)];
     const share = Math.log2(1 + (trials.get(spans.node[index]!) ?? 1)) / most;
+    const isProof = spans.proof[index] !== null;
     context.fillStyle = spans.own[index] ? colourScale(0.75 - 0.75 * share) : ink.faint;
-    context.fillRect(left, y, width, lane - 10);
-    if (!spans.own[index]) hatch(context, ink, left, y, width, lane);
+    if (isProof) frame(context, ink, left, y, width, lane - 10);
+    else context.fillRect(left, y, width, lane - 10);
+    if (!spans.own[index] && !isProof) hatch(context, ink, left, y, width, lane);
     if (["done", "running", "stopped"].includes(spans.outcome[index]!)) return;
     context.fillStyle = ink.bad;
     context.fillRect(right - 2, y - 2, 3, lane - 6);
@@ -233,6 +235,16 @@ function drawMarks(context: CanvasRenderingContext2D, ink: Palette, { timeline, 
     const y = TOP + names.indexOf(spans.slot[marks.span[index]!]!) * lane;
     context.fillRect(x(at), marks.kind[index] === "evaluated" ? y + 1 : y + lane - 7, 1, 4);
   });
+}
+
+/** A stage that was trained again only to compare: a dashed frame that is empty. */
+function frame(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, height: number): void {
+  context.save();
+  context.strokeStyle = ink.soft;
+  context.lineWidth = 1.5;
+  context.setLineDash([4, 3]);
+  context.strokeRect(left + 1, top + 1, Math.max(1, width - 2), height - 2);
+  context.restore();
 }
 
 function hatch(context: CanvasRenderingContext2D, ink: Palette, left: number, top: number, width: number, lane: number): void {
@@ -283,7 +295,8 @@ function Told({ timeline, span, trials }: { timeline: Timeline; span: number; tr
       <p>
         {time(spans.begun_at[span])}, took {duration(took)}
       </p>
-      <p>{spans.own[span] ? (shared && shared > 1 ? `for ${shared} trials at once` : "for one trial") : "charged to another study"}</p>
+      {spans.proof[span] && <p>a proof ({spans.proof[span]}): trained again, only to compare</p>}
+      <p hidden={spans.proof[span] !== null}>{spans.own[span] ? (shared && shared > 1 ? `for ${shared} trials at once` : "for one trial") : "charged to another study"}</p>
       <p class="quiet">
         event {spans.begun[span]}
         {spans.ended[span] ? ` to ${spans.ended[span]}` : ""}

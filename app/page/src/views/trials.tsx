@@ -13,6 +13,8 @@ import { Chosen } from "./chosen.tsx";
 import type { ViewProps } from "./study.tsx";
 
 const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
+/** The columns with values that a trial's mark is about. */
+const VALUES = ["value", "best.value"];
 const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
 const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, rung: 4, rank: 4, trained: 4 };
 
@@ -74,8 +76,18 @@ function List({ study, table }: ViewProps & { table: Table }) {
         }
         row={row}
       />
+      {marks(table).map((text) => (
+        <p class="quiet" key={text}>
+          * {text}
+        </p>
+      ))}
     </Panel>
   );
+}
+
+/** What is to stand beside the values of trials that are not proven to be exact, each text once. */
+function marks(table: Table): string[] {
+  return [...new Set(table.column("exactness").filter((text) => text !== null).map(String))].filter(Boolean);
 }
 
 /** In rem: room for what is in the column, and for its name with an arrow. */
@@ -142,7 +154,8 @@ function Cell({ study, table, trial, name }: Omit<RowProps, "columns"> & { name:
       </span>
     );
   }
-  const text = computed(() => cell(table.get(trial.value, name)));
+  const mark = VALUES.includes(name) ? (at: number) => (table.get(at, name) !== null && table.get(at, "exactness") ? "*" : "") : () => "";
+  const text = computed(() => `${cell(table.get(trial.value, name))}${mark(trial.value)}`);
   if (name === "state") return <StateCell state={text} />;
   if (table.isNumeric(name)) {
     return (

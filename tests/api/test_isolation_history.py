@@ -1,0 +1,117 @@
+"""What is told of a study whose trials were struck, before and after that; and of slots that train only to compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.api.services import Services
+from app.api.slot_use import lanes_at_once
+from app.domain import events as e
+from app.domain.ids import ChainId, StudyId
+from app.domain.states import ChainOutcome, ProofKind
+from tests.api.test_moments import answers, position
+from tests.api.world import Workers
+
+Json = dict[str, Any]
+WHY = "1 of 2 leaves differ, the first is x"
+
+
+@pytest.fixture
+def before(tuned: str, workers: Workers, http: TestClient) -> tuple[int, dict[str, Json]]:
+    """A study with a result, and what was answered then."""
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
+    return position(http, tuned), answers(http, tuned)
+
+
+@pytest.fixture
+def isolated(before: object, tuned: str, workers: Workers) -> str:
+    """The study once its trainer was found not to be exact: its tuner has begun anew, and one trial is trained."""
+    workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
+    workers.tune(tuned)
+    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.4})
+    return tuned
+
+
+def proof(workers: Workers, study: str, kind: ProofKind = ProofKind.WHOLE) -> ChainId:
+    """A slot trains the first trial once more, to compare."""
+    plan, chain = workers.plan(study), ChainId(f"proof-{kind}")
+    first, second = (plan.nodes[name] for name in plan.studies[StudyId(study)].trials[0].path)
+    stages = (
+        e.Stage(node=first.id, start=0, end=second.start, study=StudyId(study), evaluate=()),
+        e.Stage(node=second.id, start=second.start, end=40, study=StudyId(study), evaluate=()),
+    )
+    workers.record(study, e.ChainAssigned(chain=chain, slot="gpu1", stages=stages, at=2.0, proof=kind))
+    return chain
+
+
+def end(workers: Workers, study: str, chain: ChainId) -> None:
+    workers.record(study, e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE, steps=40, seconds=6.0))
+
+
+def test_what_was_struck_is_not_told_of_the_trials_that_bear_its_numbers(http: TestClient, isolated: str) -> None:
+    found = http.get(f"/studies/{isolated}/history").json()
+    assert found["decisions"]["kind"] == ["isolate", "start", "start"]
+    assert found["decisions"]["reason"][0] == {"difference": WHY}
+    assert [(each["trial"], each["value"]) for each in found["best"]] == [(1, 0.4)]
+    assert found["best"][0]["slot_seconds"] > 1.5, "what was spent on what was struck is spent"
+
+
+def test_a_moment_before_is_told_as_it_was_then(
+    http: TestClient, before: tuple[int, dict[str, Json]], isolated: str
+) -> None:
+    at, then = before
+    assert answers(http, isolated, at) == then
+    assert http.get(f"/studies/{isolated}/history", params={"at": at}).json()["best"][0]["value"] == 0.9
+    now = position(http, isolated)
+    assert answers(http, isolated, now) == answers(http, isolated)
+
+
+def test_a_late_result_of_what_was_struck_is_no_result(
+    http: TestClient, before: object, tuned: str, workers: Workers
+) -> None:
+    under_way = workers.assign(tuned, 1)
+    workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
+    workers.finish(tuned, under_way, {"accuracy": 0.99})
+    assert http.get(f"/studies/{tuned}/history").json()["best"] == []
+
+
+def test_a_slot_that_trains_to_compare_is_told_apart(http: TestClient, tuned: str, workers: Workers) -> None:
+    training = workers.assign(tuned, 0)
+    end(workers, tuned, proof(workers, tuned))
+    workers.finish(tuned, training, {"accuracy": 0.9})
+    found = http.get(f"/studies/{tuned}/timeline").json()
+    spans, marks = found["spans"], found["marks"]
+    assert sorted(spans["proof"], key=str) == [None, None, "whole"]
+    number = spans["proof"].index("whole")
+    assert (spans["start"][number], spans["end"][number], spans["outcome"][number]) == (0, 40, "done")
+    assert number not in marks["span"], "what training measured and kept is not the proof's"
+    best = http.get(f"/studies/{tuned}/history").json()["best"]
+    assert best[0]["slot_seconds"] > 6.0, "proofs are paid for"
+
+
+def test_what_is_trained_to_compare_is_no_lane_of_a_pack(use: Services, tuned: str, workers: Workers) -> None:
+    chain = workers.assign(tuned, 0)
+    workers.finish(tuned, chain, {"accuracy": 0.9})
+    plan = workers.plan(tuned)
+    with use.chronicles.holding(workers.stream(tuned), plan.version) as found:
+        alone = lanes_at_once(plan, found.spans)
+    end(workers, tuned, proof(workers, tuned))
+    plan = workers.plan(tuned)
+    with use.chronicles.holding(workers.stream(tuned), plan.version) as found:
+        assert len(found.spans) == 3 and found.spans[-1].seconds == 6.0
+        assert lanes_at_once(plan, found.spans) == alone
+
+
+def test_comparisons_are_told_to_those_who_read_an_isolated_study(
+    http: TestClient, before: object, tuned: str, workers: Workers
+) -> None:
+    chain, node = proof(workers, tuned, ProofKind.HANDOVER), next(iter(workers.plan(tuned).nodes))
+    tested = {"device": "cpu", "begin": 10, "step": 20, "difference": WHY}
+    workers.record(tuned, e.ExactnessTested(chain=chain, proof=ProofKind.HANDOVER, node=node, **tested))  # type: ignore[arg-type]
+    end(workers, tuned, chain)
+    workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
+    told = [each["type"] for each in http.get(f"/studies/{tuned}/events").json()["items"]]
+    assert "ExactnessTested" in told and "StudyIsolated" in told

@@ -1,0 +1,114 @@
+"""A study whose trials are struck and trained alone, from the client: what is waited for comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.ids import ChainId, StudyId
+from app.domain.states import ChainOutcome, ProofKind
+from stagetree.study import AsyncStudy, Result, Study
+from tests.api.world import Workers, changed
+from tests.stagetree.test_study import FIELDS, asked, train, trials_of, until, working
+
+pytestmark = pytest.mark.anyio
+WHY = "1 of 2 leaves differ, the first is x"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def isolate(workers: Workers, study: str) -> None:
+    """A hand-over was compared, and differs: what follows from that is decided."""
+    node, chain = next(iter(workers.plan(study).nodes)), ChainId("proof")
+    stage = e.Stage(node=node, start=0, end=1, study=StudyId(study), evaluate=())
+    tested: Any = {"device": "cpu", "begin": 0, "step": 1, "difference": WHY}
+    workers.record(
+        study,
+        e.ChainAssigned(chain=chain, slot="gpu9", stages=(stage,), at=1.0, proof=ProofKind.HANDOVER),
+        e.ExactnessTested(chain=chain, proof=ProofKind.HANDOVER, node=node, **tested),
+        e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE, steps=1, seconds=1.0),
+    )
+    workers.decide(study, c.IsolateStudy(study=StudyId(study), at=2.0))
+    assert workers.plan(study).studies[StudyId(study)].isolated
+
+
+async def test_what_is_waited_for_comes_from_the_trial_that_is_trained_alone(server: str, workers: Workers) -> None:
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
+        waiting = [asyncio.ensure_future(study.eval({"lr": lr}, 4)) for lr in (0.5, 0.25)]
+        await asked(study, 2)
+        await asyncio.to_thread(isolate, workers, study.id)
+        with working(workers, study.id):
+            assert [(await each).value for each in waiting] == [2.0, 1.0]
+        assert len(await trials_of(study)) == 2, "nobody asks for them a third time"
+
+
+async def test_numbers_are_those_of_the_new_trials(server: str, workers: Workers) -> None:
+    """The study's own tuner had the first ones; what a user asked for comes first after all was struck."""
+    async with await AsyncStudy.create(changed(), url=server) as study:
+        await asyncio.to_thread(workers.tune, study.id)
+        waiting = asyncio.ensure_future(study.eval({"lr": 0.5, "bs": 8}, 20))
+        await asked(study, 3)
+        await asyncio.to_thread(isolate, workers, study.id)
+        await asyncio.to_thread(workers.tune, study.id)
+        await train(workers, study, 2, 0.9)
+        assert not waiting.done()
+        await train(workers, study, 0, 0.3)
+        assert await waiting == Result(0, 20, 0.3, {"accuracy": 0.3})
+
+
+async def test_what_was_answered_before_is_asked_for_anew(server: str, workers: Workers) -> None:
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
+        first = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
+        await asked(study, 1)
+        await train(workers, study, 0, 0.99)
+        assert (await first).value == 0.99
+        kept = asyncio.ensure_future(study.eval({"lr": 0.25}, 4))  # somebody listens
+        await asked(study, 2)
+        await asyncio.to_thread(isolate, workers, study.id)
+        await until(lambda: all(trial.value is None for trial in study.trials))
+        again = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
+        await train(workers, study, 0, 0.4)
+        await train(workers, study, 1, 0.2)
+        assert ((await again).value, (await kept).value) == (0.4, 0.2)
+        assert len(await trials_of(study)) == 2
+
+
+async def test_more_steps_go_on_with_the_trial_that_is_trained_alone(server: str, workers: Workers) -> None:
+    async with await AsyncStudy.create(FIELDS, url=server) as study:
+        waiting = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
+        await asked(study, 1)
+        await asyncio.to_thread(isolate, workers, study.id)
+        with working(workers, study.id):
+            assert (await waiting).value == 2.0
+        more = asyncio.ensure_future(study.eval({"lr": 0.5}, 8))
+        await until(lambda: workers.plan(study.id).studies[StudyId(study.id)].trials[0].steps == 8)
+        node = workers.plan(study.id).studies[StudyId(study.id)].trials[0].path[-1]
+        await asyncio.to_thread(workers.record, study.id, e.Evaluated(node=node, step=8, metrics={"accuracy": 4.0}))
+        assert await more == Result(0, 8, 4.0, {"accuracy": 4.0})
+        assert len(await trials_of(study)) == 1
+
+
+def test_what_is_shown_of_it_says_so(server: str, workers: Workers) -> None:
+    with Study.create(FIELDS, url=server) as study:
+        later = study.submit({"lr": 0.5}, 4)
+        while not workers.plan(study.id).studies[StudyId(study.id)].trials:
+            pass
+        first = workers.plan(study.id).version
+        isolate(workers, study.id)
+        with working(workers, study.id):
+            assert later.result().value == 2.0
+        study.refresh()
+        mark = f"trained alone, since the trainer is not exact: {WHY}"
+        assert repr(study).splitlines()[1:] == [f"* {mark}"] and f"<br>* {mark}" in study._repr_html_()
+        results = study.results()
+        assert repr(results).splitlines()[1:] == [f"* {mark}"] and f"<br>* {mark}" in results._repr_html_()
+        assert list(results.dataframe()["exactness"]) == [mark]
+        added = [event for event in results.events if event.type == "TrialAdded"]
+        assert len(added) == 2 and results.history(0).added == added[-1].at and first
