@@ -170,7 +170,8 @@ class _Digest:
         if (leaf := _leaf(value)) is not None:
             self._say(type(value).__name__.encode(), *leaf)
             return
-        self._hash.update(type(value).__qualname__.encode())
+        kind = "list" if type(value) is tuple else type(value).__qualname__  # a state may give one for the other
+        self._hash.update(kind.encode())
         if depth >= DEEPEST and not _has_state(value):
             return
         self._around.add(id(value))

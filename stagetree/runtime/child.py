@@ -243,7 +243,7 @@ class Child:
         return {}
 
     def _stray(self, message: Message, fds: list[int]) -> Message:
-        return self._looks.stray(message["first"], message["words"], self._built)
+        return self._looks.stray(message["first"], message["words"], self._built, self._timeline)
 
     # ------------------------------------------------------------------------------------------------ their parts
 

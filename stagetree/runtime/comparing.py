@@ -10,10 +10,12 @@ from types import ModuleType
 from typing import Any
 
 from stagetree.runtime import attributes, inexact, state_format, suspects
+from stagetree.runtime.assigned import forgotten
 from stagetree.runtime.attributes import Seen
 from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.model import Model
+from stagetree.runtime.timeline import Timeline
 
 COMPARED = ("trainer", "generators")
 """Of a state. Where it was made changes nothing of what is loaded."""
@@ -41,11 +43,12 @@ class Looks:
     """Those at the trainer of one process, by names that the slot gives them."""
 
     looks: dict[str, Look] = field(default_factory=dict)
+    forgotten: list[str] | None = None  # numbers of its one model; None as long as nobody has looked
 
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
 
-    def stray(self, first: str, words: str, model: Model) -> dict[str, Any]:
+    def stray(self, first: str, words: str, model: Model, timeline: Timeline) -> dict[str, Any]:
         """What differs between the look `first` and that at `used`, by name, and the likely cause of a difference that
         is there by now.
 
@@ -56,10 +59,14 @@ class Looks:
         names = attributes.differing(before.seen, now.seen)
         if left is not None:
             names = [name for name in names if name in left.seen and left.seen[name].digest == now.seen[name].digest]
+        if self.forgotten is None:
+            self.forgotten = forgotten(model, timeline)
         modes = suspects.changed_modes(before.modes, suspects.modes(model.trainer))
         found = {"modes": modes, "loaders": suspects.loaders(), "stray": names}
+        stray = {plain(name): _words(now.seen[name], before.seen[name], words) for name in names[:MOST]}
+        unseen = {plain(name): "is set in training and does not come back with the state" for name in self.forgotten}
         return {
-            "stray": {plain(name): _words(now.seen[name], before.seen[name], words) for name in names[:MOST]},
+            "stray": unseen | stray,
             "cause": plain(suspects.cause("used", False, {}, found)),
         }
 

@@ -47,7 +47,7 @@ class InProcess:
         self.do("build")
         with user_code():
             kind = load_trainer(file, name)
-        self.model = Model.build(kind, args, seed, "cpu")
+        self.model, self.timeline = Model.build(kind, args, seed, "cpu"), Timeline({})
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Any) -> None:
         self.do("begin")
@@ -58,7 +58,8 @@ class InProcess:
         self.do("load")
         assert self.model is not None
         saved = read(state.fd)
-        self.model.load(saved, Timeline(hp), step)
+        self.timeline = Timeline(hp)
+        self.model.load(saved, self.timeline, step)
         return tuple(inexact.changes(saved["machine"], self.machine))
 
     def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
@@ -95,7 +96,7 @@ class InProcess:
 
     def stray(self, first: str, words: str, *, deadline: Any) -> Stray:
         assert self.model is not None
-        found = self._looks.stray(first, words, self.model)
+        found = self._looks.stray(first, words, self.model, self.timeline)
         return Stray(found["stray"], found["cause"])
 
     def resident_bytes(self) -> int:

@@ -150,7 +150,7 @@ def test_other_bits_on_another_machine_are_no_verdict(proving: Cluster) -> None:
 
     during(proving, "handover", "train", move)
     done = proving.run(study)
-    [handover] = found(proving, "handover")
+    handover = found(proving, "handover")[0]  # it is tried again
     assert handover.unproven == "the state was made under another torch (2.12.0, and 2.13.0 here)"
     assert (done.state, done.isolated, handover.difference) == ("completed", "", "")
 
