@@ -156,7 +156,9 @@ def test_the_time_of_the_study_is_the_time_that_trials_have() -> None:
 def test_without_a_target_the_best_so_far_is_the_one_to_beat() -> None:
     found = run(POP)
     assert best(found) == pytest.approx(0.85 * (1 - math.exp(-5)))
-    assert found.executed < 12 * 20
+    targets = [judgement["target"] for judgement in judgements(found)]
+    assert targets == sorted(targets) and targets[0] < targets[-1]
+    assert found.executed == 12 * 20, "twelve trials prove no p, so that it ends nobody"
 
 
 def test_time_is_up() -> None:
