@@ -91,7 +91,7 @@ def _print_marks(trials: list[Json]) -> None:
     """What stands beside the numbers of trials that are not proven to be exact, once for all of whom it is true."""
     marked: dict[str, list[int]] = {}
     for trial in trials:
-        if trial.get("exactness"):
+        if trial.get("exactness") and trial["value"] is not None:
             marked.setdefault(trial["exactness"], []).append(trial["trial"])
     for text, numbers in marked.items():
         of = f"trials {ranges(numbers)}" if len(numbers) < len(trials) else "all of them"

@@ -40,11 +40,12 @@ class Proof:
     order: ProofOrder
 
 
-def check(plan: SearchPlan, node: Node) -> Proof | None:
-    """A trainer's first steps, as the first trial of a node takes them; None where no running study wants that."""
-    root = plan.ancestry(node.id)[0]
-    trial = _passing(plan, node, node.start)
-    if trial is None:
+def check(plan: SearchPlan) -> Proof | None:
+    """A trainer's first steps, with values with which it has not failed yet; None where no running study wants that."""
+    roots = (plan.nodes[name] for name in plan.roots if name not in plan.check_failures)
+    found = ((root, _passing(plan, root, 1)) for root in roots)
+    root, trial = next((each for each in found if each[1] is not None), (None, None))
+    if root is None or trial is None:
         return None
     most = int(SHARE * _steps(plan))
     metrics = tuple(dict.fromkeys(each.metric for each in plan.studies.values() if each.is_running and each.metric))

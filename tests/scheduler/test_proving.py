@@ -80,6 +80,22 @@ def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> 
     assert study.executed == 0 and kinds(workers) == ["check"]
 
 
+def test_what_fails_with_the_values_of_one_trial_is_that_trials_own() -> None:
+    workers = proving(check_error="ZeroDivisionError", check_fails_at=0.0)
+    trials = [{"hp": {"lr": lr}, "steps": 4} for lr in (0.0, 1.0)]
+    workers.scene.submit({"kind": "trials", "trials": trials})
+    workers.run()
+    study = workers.scene.study()
+    assert kinds(workers)[:2] == ["check", "check"] and study.state == StudyState.COMPLETED
+
+
+def test_what_fails_with_other_values_too_is_the_trainers() -> None:
+    workers = proving(check_error="ZeroDivisionError")
+    workers.scene.submit({"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": 4} for lr in (1.0, 2.0, 3.0)]})
+    workers.run()
+    assert kinds(workers) == ["check", "check"] and workers.scene.study().state == StudyState.FAILED
+
+
 def test_the_next_study_is_tried_again() -> None:
     workers = proving(check_error="KeyError: 'bs'")
     workers.scene.submit(ladder(4))

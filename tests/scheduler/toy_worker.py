@@ -46,6 +46,7 @@ class ToyModel:
 class ToyWorkers:
     """What all slots of a scene share: the trainer, and the store.
 
+    check_error: what a check raises; only with that lr, if `check_fails_at` says one.
     sees_stray: whether a comparison notices that `count` does not come back with the state.
     """
 
@@ -54,6 +55,7 @@ class ToyWorkers:
     forgets: bool = False
     sees_stray: bool = True
     check_error: str = ""
+    check_fails_at: float | None = None
     states: dict[str, tuple[float, int, int]] = field(default_factory=dict)
 
     def model(self) -> ToyModel:
@@ -118,7 +120,7 @@ class ToyWorkers:
         kind, node, begin = ProofKind(order.kind), work.stages[0].node, work.stages[0].start
         stray = {"self.count": "does not come back with the state"} if self.forgets and self.sees_stray else {}
         if kind == ProofKind.CHECK:
-            if self.check_error:
+            if self.check_error and self.check_fails_at in (None, segment_at(work.hp, 0).values(0)["lr"]):
                 error: Any = {"kind": "exception", "error": self.check_error, "seconds": 0.1, "signature": "s"}
                 return [e.StageFailed(chain=name, index=0, step=0, **error)]  # type: ignore[arg-type]
             facts: list[e.Event] = [self._tested(name, kind, node, begin, work.stages[-1].end, "", stray)]

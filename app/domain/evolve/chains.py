@@ -9,7 +9,10 @@ from app.domain import events as e
 from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.ids import TrialKey
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
-from app.domain.states import ChainOutcome
+from app.domain.states import ChainOutcome, FailureKind
+
+MOST_CHECKED = 2
+"""A trainer that fails at the first steps of so many trials with other values fails for all."""
 
 
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
@@ -127,8 +130,7 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
     """The user's code failed: the stage is tried again, and the trials that have no restart left fail."""
     chain = plan.chains[event.chain]
     if chain.proof is not None:
-        plan.check_error = {"kind": event.kind, "step": event.step, "error": event.error}
-        del plan.chains[chain.id]
+        _fail_check(plan, chain, event)
         return
     stage = chain.stages[event.index]
     node = plan.node(stage.node)
@@ -137,6 +139,16 @@ def fail(plan: SearchPlan, event: e.StageFailed) -> None:
     node.failed_at = max(node.failed_at, stage.start + steps)
     _fail_trials(plan, node, event, _restarts_used(node, event, chain.slot), stage)
     _release(plan, chain)
+
+
+def _fail_check(plan: SearchPlan, chain: Chain, event: e.StageFailed) -> None:
+    """A trainer was tried and failed. Where other values are wanted too, these may be to blame: others are tried."""
+    error = {"kind": event.kind, "step": event.step, "error": event.error}
+    plan.check_failures[chain.stages[0].node] = error
+    tried = len(plan.check_failures) >= MOST_CHECKED or all(root in plan.check_failures for root in plan.roots)
+    if tried or event.kind == FailureKind.METRIC:
+        plan.check_error = error
+    del plan.chains[chain.id]
 
 
 def _fail_trials(plan: SearchPlan, node: Node, event: e.StageFailed, used: int | None, stage: e.Stage) -> None:

@@ -29,7 +29,8 @@ class SearchPlan:
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
     tests: what comparing states has shown. proofs_in_vain: how many chains of each kind ended before they could tell.
-    check_error: why the user's code failed before anything was trained, since a study was submitted last. witnesses:
+    check_error: why the user's code failed before anything was trained, since a study was submitted last;
+    check_failures: by the root whose values it had. witnesses:
     the states that are cheapest to train again in another way; audits: those that began with a state that was kept,
     each with its place in a draw that is the same for everyone. is_resumed_behind: whether a state was trained on
     from that lies behind a change of a hyper-parameter.
@@ -58,6 +59,7 @@ class SearchPlan:
     tests: list[e.ExactnessTested] = field(default_factory=list)
     proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
     check_error: Mapping[str, Any] | None = None
+    check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)
     witnesses: list[Witness] = field(default_factory=list)
     audits: list[Witness] = field(default_factory=list)
     is_resumed_behind: bool = False

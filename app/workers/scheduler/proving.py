@@ -112,9 +112,9 @@ class Proving:
         plan = frontier.plan
         if is_checked(plan, device):
             return handover(plan, device)
-        if _is_being_checked(plan, device, slots.well) or (head := frontier.longest()) is None:
+        if _is_being_checked(plan, device, slots.well) or frontier.longest() is None:
             return None
-        return check(plan, plan.nodes[head[0]])
+        return check(plan)
 
     def _give(self, frontier: Frontier, proof: Proof, slot: Slot) -> bool:
         """Record that a slot makes a proof, and send it; whether it has it."""

@@ -129,7 +129,7 @@ class Tuning:
             while driver.suggest(room) and self._apply(stream, name, driver, room):
                 begun = True
             if driver.end() is not None:
-                return not self._is_unproven(stream, name) and self._end_early(stream, name, driver)
+                return self._end_early(stream, name, driver)
             if driver.is_done() and not self._is_unproven(stream, name):
                 self._end(stream, c.CloseStudy(study=name, at=self._ports.clock()))
                 return True
