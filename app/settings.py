@@ -41,6 +41,11 @@ class Settings(BaseSettings):
         description="folders of the API's machine whose files studies may name in begin_from and inputs, separated by "
         "commas; / for all",
     )
+    proofs: bool = Field(
+        default=True,
+        description="whether slots train some steps again to prove that trainers are exact; without, every study that "
+        "shares says that it is unproven",
+    )
     policy: Literal["fair_share", "critical_path", "breadth_first", "most_children_first"] = Field(
         default="fair_share", description="which outstanding stages a free slot takes"
     )

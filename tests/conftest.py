@@ -36,6 +36,7 @@ REPEATED = {} if "STAGETREE_TEST_MORE" in os.environ else {"derandomize": True, 
 
 settings.register_profile("unhurried", parent=settings(), **UNHURRIED, **REPEATED)
 settings.load_profile("unhurried")
+os.environ.setdefault("STAGETREE_PROOFS", "0")  # in stacks of tests that count what is trained; see tests/exactness
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that

@@ -158,7 +158,7 @@ def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
 
     register(settings().tuner_files)
     ports = Ports(
-        proofs=True,
+        proofs=settings().proofs,
         records=records,
         plans=_plans(),
         policy=POLICIES[settings().policy],

@@ -100,7 +100,7 @@ def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) 
     assert first.count("ValueError: the loss went through the roof, after step 0, tried 3 times") == 1
     said = stagetree("run", write(trials("cli-failed-all", moods[0])))
     assert said.code == 1
-    assert "the trainer failed when it was tried, before anything was trained: " in said.out
+    assert "the only trial failed; trial 0: " in said.out
     said = stagetree("run", write(trials("cli-failed-all", moods[0])), "-o", "json", "--quiet")
     assert (said.code, said.json["state"]) == (1, "failed")
     assert "completed" not in said.err

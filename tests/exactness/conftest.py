@@ -11,6 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "workers"))
 from alone import Alone
 
 
+@pytest.fixture(autouse=True, scope="module")
+def with_proofs() -> Iterator[None]:
+    """Stacks that start here have trainers proven, as a user's have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGETREE_PROOFS", "1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def alone() -> Iterator[Alone]:
     made = Alone()
