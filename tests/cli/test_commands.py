@@ -125,7 +125,8 @@ def test_studies(stagetree: Stagetree, served: Service, done: Json) -> None:
 
 def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("trials", done["study"])
-    assert len(said.out.splitlines()) == 9
+    *table, mark = said.out.splitlines()
+    assert len(table) == 9 and mark == "all of them: not proven to be exact: no state was compared yet"
     assert "multistep(init=0.1, milestones=[4, 9], gamma=0.5)" in said.out
     assert "trained to step 12" in said.out
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]

@@ -18,7 +18,8 @@ TORCH = "2 stages went on under another torch (2.13.0 after 2.12.0)"
 def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"], "notes": []})
     said = capsys.readouterr().out.splitlines()
-    assert said[-2:] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
+    assert said[-3:-1] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
+    assert said[-1] == f"exact   {STUDY['exactness']['text']}"
 
 
 def test_so_does_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
