@@ -182,6 +182,7 @@ class StudyAnswer(Answer):
     steps: Steps = Steps()
     cost: Cost = Cost()
     merge_rate: float | None = None
+    waits_for: list[str] = []
     begins: dict[str, Any] | None = None
     inputs: list[dict[str, Any]] | None = None
     packing: dict[str, Any] | None = None
