@@ -57,8 +57,8 @@ def test_a_slot_that_trains_asks_once_for_each_look(cluster: Cluster) -> None:
     cluster.at("train", 2, train)
     assert cluster.run(study).state == StudyState.COMPLETED
     beats, looks = 60 / cluster.limits.heartbeat, 60 / FLAG_SECONDS
-    assert counted["UPDATE"] == 2 * beats
-    assert looks - beats <= counted["SELECT"] <= looks
+    assert 2 * beats <= counted["UPDATE"] <= 2 * beats + 2, "and what it trains with goes on record, once"
+    assert looks - beats <= counted["SELECT"] <= looks + 2
 
 
 def test_a_slow_database_is_looked_at_for_a_hundredth_of_the_time(cluster: Cluster) -> None:
