@@ -96,7 +96,7 @@ def test_the_programs_about_curves() -> None:
 
     steps = tuple(range(10, 101, 10))
     ended = [Curve(steps, tuple(0.5 + 0.03 * trial - 1 / step for step in steps)) for trial in range(8)]
-    names: dict[str, object] = {"ended": ended}
+    names: dict[str, object] = {"known": ended}
     for block in blocks(DOCS / "curves.md"):
         exec(compile(block.text, "curves.md", "exec"), names)
     assert names["first"]
