@@ -121,7 +121,7 @@ def _mark(judgement: Judgement, reach: int, steps: int) -> str:
 
 def is_checked(plan: SearchPlan, device: str) -> bool:
     """Whether training may begin on a kind of device: the trainer was tried there, or is not to be."""
-    if not any(study.checks for study in plan.studies.values() if study.is_running):
+    if not any(study.checks and study.may_be_proven for study in plan.studies.values()):
         return True
     if plan.proofs_in_vain.get(ProofKind.CHECK, 0) >= MOST_IN_VAIN:
         return True

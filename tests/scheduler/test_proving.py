@@ -13,7 +13,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.errors import Conflict
 from app.domain.ids import StudyId
-from app.domain.proofs import judge, of_study, of_trial
+from app.domain.proofs import is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
 from app.domain.states import ProofKind, StudyState, Verdict
 from app.scheduling.replay import replay
@@ -159,6 +159,14 @@ def test_what_shows_late_is_marked_from_the_first_comparison_on() -> None:
     study = workers.scene.study()
     assert study.isolated or "self.count" in mark(workers, study.trials[0])
     assert_never_wrong_in_silence(workers, study)
+
+
+def test_what_is_trained_alone_waits_for_no_check_on_another_kind_of_device() -> None:
+    workers = proving(forgets=True, late=1)
+    workers.scene.submit(ladder(4, 6, 8))
+    workers.run()
+    assert workers.scene.study().isolated
+    assert is_checked(workers.scene.plan(), "a device that nobody has seen")
 
 
 def test_refused_where_the_study_says_so() -> None:
