@@ -296,6 +296,21 @@ def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
     assert all("may be wrong" in mark(workers, trial) for trial in workers.scene.study().trials)
 
 
+def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_since() -> None:
+    workers = proving(forgets=True, late=6, sees_stray=False)
+    asha = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
+    workers.scene.submit(asha, space={"lr": {"uniform": [0.1, 1.0]}}, audit=0)
+    workers.run()
+    assert not workers.scene.study().isolated, "nothing has shown in the first steps"
+    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    workers.run()
+    assert judge(workers.scene.plan()).verdict == Verdict.INEXACT
+    workers.scene.give(c.ReopenStudy(study=StudyId("study"), trials=12, at=2.0))
+    workers.run()
+    assert workers.scene.study().isolated
+    assert_never_wrong_in_silence(workers, workers.scene.study())
+
+
 def test_what_was_trained_alone_has_nothing_to_audit() -> None:
     workers = proving(forgets=True, late=1)
     workers.scene.submit(ladder(4, 6, 8))

@@ -12,12 +12,12 @@ from app.domain.ids import ChainId
 from app.domain.proofs import is_checked, judge
 from app.domain.search_plan import Chain, SearchPlan
 from app.domain.slots import Slot
-from app.domain.states import ProofKind, Verdict
+from app.domain.states import InexactPolicy, ProofKind, Verdict
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.records import change
 from app.events.rows.errors import SlotTaken
-from app.events.rows.ports import RowsPort
+from app.events.rows.ports import ChainRecord, RowsPort
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import Candidates, has_trainer
 from app.scheduling.proofs import Proof, can_wait, check, handover, in_idle_slot, is_wanted, proof_assignment
@@ -33,17 +33,12 @@ class Proving:
 
     def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
         self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
-        self._judged: dict[str, tuple[int, int]] = {}  # by plan: how many tests and studies it had
-        self._stopped = set[ChainId]()
 
     def judge(self) -> None:
         """Have studies do what they want of a trainer that is not exact. Raises `DatabaseUnavailable`."""
         for frontier in self._outlook.frontiers():
-            plan, seen = frontier.plan, (len(frontier.plan.tests), len(frontier.plan.studies))
-            if self._judged.get(frontier.id) != seen:
-                if judge(plan).verdict == Verdict.INEXACT:
-                    self._isolate(frontier)
-                self._judged[frontier.id] = seen
+            if judge(frontier.plan).verdict == Verdict.INEXACT:
+                self._isolate(frontier)
 
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
@@ -68,22 +63,23 @@ class Proving:
                     slots = Candidates(slots.well, [each for each in slots.free if each is not slot])
         return slots
 
-    def make_room(self, slots: Candidates) -> None:
+    def make_room(self, slots: Candidates, live: Sequence[ChainRecord]) -> None:
         """Stop what nobody waits for where other work does, and what is for a study that is over.
 
-        slots: as they are after all work was given away that could be. Raises `DatabaseUnavailable`.
+        slots: as they are after all work was given away that could be. live: the rows of the chains. Raises
+        `DatabaseUnavailable`.
         """
+        stopping = {row.chain for row in live if row.stop}
         is_short = not slots.free and any(frontier.longest() is not None for frontier in self._frontiers())
         for frontier in self._frontiers():
-            for chain in [chain for chain in frontier.plan.chains.values() if chain.proof is not None]:
+            proofs = [chain for chain in frontier.plan.chains.values() if chain.proof is not None]
+            for chain in [each for each in proofs if each.id not in stopping]:
                 if (is_short and can_wait(frontier.plan, chain)) or not is_wanted(frontier.plan, chain):
                     self._stop(chain)
 
     def _stop(self, chain: Chain) -> None:
-        if chain.id not in self._stopped:
-            change(self._ports.records, lambda rows: rows.chains.ask_stop(chain.id))
-            self._ports.notify(chain.id, chain.slot)
-            self._stopped.add(chain.id)
+        change(self._ports.records, lambda rows: rows.chains.ask_stop(chain.id))
+        self._ports.notify(chain.id, chain.slot)
 
     def _end_audits(self, frontier: Frontier) -> None:
         """Nothing is left to compare."""
@@ -103,10 +99,11 @@ class Proving:
         return self._outlook.frontiers() if self._ports.proofs else ()
 
     def _isolate(self, frontier: Frontier) -> None:
-        for study in [each for each in frontier.plan.studies.values() if not each.is_final]:
+        sharing = [each for each in frontier.plan.studies.values() if not (each.is_final or each.isolated)]
+        for study in [each for each in sharing if each.inexact != InexactPolicy.ALLOW]:
             if self._transact(frontier, c.IsolateStudy(study=study.id, at=self._ports.clock())):
                 logger.warning("study %s: its trainer is not exact", study.id)
-        self._outlook.refresh(frontier.id, fresh=False)
+                self._outlook.refresh(frontier.id, fresh=False)
 
     def _first(self, frontier: Frontier, device: str, slots: Candidates) -> Proof | None:
         plan = frontier.plan

@@ -79,7 +79,7 @@ class Scheduler:
         if slots.free:  # trials that share a stage leave slots idle: some more may have other work for them
             self._tune(2 * room)
             slots = self._proving.use_idle(self._assignment.assign(slots, balance))
-        self._proving.make_room(slots)
+        self._proving.make_room(slots, seen.live)
         slots = Candidates(slots.well, [*slots.free, *waiting])
         self._sharing.make_room(self._outlook.frontiers(), balance, seen, slots)
         self._flags.send(self._outlook.frontiers())
