@@ -6,11 +6,11 @@ A live chain's row may be read by a process of another version: a form that is n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from app.domain.events import Stage
-from app.domain.search_plan import SearchPlan, Study
+from app.domain.search_plan import SearchPlan, Study, Trial
 from app.scheduling.chains import lead_trial
 from app.scheduling.frontier import Frontier, Span
 
@@ -150,9 +150,25 @@ def assign(
     frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
 ) -> ChainAssignment:
     """The assignment of a chain of these spans, which are to be trained as `stages`."""
-    plan = frontier.plan
+    plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].alone
+    trial = plan.trial(lead_trial(plan, spans[-1]))
+    return replace(
+        assignment_of(frontier, trial, stages, resume_point(plan, spans[0])),
+        packing=plan.packing or 0,
+        inputs=tuple(plan.studies[trial.study].inputs),
+        intermediate_bytes=0 if is_alone else intermediate_bytes,
+        alone=is_alone,
+        branch_points=branch_points(frontier, spans),
+        branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
+    )
+
+
+def assignment_of(
+    frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None
+) -> ChainAssignment:
+    """These stages as one trial's values train them, from a state or from step 0."""
+    plan, study = frontier.plan, frontier.plan.studies[trial.study]
     assert plan.opened is not None
-    study, trial = lead_trial(plan, spans[-1])
     return ChainAssignment(
         plan=frontier.id,
         trainer=plan.opened.trainer,
@@ -160,19 +176,13 @@ def assign(
         trainer_args=plan.opened.trainer_args,
         seed=plan.opened.seed,
         determinism=plan.opened.determinism,
-        packing=plan.packing or 0,
-        study=study,
-        trial=trial,
-        hp=plan.trial((study, trial)).hp,
+        study=study.id,
+        trial=trial.number,
+        hp=trial.hp,
         stages=stages,
-        resume=(resume := resume_point(plan, spans[0])),
-        begin=None if resume else begin_of(plan, plan.studies[study]),
-        inputs=tuple(plan.studies[study].inputs),
-        intermediate_bytes=0 if plan.nodes[spans[0].node].alone else intermediate_bytes,
-        alone=plan.nodes[spans[0].node].alone,
-        runtime_args=plan.studies[study].spec.get("runtime_args", {}),
-        branch_points=branch_points(frontier, spans),
-        branches_inside=tuple(frontier.upcoming.inside(span.node, span.start, span.end) for span in spans),
+        resume=resume,
+        begin=None if resume else begin_of(plan, study),
+        runtime_args=study.spec.get("runtime_args", {}),
     )
 
 

@@ -7,16 +7,16 @@ else to do train a whole trial alone, from step 0 without a break, and a share o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from app.domain import keeping
-from app.domain.events import Stage
+from app.domain.events import ExactnessTested, Stage
 from app.domain.ids import StudyId
 from app.domain.proofs import MOST_IN_VAIN, is_compared
 from app.domain.search_plan import Chain, KeptAt, Node, SearchPlan, Study, Trial, Witness
 from app.domain.states import ProofKind
-from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, begin_of
+from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, assignment_of
 from app.scheduling.frontier import Frontier, Span
 
 SHARE = 0.02
@@ -127,24 +127,7 @@ def keep_at(frontier: Frontier, spans: Sequence[Span], device: str) -> tuple[int
 
 def proof_assignment(frontier: Frontier, proof: Proof) -> ChainAssignment:
     """What the row of a chain that makes a proof says."""
-    plan, study = frontier.plan, frontier.plan.studies[proof.trial.study]
-    assert plan.opened is not None
-    return ChainAssignment(
-        plan=frontier.id,
-        trainer=plan.opened.trainer,
-        trainer_version=plan.opened.trainer_version,
-        trainer_args=plan.opened.trainer_args,
-        seed=plan.opened.seed,
-        determinism=plan.opened.determinism,
-        study=study.id,
-        trial=proof.trial.number,
-        hp=proof.trial.hp,
-        stages=proof.stages,
-        resume=proof.resume,
-        begin=None if proof.resume else begin_of(plan, study),
-        runtime_args=study.spec.get("runtime_args", {}),
-        proof=proof.order,
-    )
+    return replace(assignment_of(frontier, proof.trial, proof.stages, proof.resume), proof=proof.order)
 
 
 # ---------------------------------------------------------------------------------------------------- trained again
@@ -251,9 +234,8 @@ def _all_of(plan: SearchPlan, study: Study) -> Iterator[Witness]:
 # ------------------------------------------------------------------------------------------------------------- small
 
 
-def _is_test_of(test: object, witness: Witness) -> bool:
-    place = (getattr(test, "node", None), getattr(test, "step", None), getattr(test, "begin", None))
-    return place == (witness.node, witness.step, witness.begin)
+def _is_test_of(test: ExactnessTested, witness: Witness) -> bool:
+    return (test.node, test.step, test.begin) == (witness.node, witness.step, witness.begin)
 
 
 def _passing(plan: SearchPlan, node: Node, step: int) -> Trial | None:
