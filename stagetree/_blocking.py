@@ -15,8 +15,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from functools import cache, update_wrapper
 from threading import Event
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stagetree.errors import StagetreeError
@@ -69,32 +70,49 @@ class Blocking:
                 self._is_open = False
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. Whoever is interrupted while waiting for it ends it."""
-        ended = Event()
-        future = self._start(coroutine, ended)
+        """The coroutine's result. Whoever is interrupted while it starts or runs ends it."""
+        call = _Call(coroutine)
         try:
-            return future.result()
+            return self._start(call).result()
         except CancelledError:
             raise StagetreeError(_CLOSED) from None
         except BaseException:
-            future.cancel()
-            ended.wait(_END_SECONDS)
+            with suppress(RuntimeError):  # the loop is not running any more
+                self._portal.start_task_soon(call.give_up)
+                call.ended.wait(_END_SECONDS)
             raise
 
-    def _start(self, coroutine: Coroutine[Any, Any, T], ended: Event) -> Future[T]:
+    def _start(self, call: _Call[T]) -> Future[T]:
         """Have the loop begin with it. Raises `StagetreeError` where it will not, at the end of the process say."""
         if self._is_open:
             with suppress(RuntimeError):  # the loop is not running any more
-                return self._portal.start_task_soon(_awaited, coroutine, ended)
-        coroutine.close()
+                return self._portal.start_task_soon(call.run)
+        call.coroutine.close()
         raise StagetreeError(_CLOSED)
 
 
-async def _awaited(coroutine: Coroutine[Any, Any, T], ended: Event) -> T:
-    try:
-        return await coroutine
-    finally:
-        ended.set()
+class _Call(Generic[T]):
+    """A coroutine that the loop is asked to run. Its methods run in the loop, in the order they are asked for."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.coroutine, self.ended = coroutine, Event()
+        self._scope: CancelScope | None = None
+
+    async def run(self) -> Any:
+        """Its result; `None` where it was given up, when nobody waits for one."""
+        try:
+            with CancelScope() as self._scope:
+                return await self.coroutine
+        finally:
+            self.ended.set()
+
+    def give_up(self) -> None:
+        """End it, or see that it never begins: the interrupt may have come before the loop was told of it."""
+        if self._scope is None:
+            self.coroutine.close()
+            self.ended.set()
+        else:
+            self._scope.cancel()
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -349,54 +344,3 @@ def test_numbers_of_numpy_are_numbers(server: str, workers: Workers) -> None:
     with Study.create(FIELDS, url=server, seed=np.int64(3)) as study, working(workers, study.id):
         assert study.eval({"lr": np.float32(0.5), "bs": np.int64(64)}, np.int64(2)).value == 1.0
         assert study.trials[0].hp["bs"] == {"family": "constant", "value": 64}
-
-
-def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    async def endless(study: AsyncStudy) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    def interrupt() -> None:
-        begun.wait()
-        main = threading.main_thread().ident or 0
-        while sys._current_frames()[main].f_code.co_name != "wait":  # nothing else tells that it waits by now
-            time.sleep(0.01)
-        signal.pthread_kill(main, signal.SIGINT)
-        while not ended.wait(10):  # Python misses what comes between its last look for signals and the wait
-            signal.pthread_kill(main, signal.SIGINT)
-
-    with Study.create(FIELDS, url=server) as study:
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            study.run(endless)
-        assert ended.wait(60)
-
-
-def test_a_program_that_closes_nothing_ends(server: str) -> None:
-    program = f"from stagetree import Study; study = Study.create({FIELDS!r}, url={server!r}); print(study.state)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert said.stdout == "running\n"
-
-
-def test_a_server_that_cannot_be_named_leaves_no_thread_behind() -> None:
-    def fail() -> set[threading.Thread]:
-        with pytest.raises(Unreachable):
-            Study.open("s1", url="http://[::1")
-        return set(threading.enumerate())
-
-    assert fail() >= fail() | fail()  # others' threads may end meanwhile
-
-
-def test_a_fork_has_a_loop_of_its_own(server: str) -> None:
-    with Study.create(FIELDS, url=server) as study, ProcessPoolExecutor(1, get_context("fork")) as pool:
-        assert pool.submit(state_of, study.id, server).result(60) == "running"
-
-
-def state_of(study: str, url: str) -> str:
-    with Study.open(study, url=url) as opened:
-        return opened.state

@@ -1,0 +1,114 @@
+"""Calls of a client without a loop: interrupts, forks, the end of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+
+from stagetree.client import Unreachable
+from stagetree.study import AsyncStudy, Study
+
+FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accuracy", "mode": "max"}
+
+
+def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def endless(study: AsyncStudy) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        begun.wait()
+        main = threading.main_thread().ident or 0
+        while sys._current_frames()[main].f_code.co_name != "wait":  # nothing else tells that it waits by now
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+        while not ended.wait(10):  # Python misses what comes between its last look for signals and the wait
+            signal.pthread_kill(main, signal.SIGINT)
+
+    with Study.create(FIELDS, url=server) as study:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            study.run(endless)
+        assert ended.wait(60)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_interrupt_while_a_call_starts_ends_it(server: str, monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
+    """It comes after the loop was told of the call and before the caller knows, or before either."""
+    with Study.create(FIELDS, url=server) as study:
+        real, calls = study._portal.start_task_soon, list[Any]()
+
+        def start(call: Any, *rest: Any) -> Any:
+            calls.append(call)
+            if len(calls) > 1:
+                return real(call, *rest)
+            if is_told:
+                real(call, *rest)
+            raise KeyboardInterrupt
+
+        async def endless(study: AsyncStudy) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(study._portal, "start_task_soon", start)
+        with pytest.raises(KeyboardInterrupt):
+            study.run(endless)
+        assert calls[0].__self__.ended.wait(60) and len(calls) == 2
+        assert study.refresh().state == "running"
+
+
+def test_a_stream_can_be_closed_after_an_interrupt_while_it_starts(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Study.create(FIELDS, url=server) as study:
+        real, items = study._portal.start_task_soon, study.progress()
+        next(items)
+        interrupts = iter([True])
+
+        def start(call: Any, *rest: Any) -> Any:
+            future = real(call, *rest)
+            if next(interrupts, False):
+                raise KeyboardInterrupt
+            return future
+
+        monkeypatch.setattr(study._portal, "start_task_soon", start)
+        with pytest.raises(KeyboardInterrupt):
+            next(items)
+
+
+def test_a_program_that_closes_nothing_ends(server: str) -> None:
+    program = f"from stagetree import Study; study = Study.create({FIELDS!r}, url={server!r}); print(study.state)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "running\n"
+
+
+def test_a_server_that_cannot_be_named_leaves_no_thread_behind() -> None:
+    def fail() -> set[threading.Thread]:
+        with pytest.raises(Unreachable):
+            Study.open("s1", url="http://[::1")
+        return set(threading.enumerate())
+
+    assert fail() >= fail() | fail()  # others' threads may end meanwhile
+
+
+def test_a_fork_has_a_loop_of_its_own(server: str) -> None:
+    with Study.create(FIELDS, url=server) as study, ProcessPoolExecutor(1, get_context("fork")) as pool:
+        assert pool.submit(state_of, study.id, server).result(60) == "running"
+
+
+def state_of(study: str, url: str) -> str:
+    with Study.open(study, url=url) as opened:
+        return opened.state
