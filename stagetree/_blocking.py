@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from functools import cache, update_wrapper
 from threading import Event
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from weakref import WeakSet
 
 from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -44,6 +45,7 @@ def _portal(process: int) -> BlockingPortal:
 def _end(portal: BlockingPortal, closing: ExitStack) -> None:
     """Threads may still wait for an answer, such as the next event of a study that rests: nobody wants it any more."""
     with suppress(RuntimeError):  # it is not running
+        portal.call(_close_idle)
         portal.call(portal.stop, True)
     closing.close()
 
@@ -143,16 +145,43 @@ def blocking_iterator(
     """The method, giving item after item as they come."""
 
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        items = method(self._core, *args, **kwargs)
+        items = _Items(method(self._core, *args, **kwargs))
         try:
-            while (item := self._run(_next(items))) is not _NO_MORE:
+            while (item := self._run(items.next())) is not _NO_MORE:
                 yield item
         finally:
-            self._run(items.aclose())  # type: ignore[attr-defined]
+            with suppress(StagetreeError):  # the loop has ended, and has closed it
+                self._run(items.close())
 
     update_wrapper(call, method)
     return call
 
 
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items, _NO_MORE)
+class _Items(Generic[T]):
+    """What an asynchronous generator gives. Its methods run in the loop."""
+
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items, self._is_open = items, True
+
+    async def next(self) -> T:
+        """The next one, or `_NO_MORE`. Raises `StagetreeError` where it was closed: that is not the items' end."""
+        if not self._is_open:
+            raise StagetreeError(_CLOSED)
+        _open.add(self)
+        return await anext(self._items, _NO_MORE)
+
+    async def close(self) -> None:
+        """End the generator, with the connection that it may hold."""
+        self._is_open = False
+        await self._items.aclose()  # type: ignore[attr-defined]
+
+
+_open = WeakSet[_Items[Any]]()
+"""A loop that ends closes all generators that are left at once, an inner one in the middle of the outer one's end."""
+
+
+async def _close_idle() -> None:
+    """Close those from which nobody waits for an item at the moment; the others end when what waits is cancelled."""
+    for items in tuple(_open):
+        with suppress(RuntimeError):  # somebody waits
+            await items.close()

@@ -10,7 +10,8 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from itertools import count
 from pathlib import Path
 from random import SystemRandom
@@ -77,7 +78,7 @@ class Http:
                 return
             cursor = {"cursor": page["next_cursor"]}
 
-    async def follow(self, path: str, after: int = 0) -> AsyncIterator[Json]:
+    async def follow(self, path: str, after: int = 0) -> AsyncGenerator[Json, None]:
         """Every event after event number `after`, as it happens, until the server says that it was the last.
 
         A broken connection is made again after the last event received; when that fails too often in a row, the error
@@ -87,13 +88,14 @@ class Http:
         while True:
             connections += 1
             try:
-                async for event in self._stream(path, after):
-                    connections = failures = 0
-                    if event.event == "end":
-                        return
-                    after = int(event.id or after)
-                    if event.data:
-                        yield _json(event.data)
+                async with aclosing(self._stream(path, after)) as stream:
+                    async for event in stream:
+                        connections = failures = 0
+                        if event.event == "end":
+                            return
+                        after = int(event.id or after)
+                        if event.data:
+                            yield _json(event.data)
             except (Unreachable, ProblemError) as error:
                 failures += 1
                 if failures > self._retries or not is_passing(error):
@@ -136,7 +138,7 @@ class Http:
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
 
-    async def _stream(self, path: str, after: int) -> AsyncIterator[httpx2.ServerSentEvent]:
+    async def _stream(self, path: str, after: int) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
         """One connection's events. It may end, or break, at any time."""
         import httpx2
 

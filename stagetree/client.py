@@ -15,6 +15,7 @@ again, and does what it does only once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -214,8 +215,9 @@ class AsyncClient:
         A broken connection is made again after the last event received; when that fails too often in a row, the error
         is raised. The iterator ends with the study.
         """
-        async for item in self.http.follow(f"{path_of(study)}/events", after):
-            yield models.Event.of(item)
+        async with aclosing(self.http.follow(f"{path_of(study)}/events", after)) as items:
+            async for item in items:
+                yield models.Event.of(item)
 
     async def slots(self) -> list[models.Slot]:
         """The slots, and what they do."""

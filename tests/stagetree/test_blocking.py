@@ -95,6 +95,17 @@ def test_a_program_that_closes_nothing_ends(server: str) -> None:
     assert said.stdout == "running\n"
 
 
+@pytest.mark.parametrize("times", range(3))
+def test_a_program_that_ends_between_two_events_says_nothing(server: str, times: int) -> None:
+    with Study.create(FIELDS, url=server) as study:
+        program = (
+            "from stagetree.client import Client; "
+            f"events = Client({server!r}).follow({study.id!r}); print(next(events).type)"
+        )
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr) == ("StudySubmitted\n", "")
+
+
 def test_a_server_that_cannot_be_named_leaves_no_thread_behind() -> None:
     def fail() -> set[threading.Thread]:
         with pytest.raises(Unreachable):
