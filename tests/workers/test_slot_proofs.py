@@ -26,10 +26,21 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def proving(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+def started() -> list[TrainerProcess]:
+    """All processes that the slot has started."""
+    return []
+
+
+@pytest.fixture
+def proving(sqlite_url: str, tmp_path: Path, warm: Warm, started: list[TrainerProcess]) -> Iterator[Cluster]:
     """One slot that trains in processes of its own, and makes proofs."""
+
+    def start() -> TrainerProcess:
+        started.append(TrainerProcess.start(warm))
+        return started[-1]
+
     database = Database(sqlite_url)
-    made = Cluster(database, tmp_path, start=lambda: TrainerProcess.start(warm), silence=60.0, proofs=True)
+    made = Cluster(database, tmp_path, start=start, silence=60.0, proofs=True)
     made.sources = {name: TrainerSource(TRAINERS, "1") for name in NAMES}
     yield made
     made.close()
@@ -63,6 +74,15 @@ def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
     alone = proving.run(proving.submit(study("right", merge=False, check=False)))
     assert proving.values(alone.id) == proving.values(done.id)
     assert is_identical(proving, done.id)
+
+
+def test_a_process_in_which_a_state_came_out_the_same_trains_on(
+    proving: Cluster, started: list[TrainerProcess]
+) -> None:
+    proving.run(proving.submit(study("right")))
+    chains = [chain.proof or "trains" for chain in proving.events(e.ChainAssigned)]
+    assert chains.count("handover") == 1 and chains[-1] == "trains"
+    assert len(started) == 3, "one each for the check, what was trained before the proof, the proof and what followed"
 
 
 def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster) -> None:

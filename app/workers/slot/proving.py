@@ -71,6 +71,7 @@ class ProofRun:
         self._proofs = Proofs(claim, parts)
         self._began_at = 0.0
         self._waiting = list(self._order.comparisons)
+        self._differs = False
         self._bench = Bench(work, parts, host, self._check_wanted, self._at_step)
 
     @property
@@ -93,7 +94,8 @@ class ProofRun:
             self.claim.over.set()
             return False
         finally:
-            self._host.end_process()  # nobody goes on with what is in there
+            if self._kind == ProofKind.CHECK or self._differs:  # else it is as good as any that has trained before
+                self._host.end_process()
         self._parts.outbox.put(self.claim, facts, proof, is_last=True)
         return is_done
 
@@ -278,6 +280,7 @@ class ProofRun:
 
     def _state(self, fact: e.ExactnessTested) -> None:
         """It goes on record now, whatever becomes of the rest."""
+        self._differs |= bool(fact.difference)
         self._parts.outbox.put(self.claim, [fact], is_news=True)
 
 
