@@ -1,0 +1,233 @@
+"""`audit` on real slots: of a right trainer, of one whose fault nobody saw, and where nothing can be compared."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Stagetree
+from stacks import ROOT, Service
+
+from app.embedded import Embedded
+from stagetree.client import Client
+
+TRAINER = """
+import math
+
+from stagetree import Trainer
+
+
+class Right(Trainer):
+    name = "right"
+    forgets, late = False, 0
+
+    def __init__(self, *, seed, device, tag=""):
+        self.weight, self.count, self.lr = 0.1, 0, 0.0
+
+    def setup(self, hp):
+        self.lr = hp.get("lr", self.lr)
+
+    def train(self):
+        self.count += 1
+        push = 1.0 if self.count < self.late else 1.0 / self.count
+        self.weight = math.sin(2.7 * self.weight + self.lr * push)
+
+    def evaluate(self):
+        return {"value": self.weight}
+
+    def state_dict(self):
+        return {"weight": self.weight} if self.forgets else {"weight": self.weight, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.weight, self.count = state["weight"], state.get("count", 0)
+
+
+class Wrong(Right):
+    name = "wrong"
+    forgets = True
+
+
+class Late(Right):
+    name = "late"
+    forgets, late = True, 9
+"""
+OTHERS = ("off", "own", "changed")
+"""Folders with the same studies."""
+
+Json = dict[str, Any]
+
+
+def study(trainer: str, name: str = "") -> Json:
+    """Three trials that part at steps 6 and 8, each of which goes on from a saved state."""
+    rates = [{"family": "multistep", "init": 0.3, "milestones": [at], "gamma": 0.5} for at in (6, 8)]
+    trials = [{"hp": {"lr": rate}, "steps": 12} for rate in (0.3, *rates)]
+    named = {"name": name or trainer, "trainer": trainer, "trainer_args": {"tag": name}}
+    return named | {"metric": "value", "mode": "max", "tuner": {"kind": "trials", "trials": trials}, "audit": 0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Studies of trainers that nobody proved anything of, since proofs were switched off."""
+    folder = tmp_path_factory.mktemp("audits")
+    (folder / "trainer.py").write_text(TRAINER)
+    with serving(folder, proofs="0") as service:
+        for spec in (study("right"), study("late"), study("late", "late-again")):
+            found = service.run(spec)
+            assert found["state"] == "completed" and found["exactness"]["verdict"] == "unproven"
+    for other in OTHERS:  # now that nobody writes there
+        shutil.copytree(folder / "kept", folder / other / "kept")
+    return folder
+
+
+@contextmanager
+def serving(folder: Path, proofs: str) -> Iterator[Service]:
+    """The embedded stack of a folder, with or without proofs."""
+    stack = Embedded(folder / "kept", 2, [str(folder / "trainer.py")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGETREE_PROOFS", proofs)
+        stack.start(await_slots=True)
+    with Client(stack.url) as client:
+        yield Service(client)
+    stack.stop()
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path) -> Iterator[Service]:
+    """The same studies on slots that prove."""
+    with serving(folder, proofs="1") as service:
+        yield service
+
+
+@pytest.fixture
+def audited(up: Service, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> Stagetree:
+    monkeypatch.setenv("STAGETREE_URL", up.url)
+    return lambda *arguments: stagetree("audit", *arguments)
+
+
+def test_a_right_trainer_is_exact(audited: Stagetree, up: Service) -> None:
+    said = audited("right")
+    lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    assert (said.code, said.err) == (0, "")
+    found = next(each for each in up.client.studies() if each.name == "right")
+    plan = up.client.plan(found.study)
+    assert lines["study"] == f"{found.study}, on {plan.plan}"
+    assert lines["trainer"] == f"right at version {plan.trainer_version}"
+    assert lines["verdict"] == "exact: proven to step 12"
+    assert re.fullmatch(r"[1-9]\d* times on the CPU: 0 differ, 0 could not be compared", lines["compared"])
+    assert re.fullmatch(r"[1-9]\d* steps again", lines["trained"])
+    assert re.fullmatch(r"identical, from \d+ events", lines["replay"])
+    assert re.fullmatch(r"sha256 [0-9a-f]{64}", lines["log"])
+
+
+def test_what_nobody_saw_is_found_and_stands_beside_the_results(
+    audited: Stagetree, up: Service, stagetree: Stagetree
+) -> None:
+    """The step count matters from step 9 on, and is not in the state: two of the three values are wrong."""
+    said = audited("late")
+    text = "1 of 11 leaves differ, the first is trainer.weight"
+    assert said.code == 1
+    assert f"verdict   inexact: may be wrong, since the trainer is not exact: {text}" in said.out
+    assert f"step 12, begun again at 0: {text}" in said.out
+    assert ": 1 differ, 0 could not be compared" in said.out and "replay    identical" in said.out
+    (study,) = {each.study for each in up.client.studies() if each.name == "late"}
+    assert all("may be wrong" in str(trial.exactness) for trial in up.client.trials(study))
+    assert "may be wrong" in stagetree("trial", study, 1).out
+
+
+def test_a_script_reads_one_document(audited: Stagetree, up: Service) -> None:
+    said = audited("late-again", "-o", "json")
+    found = said.json
+    assert (said.code, said.err, found["verdict"]) == (1, "", "inexact")
+    assert found["study"].startswith("late-again-") and found["trainer"] == "late"
+    (test,) = found["differ"]
+    assert found["compared"] >= 1 and test["difference"] == found["reason"] and not found["not_comparable"]
+    assert found["devices"] == ["the CPU"] and found["replay"]["identical"] and found["proof_steps"] > 0
+    again = audited("late-again", "-o", "json").json
+    assert again["differ"] == found["differ"], "and nothing is trained once more"
+    exact = audited("right", "-o", "json")
+    assert (exact.code, exact.json["verdict"], exact.json["differ"]) == (0, "exact", [])
+
+
+def test_a_study_that_is_not_there(audited: Stagetree) -> None:
+    said = audited("rihgt")
+    assert (said.code, said.out) == (3, "") and "there is no study rihgt" in said.err
+
+
+def test_what_was_trained_alone_has_nothing_to_compare(audited: Stagetree, up: Service) -> None:
+    found = up.run(study("wrong"))
+    assert found["exactness"]["isolated"]
+    said = audited(found["study"])
+    assert (said.code, said.out) == (4, "")
+    assert said.err == (
+        f"stagetree: each trial of study {found['study']} was trained alone: there is nothing to compare\n"
+    )
+
+
+def test_where_proofs_are_switched_off_it_is_said(
+    folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots of the command's own, on a store that it is given."""
+    monkeypatch.setenv("STAGETREE_PROOFS", "0")
+    kept, trainer = folder / "off" / "kept", folder / "trainer.py"
+    said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", trainer)
+    assert said.code == 4 and "proofs are switched off (STAGETREE_PROOFS)" in said.err
+
+
+def test_slots_of_its_own_prove_what_is_kept_in_a_folder(
+    folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAGETREE_PROOFS", "1")
+    kept, trainer = folder / "own" / "kept", folder / "trainer.py"
+    said = stagetree("audit", "right", "--dir", kept, "--slots", 1, "--trainers", trainer)
+    assert said.code == 0 and "verdict   exact: proven to step 12" in said.out
+
+
+def test_slots_that_could_not_train_it_are_not_even_started(
+    folder: Path, stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would have waited for ever, for a trainer that nobody else would bring."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer.py").write_text(TRAINER.replace("2.7", "2.6"))
+    said = stagetree("audit", "right", "--dir", folder / "own" / "kept", "--slots", 1)
+    assert said.code == 4 and "the study was trained with trainer right at version" in said.err
+    assert said.err.endswith("an audit needs the file as it was then\n")
+    (tmp_path / "trainer.py").unlink()
+    said = stagetree("audit", "right", "--dir", folder / "own" / "kept")
+    assert (said.code, said.err) == (2, "stagetree: trainer right is not here: give its file with --trainers FILE.py\n")
+    said = stagetree("audit", "right", "--dir", folder / "nothing")
+    assert said.code == 3 and "holds no studies" in said.err
+    said = stagetree("audit", "right", "--dir", folder / "kept", "--server", "http://127.0.0.1:1")
+    assert said.code == 2 and said.err.startswith("stagetree: --server is for slots that are there")
+
+
+def test_it_says_what_it_waits_for_and_can_be_ended(
+    folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer's file was changed after the study: no slot has it as it was."""
+    changed = folder / "changed"
+    (changed / "trainer.py").write_text(TRAINER.replace("2.7", "2.6"))
+    with serving(changed, proofs="1") as service:
+        (study,) = {each.study for each in service.client.studies() if each.name == "right"}
+        said = stagetree("audit", "right", "--server", service.url, "--timeout", 0.5)
+        waits = f"{study}: the audit waits: no slot has trainer right at version "
+        goes_on = f"the audit of {study} goes on. Wait for it again with: stagetree audit {study} --server"
+        assert (said.code, said.out) == (124, "") and waits in said.err
+        assert f"Not over after 0.5 seconds; {goes_on} {service.url}" in said.err
+        command = [sys.executable, "-m", "stagetree", "audit", "right", "--server", service.url]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stderr is not None
+            assert waits in waiting.stderr.readline()
+            waiting.send_signal(signal.SIGINT)
+            assert f"Stopped; {goes_on}" in waiting.stderr.read()
+        assert waiting.returncode == 130
+        assert service.client.study(study).exactness.audited, "and goes on where the trainer comes back"
+        (changed / "trainer.py").write_text(TRAINER)
+        assert stagetree("audit", "right", "--server", service.url).code == 0
