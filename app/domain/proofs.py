@@ -15,6 +15,8 @@ from app.domain.states import ProofKind, Verdict
 MOST_IN_VAIN = 3
 """A proof that ended so often by an accident is not begun again: nobody waits for ever."""
 
+PACKED = "what is trained in packs is not compared"
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -39,6 +41,8 @@ def judge(plan: SearchPlan) -> Judgement:
     wrong = next((test for test in plan.tests if test.difference), None)
     if wrong is not None:
         return Judgement(Verdict.INEXACT, 0, wrong.difference, stray)
+    if plan.packing:
+        return Judgement(Verdict.UNPROVEN, 0, PACKED, stray)
     devices = dict.fromkeys(test.device for test in plan.tests)
     verdicts = [_of_device(plan, device, stray) for device in devices]
     if not verdicts:
@@ -69,7 +73,9 @@ def _is_behind(plan: SearchPlan, test: e.ExactnessTested) -> bool:
 
 
 def needs_proof(plan: SearchPlan, trial: Trial) -> bool:
-    """Whether the trial shares steps with others, or was trained on from a saved state."""
+    """Whether the trial shares steps with others or a pack, or was trained on from a saved state."""
+    if plan.packing:
+        return bool(trial.path)
     return any(plan.nodes[name].resumed_from > 0 or plan.nodes[name].trials > 1 for name in trial.path)
 
 

@@ -96,7 +96,7 @@ def _compare(ways: _Ways, report: Report) -> None:
     others = {"split": _forked(ways.split), "watched": _forked(ways.watched), "used": whole["used"]}
     report.load_seconds = others["split"]["load_seconds"]
     wrong = {way: text for way in others if (text := ways.difference(way))}
-    _compare_metrics(report, {way: found["metrics"] for way, found in others.items() if way not in wrong})
+    _compare_metrics(report, first, {way: found for way, found in others.items() if way not in wrong})
     if wrong and _forked(ways.again) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
@@ -108,11 +108,11 @@ def _compare(ways: _Ways, report: Report) -> None:
         report.differences[way] = f"{text}. {cause}"
 
 
-def _compare_metrics(report: Report, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+def _compare_metrics(report: Report, first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> None:
     """Equal weights must be measured alike."""
-    for way, found in metrics.items():
-        if text := inexact.other_metrics(report.metrics, found):
-            report.differences[way] = text
+    for way, found in others.items():
+        if text := inexact.other_metrics(report.metrics, found["metrics"]):
+            report.differences[way] = f"{text}. {suspects.cause_of_metrics(first, found)}"
 
 
 def _take(whole: dict[str, Any], report: Report) -> dict[str, Any]:
@@ -184,7 +184,8 @@ class _Ways:
             if keeps_modes:
                 suspects.restore_modes(model.trainer, modes)
             self._keep(model, name)
-        return {"modes": changed, "metrics": metrics, "loaders": suspects.loaders()}
+        again = bool(inexact.other_metrics(metrics, model.evaluate()))
+        return {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
 
     def difference(self, way: str) -> str:
         """Where the state at the end of a way differs first from that of the whole; nothing if it does not."""
@@ -218,7 +219,9 @@ class _Ways:
         self._train(model, self._job.steps)
         changed = suspects.changed_modes(modes or {}, suspects.modes(model.trainer))
         self._keep(model, way)
-        return found | {"modes": changed, "metrics": model.evaluate(), "loaders": suspects.loaders()}
+        metrics = model.evaluate()
+        again = bool(inexact.other_metrics(metrics, model.evaluate()))
+        return found | {"modes": changed, "metrics": metrics, "again": again, "loaders": suspects.loaders()}
 
     def _keep(self, model: Model, name: str) -> tuple[int, float]:
         """Save the state under a name; its size, and how long it took."""

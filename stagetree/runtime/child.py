@@ -174,7 +174,9 @@ class Child:
         return {"seconds": time.monotonic() - begun_at, "not_exact": inexact.seen()}
 
     def _evaluate(self, message: Message, fds: list[int]) -> Message:
-        metrics = self._model_of(message).evaluate()
+        model = self._model_of(message)
+        with self._looks.measuring(model):
+            metrics = model.evaluate()
         return {"metrics": {plain(name): value for name, value in metrics.items()}, "not_exact": inexact.seen()}
 
     def _save(self, message: Message, fds: list[int]) -> Message:

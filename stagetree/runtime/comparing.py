@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -43,10 +44,18 @@ class Looks:
     """Those at the trainer of one process, by names that the slot gives them."""
 
     looks: dict[str, Look] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)  # modules whose mode evaluations have changed
     forgotten: list[str] | None = None  # numbers of its one model; None as long as nobody has looked
 
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
+
+    @contextmanager
+    def measuring(self, model: Model) -> Iterator[None]:
+        """Note which modules an evaluation leaves in another mode."""
+        before = suspects.modes(model.trainer) if self.looks else {}
+        yield
+        self.changed.update(suspects.changed_modes(before, suspects.modes(model.trainer)) if before else ())
 
     def stray(self, first: str, words: str, model: Model, timeline: Timeline) -> dict[str, Any]:
         """What differs between the look `first` and that at `used`, by name, and the likely cause of a difference that
@@ -62,6 +71,7 @@ class Looks:
         if self.forgotten is None:
             self.forgotten = forgotten(model, timeline)
         modes = suspects.changed_modes(before.modes, suspects.modes(model.trainer))
+        modes = {name: mode for name, mode in modes.items() if name in self.changed}  # training may change some, too
         found = {"modes": modes, "loaders": suspects.loaders(), "stray": names}
         stray = {plain(name): _words(now.seen[name], before.seen[name], words) for name in names[:MOST]}
         unseen = {plain(name): "is set in training and does not come back with the state" for name in self.forgotten}

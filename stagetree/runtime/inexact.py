@@ -7,12 +7,36 @@ a state that was made under another torch, on another device or with other threa
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 WORDS = {"torch": "torch", "cuda": "CUDA", "device_name": "device", "threads": "number of threads"}
 """What is told of a machine, in the order in which a difference is; see `stagetree.runtime.machine.Machine`."""
 
+UNREPEATABLE = (
+    "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
+    "generator that nobody seeds, or the order of a set"
+)
+LOST = "Likely: train() reads something that load_state_dict() and setup() do not bring back as it was"
+WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
+SAVING = "Likely: saving changes what train() reads: state_dict() does, or train() reads addresses or times"
+
+MEASURING = (
+    "Likely: evaluate() changes what it reads: it draws from a generator of its own, goes on with what it measured "
+    "before, or leaves a module in another mode"
+)
+MEASURING_SAVED = "Likely: state_dict() changes what evaluate() reads"
+MEASURING_LOADED = (
+    "Likely: evaluate() reads something that load_state_dict() does not bring back as it was: it has fewer digits in "
+    "state_dict(), or is not in it"
+)
+MEASURING_OTHERWISE = (
+    "Possible: evaluate() reads something that load_state_dict() does not bring back as it was, or that state_dict() "
+    "changes"
+)
+"""Causes of a metric that differs where no weight does, by what was seen when it was measured again."""
+
+_MEASURED = "of equal weights, "
 _SIGN = "does not have a deterministic"
 _MORE = ("deterministic algorithm", "non-deterministic")
 _ANY = ".*(does not have a deterministic|deterministic algorithm|non-deterministic)"
@@ -73,11 +97,25 @@ def _told(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 
 
 def other_metrics(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> str:
-    """What is measured differently of the same weights, and the likely cause; nothing if all is equal."""
+    """What is measured differently of the same weights; nothing if all is equal."""
     name = next((name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)), None)
-    if name is None:
-        return ""
-    return (
-        f"of equal weights, {name} is {one.get(name)!r} and {other.get(name)!r}. Likely: evaluate() draws from a "
-        "generator of its own, or goes on with what it measured before"
-    )
+    return "" if name is None else f"{_MEASURED}{name} is {one.get(name)!r} and {other.get(name)!r}"
+
+
+def is_of_metrics(difference: str) -> bool:
+    """Whether a difference is one of those, and not one of weights."""
+    return difference.startswith(_MEASURED)
+
+
+def not_in_state(names: Iterable[str]) -> str:
+    """The likely cause that these attributes are; nothing if there are none."""
+    named = ", ".join(list(names)[:3])
+    return f"Likely: {named} not in the state: after load_state_dict not what it was" if named else ""
+
+
+def of_metrics(seen: str, stray: Iterable[str] = ()) -> str:
+    """The cause of such a difference. seen: that which was seen when it was measured again, if any was.
+
+    stray: attributes that do not come back with the state.
+    """
+    return seen or not_in_state(stray) or MEASURING_OTHERWISE

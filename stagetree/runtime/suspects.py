@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from stagetree.runtime import inexact
 from stagetree.runtime.pickles import say_the_same
 from stagetree.training.reading import is_ours
 
@@ -90,17 +91,21 @@ def cause(way: str, is_unrepeatable: bool, first: Mapping[str, Any], found: Mapp
     if possible:
         return f"Likely: {possible[0]}"
     if way == "again" or is_unrepeatable:
-        return (
-            "Likely: training is not repeatable even without a break: an operation without a deterministic form, a "
-            "clock, a generator that nobody seeds, or the order of a set"
-        )
+        return inexact.UNREPEATABLE
     before, now = first.get("attributes", {}), found.get("attributes", {})
     stray = found.get("stray") or [name for name in before if name in now and now[name] != before[name]]
     if stray:
-        return f"Likely: {', '.join(stray[:3])} not in the state: after load_state_dict not what it was"
-    if way == "watched":
-        return "Likely: evaluate() or state_dict() changes what train() reads"
-    return "Likely: train() reads something that is neither in state_dict() nor brought by setup()"
+        return inexact.not_in_state(stray)
+    return inexact.WATCHED if way == "watched" else inexact.LOST
+
+
+def cause_of_metrics(first: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The same of a metric that differs where no leaf does. `again`, of what was found: whether it did when it was
+    measured once more.
+    """
+    before, now = first["attributes"], found.get("attributes", {})
+    stray = (name for name in before if name in now and now[name] != before[name])
+    return inexact.of_metrics(inexact.MEASURING if found["again"] else "", stray)
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from alone import Alone
 from bank import RIGHT, WRONG, changes, file_of, held, hold, sources, trainers
+from causes import is_true
 from cluster import Cluster
 
 from app.events.database import Database
@@ -62,6 +63,7 @@ def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Al
     shown = held(start(True), kinds, alone)
     assert {name: each for name, each in shown.items() if each.in_silence} == {}
     assert [name for name, each in shown.items() if each.state != "completed"] == []
+    assert {name: each.isolated for name, each in shown.items() if not is_true(name, each.isolated)} == {}
     isolated = {name: each.other for name, each in shown.items() if each.isolated and name not in SAVED}
     assert {name: each for name, each in isolated.items() if each and kinds[name].is_repeatable} == {}
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from alone import Alone
 from bank import RIGHT, WRONG, differences, file_of, grid, steps_of, trainers
-from stacks import Service
+from stacks import TOYS, Service
+from toys import trials as packed
 
 import stagetree
 from app.embedded import Embedded
@@ -51,7 +52,7 @@ def check(found: dict[str, tuple[str, str]]) -> None:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """What `stagetree up` starts, with the files of the bank."""
-    embedded = Embedded(tmp_path_factory.mktemp("up"), 2, FILES)
+    embedded = Embedded(tmp_path_factory.mktemp("up"), 2, [*FILES, TOYS[0]])
     embedded.start(await_slots=True)
     with Client(embedded.url) as client:
         yield Service(client)
@@ -70,6 +71,33 @@ def test_over_rest(up: Service, alone: Alone) -> None:
     for study in studies.values():
         up.wait(study)
     check({name: told(up.client, study, name, 3, alone) for name, study in studies.items()})
+
+
+def test_packs_are_said_to_be_unproven_over_rest_and_by_commands(up: Service, tmp_path: Path) -> None:
+    """Also beside trials that share no step: nobody has compared them with those trials alone."""
+    how = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": 2}
+    spec = packed("in-packs", *(({"lr": rate, "bs": 4}, 4) for rate in (0.1, 0.2, 0.3)), **how)
+    study, mark = up.submit(spec), "not proven to be exact: what is trained in packs is not compared"
+    found = up.wait(study)
+    assert found["state"] == "completed" and found["packing"]["width"] == 2
+    assert {name: found["exactness"][name] for name in ("verdict", "text", "mark", "reason")} == {
+        "verdict": "unproven",
+        "text": mark,
+        "mark": mark,
+        "reason": "what is trained in packs is not compared",
+    }
+    shown = [*found["trials"], *up.client.trials(study), *(up.client.trial(study, number) for number in range(3))]
+    assert [trial["exactness"] for trial in shown] == [mark] * 9
+
+    def said(*arguments: str) -> str:
+        command = [sys.executable, "-m", "stagetree", *arguments, study, "--server", up.url]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert [trial["exactness"] for trial in json.loads(said("trials", "-o", "json"))] == [mark] * 3
+    assert said("trials", "-o", "csv").count(mark) == 3
+    assert f"exact   {mark}" in said("watch")
+    number = [sys.executable, "-m", "stagetree", "trial", study, "1", "--server", up.url]
+    assert mark in subprocess.run(number, capture_output=True, text=True, check=True).stdout
 
 
 def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:

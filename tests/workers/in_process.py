@@ -75,7 +75,8 @@ class InProcess:
         self.do("evaluate")
         assert self.model is not None
         try:
-            return self.model.evaluate()
+            with self._looks.measuring(self.model):
+                return self.model.evaluate()
         except TrainerFailed as failed:
             raise self._at_step(failed) from None
 

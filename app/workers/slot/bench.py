@@ -14,7 +14,9 @@ from app.workers.slot.trial_log import StageFiles
 from app.workers.slot.unwanted import Stopped
 from app.workers.state import State
 from app.workers.trainer_process import Compared, Stray
+from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact import other_metrics
 
 MOMENT = 2.0
 """Seconds: what costs no more need not be saved."""
@@ -135,6 +137,17 @@ class Bench:
         """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
         deadline = self._host.deadline("look")
         return self._host.call(lambda process: process.stray("first", words, deadline=deadline))
+
+    def why_measured_otherwise(self) -> str:
+        """The cause of metrics that differ although the weights do not, where measuring again at this step shows it."""
+        once = self.evaluate()
+        if other_metrics(once, self.evaluate()):
+            return inexact.MEASURING
+        with closing(self.save()) as state:
+            if other_metrics(once, self.evaluate()):
+                return inexact.MEASURING_SAVED
+            self.load(state, self.step)
+        return inexact.MEASURING_LOADED if other_metrics(once, self.evaluate()) else ""
 
     def is_worth(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""

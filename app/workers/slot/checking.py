@@ -4,7 +4,7 @@
     used      the state of step 1 into the same object; train to the end, and compare
     watched   a new object in the same process: train to step 1, evaluate and save twice; train to the end, and compare
 
-Two more trainings tell the causes of a difference apart, if there is one.
+Up to three more trainings tell the causes of a difference apart, if there is one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from app.scheduling.assignment import ProofOrder
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import other_metrics, used
+from stagetree.runtime.inexact import (
+    LOST,
+    SAVING,
+    UNREPEATABLE,
+    WATCHED,
+    is_of_metrics,
+    of_metrics,
+    other_metrics,
+    used,
+)
 
 SAVED = "when it was saved"
-UNREPEATABLE = (
-    "Likely: training is not repeatable even without a break: an operation without a deterministic form, a clock, a "
-    "generator that nobody seeds, or the order of a set"
-)
-WATCHED = "Likely: evaluate() or state_dict() changes what train() reads"
 REBUILT = "Likely: it reads what the object before it has left in the process: a global, or an attribute of a class"
 
 
@@ -133,7 +137,12 @@ class _Check:
         if not text:
             return ""
         cause = self._bench.stray(SAVED).cause  # before the process is another one
-        cause = cause if self._is_repeatable(end) else UNREPEATABLE
+        if is_of_metrics(text):
+            cause = of_metrics(self._bench.why_measured_otherwise(), self.found.stray)
+        if not self._is_repeatable(end, metrics):
+            cause = UNREPEATABLE
+        elif cause == LOST and self._differs_unsaved(end):
+            cause = SAVING
         return self._told("in a used object", text, cause)
 
     def _watched(self, end: State, metrics: Metrics) -> str:
@@ -146,11 +155,12 @@ class _Check:
         text = self._to_the_end(end, metrics)
         if not text:
             return ""
-        if not self._is_repeatable(end):
+        cause = of_metrics(bench.why_measured_otherwise()) if is_of_metrics(text) else WATCHED
+        if not self._is_repeatable(end, metrics):
             return self._told("a second time", text, UNREPEATABLE)
-        if self._differs_unwatched(end):
+        if self._differs_unwatched(end, metrics):
             return self._told("in a new object of a used process", text, self._globals())
-        return self._told("with an evaluation and a saved state on the way", text, WATCHED)
+        return self._told("with an evaluation and a saved state on the way", text, cause)
 
     def _to_the_end(self, end: State, metrics: Metrics) -> str:
         self._bench.train(self._steps)
@@ -162,17 +172,25 @@ class _Check:
 
     # ------------------------------------------------------------------------------------------------ causes
 
-    def _is_repeatable(self, end: State) -> bool:
+    def _is_repeatable(self, end: State, metrics: Metrics) -> bool:
         """Whether the first way comes out the same in another fresh process."""
         self._bench.build()
-        self._bench.train(self._steps)
-        return not self._differs(end)
+        self._bench.train(1)
+        self._bench.save().close()
+        return not self._to_the_end(end, metrics)
 
-    def _differs_unwatched(self, end: State) -> bool:
-        """The process is used by now: a new object in it, with nothing between its steps."""
-        self._bench.build(is_fresh=False)
+    def _differs_unsaved(self, end: State) -> bool:
+        """In a fresh process, with nothing between its steps."""
+        self._bench.build()
         self._bench.train(self._steps)
         return bool(self._differs(end))
+
+    def _differs_unwatched(self, end: State, metrics: Metrics) -> bool:
+        """The process is used by now: a new object in it, which goes the first way."""
+        self._bench.build(is_fresh=False)
+        self._bench.train(1)
+        self._bench.save().close()
+        return bool(self._to_the_end(end, metrics))
 
     def _globals(self) -> str:
         names = [name for name in self.found.stray if not name.startswith("self.")]
@@ -180,6 +198,4 @@ class _Check:
 
     @staticmethod
     def _told(way: str, text: str, cause: str) -> str:
-        if "Likely:" in text:
-            return f"{way}, {text}"
         return f"{way}, {text}. {cause}"

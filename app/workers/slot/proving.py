@@ -30,12 +30,11 @@ from app.workers.state import State
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import Stray
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import other_metrics, used
+from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics, other_metrics, used
 
 logger = logging.getLogger(__name__)
 
 NEW = "in a new one"
-NEITHER = "Likely: train() reads something that is neither in state_dict() nor brought by setup()"
 
 
 @dataclass(slots=True)
@@ -230,14 +229,20 @@ class ProofRun:
     def _tell(self, bench: Bench, mine: State, at: Comparison, text: str, looks: bool) -> None:
         """Have it on record; looks: with what does not come back with the state that the model began with."""
         if text:
-            stray = Stray({}, "")
-            with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
-                stray = self._after_reloading(bench) if looks else stray
-            self._say(at, _with_cause(text, stray.cause), stray)
+            self._say(at, *self._explained(bench, text, looks))
         elif looks and len(self._waiting) == 1:
             self._go_on_in_the_used(bench, mine, at)
         else:
             self._say(at)
+
+    def _explained(self, bench: Bench, text: str, looks: bool) -> tuple[str, Stray]:
+        """A difference with its likely cause, and what does not come back with the state; looks: as `_tell`."""
+        stray, measured = Stray({}, ""), ""
+        with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
+            measured = bench.why_measured_otherwise() if is_of_metrics(text) else ""
+            stray = self._after_reloading(bench) if looks else stray
+        cause = of_metrics(measured, stray.names) if is_of_metrics(text) else stray.cause or LOST
+        return f"{text}. {cause}", stray
 
     def _difference(self, bench: Bench, mine: State, at: Comparison) -> str:
         """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
@@ -265,7 +270,7 @@ class ProofRun:
             with closing(bench.save()) as again:
                 text = bench.compare(again, mine).difference
             stray = bench.stray(NEW) if text else stray
-        self._say(at, _with_cause(f"in a used object, {text}", stray.cause) if text else "", stray)
+        self._say(at, f"in a used object, {text}. {stray.cause or LOST}" if text else "", stray)
 
     def _after_reloading(self, bench: Bench) -> Stray:
         """Load the state that the model began with once more: what does not come back with it."""
@@ -282,10 +287,6 @@ class ProofRun:
         """It goes on record now, whatever becomes of the rest."""
         self._differs |= bool(fact.difference)
         self._parts.outbox.put(self.claim, [fact], is_news=True)
-
-
-def _with_cause(text: str, cause: str) -> str:
-    return text if "Likely:" in text else f"{text}. {cause or NEITHER}"
 
 
 def _accident(failed: TrainerFailed) -> str:

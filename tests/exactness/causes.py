@@ -1,0 +1,82 @@
+"""The causes that may be named of each wrong trainer of the bank; of one that is not here, only what is true of all."""
+
+from __future__ import annotations
+
+LOST = ("train() reads something that load_state_dict() and setup() do not bring back as it was",)
+CHANCE = ("training is not repeatable even without a break",)
+MEASURING = ("evaluate() or state_dict() changes what train() reads",)
+DIGITS = ("evaluate() reads something that load_state_dict() does not bring back as it was",)
+
+ATTRIBUTES = {
+    "counter": "self.count",
+    "scheduler": "self.factor",
+    "late-decay": "self.count",
+    "late-curriculum": "self.count",
+    "frozen-at-step": "self.count",
+    "average": "self.ema",
+    "late-average": "self.held",
+    "momentum": "self.velocity",
+    "patience": "self.bad",
+    "accumulation": "self.gradient",
+    "loss-scale": "self.good",
+    "normaliser": "self.seen, self.mean, self.spread",
+    "replay-buffer": "self.buffer",
+    "target-network": "self.target",
+    "vocabulary": "self.numbers",
+    "snapshot": "self.reference",
+    "numpy-generator": "self.rng",
+    "python-generator": "self.rng",
+    "torch-generator": "self.generator",
+    "hidden-generator": "self.augment.pipeline",
+    "loader-generator": "self.batches._num_yielded",
+    "data-position": "self.count",
+    "shuffled-order": "self.order",
+    "unseen": "self.left",
+    "global": "steps_taken (a global of wrong_process.py)",
+    "class-attribute": "ClassAttribute.taken (of the class)",
+    "without-optimizer": "self.optimizer",
+    "late-head": "self.count",
+    "shared-tensor": "SharedTensor.table (of the class)",
+    "own-average": "self.mean",
+    "own-noise": "self.noise",
+    "late-freeze": "self.updates",
+    "own-penalty": "self.smoothing",
+}
+"""By trainer: what its state leaves out."""
+
+OTHERS = {
+    "single-precision": DIGITS,
+    "six-digits": DIGITS,
+    "parameters-only": DIGITS,
+    "saving-rounds": ("state_dict() changes what evaluate() reads", *DIGITS),
+    "saving-counts": ("saving changes what train() reads",),
+    "measuring-draws": MEASURING,
+    "measuring-reads": MEASURING,
+    "measuring-schedules": MEASURING,
+    "measuring-sums": ("evaluate() changes what it reads",),
+    "unseeded": CHANCE,
+    "clock": CHANCE,
+    "race": CHANCE,
+    "process-id": CHANCE,
+    "age": CHANCE,
+    "addresses": (
+        *CHANCE,
+        *MEASURING,
+        "saving changes what train() reads: state_dict() does, or train() reads addresses",
+    ),
+    "stays-in-evaluation": ("evaluate() leaves self.model in evaluation mode",),
+}
+
+
+def is_true(trainer: str, difference: str) -> bool:
+    """Whether the cause that is named with a difference is the trainer's, as far as it says one."""
+    if not difference:
+        return True
+    likely, possible = (difference.rpartition(f". {word}: ") for word in ("Likely", "Possible"))
+    cause = (likely if likely[1] else possible)[2]
+    if not (likely[1] or possible[1]):
+        return "the trainer failed" in difference  # and says with what
+    if name := ATTRIBUTES.get(trainer):
+        named = cause.partition(" not in the state")[0]
+        return cause.startswith(LOST) or set(named.split(", ")) <= set(name.split(", "))
+    return cause.startswith(OTHERS.get(trainer, ()) + (() if "of equal weights" in difference else LOST))
