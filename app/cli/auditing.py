@@ -113,6 +113,7 @@ def _followed(service: Service[Documents], study: str, timeout: float | None) ->
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, said = Standstill(service.client), ""
+    found: Json
     while (found := service.client.study(study))["exactness"]["audited"]:
         service.check()
         if (reason := standstill.reason(found)) and reason != said:

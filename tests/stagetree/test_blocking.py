@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
+from anyio.from_thread import BlockingPortal
 
 from stagetree.client import Unreachable
 from stagetree.study import AsyncStudy, Study
@@ -50,20 +51,20 @@ def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None
 def test_an_interrupt_while_a_call_starts_ends_it(server: str, monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
     """It comes after the loop was told of the call and before the caller knows, or before either."""
     with Study.create(FIELDS, url=server) as study:
-        real, calls = study._portal.start_task_soon, list[Any]()
+        real, calls = BlockingPortal.start_task_soon, list[Any]()
 
-        def start(call: Any, *rest: Any) -> Any:
+        def start(portal: BlockingPortal, call: Any, *rest: Any) -> Any:
             calls.append(call)
             if len(calls) > 1:
-                return real(call, *rest)
+                return real(portal, call, *rest)
             if is_told:
-                real(call, *rest)
+                real(portal, call, *rest)
             raise KeyboardInterrupt
 
         async def endless(study: AsyncStudy) -> None:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(study._portal, "start_task_soon", start)
+        monkeypatch.setattr(BlockingPortal, "start_task_soon", start)
         with pytest.raises(KeyboardInterrupt):
             study.run(endless)
         assert calls[0].__self__.ended.wait(60) and len(calls) == 2
@@ -74,17 +75,17 @@ def test_a_stream_can_be_closed_after_an_interrupt_while_it_starts(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Study.create(FIELDS, url=server) as study:
-        real, items = study._portal.start_task_soon, study.progress()
+        real, items = BlockingPortal.start_task_soon, study.progress()
         next(items)
         interrupts = iter([True])
 
-        def start(call: Any, *rest: Any) -> Any:
-            future = real(call, *rest)
+        def start(portal: BlockingPortal, call: Any, *rest: Any) -> Any:
+            future = real(portal, call, *rest)
             if next(interrupts, False):
                 raise KeyboardInterrupt
             return future
 
-        monkeypatch.setattr(study._portal, "start_task_soon", start)
+        monkeypatch.setattr(BlockingPortal, "start_task_soon", start)
         with pytest.raises(KeyboardInterrupt):
             next(items)
 
