@@ -85,6 +85,7 @@ function Row({ item }: { item: Listed }) {
     <tr>
       <th scope="row">
         <a href={formatRoute(["studies", item.study])}>{item.study}</a>
+        {item.begins && <p class="quiet begins">from {item.begins}</p>}
       </th>
       <td>
         <State state={item.state} />
