@@ -192,7 +192,8 @@ def _whole(plan: SearchPlan, device: str) -> Proof | None:
     """
     if _in_vain(plan, ProofKind.WHOLE):
         return None
-    known = {(test.node, test.step) for test in plan.tests if test.begin == 0 and test.device == device}
+    here = (test for test in plan.tests if test.device == device and test.proof != ProofKind.CHECK)
+    known = {(test.node, test.step) for test in here if test.begin == 0}
     best: tuple[int, int, list[KeptAt]] | None = None
     for study in [each for each in plan.studies.values() if each.may_be_proven]:
         for trial in _longest(study):
