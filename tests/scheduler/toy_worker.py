@@ -20,8 +20,8 @@ DEVICE = "cpu"
 class ToyModel:
     """x grows by lr a step, and by twice that once `count` has come to `late`.
 
-    forgets: whether `count` is missing in the state. every: so many steps are an epoch, for which it draws another factor,
-    with a generator that is missing in the state; 0 for none. A checkpoint is what `saved` gives.
+    forgets: whether `count` is missing in the state. every: so many steps are an epoch, which has a factor drawn
+    by a generator that is missing in the state; 0 for none. A checkpoint is what `saved` gives.
     """
 
     late: int
