@@ -39,10 +39,13 @@ def studies(
     _check(state, tuple(StudyState))
     with stacks.reading(server, dir) as service:
         found = [study for study in service.client.studies() if not state or study["state"] in state][:limit]
+    header, begins = ["study", "state", "name", "submitted", "slots", "due"], any(each.get("begins") for each in found)
     rows = [
-        (study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)) for study in found
+        [study["study"], study["state"], study["name"], _when(study["submitted_at"]), *_share(study)] for study in found
     ]
-    print_list(found, output, ("study", "state", "name", "submitted", "slots", "due"), rows)
+    if begins:
+        rows = [[*row, study.get("begins", "")] for row, study in zip(rows, found, strict=True)]
+    print_list(found, output, [*header, "begins from"] if begins else header, rows)
 
 
 def _share(study: Json) -> tuple[int | None, float | None]:

@@ -6,6 +6,7 @@ seen to end such steps with the same bits as training without a break, whatever 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.domain import events as e
@@ -25,7 +26,7 @@ class Judgement:
     reach: the last step up to which trials are proven. behind: the same of trials that were trained on from a state
     that was saved behind a change of their hyper-parameters; 0 if none of those was compared. reason: of an inexact
     trainer, the first difference and its likely cause; of an unproven one, what was not covered. stray: attributes that
-    do not come back with the state.
+    do not come back with the state. spans: of each kind of device, as of the plan.
     """
 
     verdict: Verdict
@@ -33,6 +34,7 @@ class Judgement:
     reason: str = ""
     stray: tuple[str, ...] = ()
     behind: int = 0
+    spans: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 def judge(plan: SearchPlan) -> Judgement:
@@ -48,7 +50,8 @@ def judge(plan: SearchPlan) -> Judgement:
     if not verdicts:
         return Judgement(Verdict.UNPROVEN, 0, "no state was compared yet", stray)
     weakest = min(verdicts, key=lambda each: (each.verdict != Verdict.UNPROVEN, each.reach))
-    return replace(weakest, behind=min(each.behind for each in verdicts))
+    spans = tuple(tuple(plan.spans.get(device, ())) for device in devices)
+    return replace(weakest, behind=min(each.behind for each in verdicts), spans=spans)
 
 
 def _of_device(plan: SearchPlan, device: str, stray: tuple[str, ...]) -> Judgement:
@@ -107,11 +110,28 @@ def _reach(plan: SearchPlan, trial: Trial, judgement: Judgement) -> int:
         ends = dict(plan.ends(trial))
         whole = (test for test in plan.tests if test.proof == ProofKind.WHOLE and not test.unproven)
         return max((test.step for test in whole if test.step <= ends.get(test.node, -1)), default=0)
+    reach = min((_reach_on(plan, trial, spans, judgement.reach) for spans in judgement.spans), default=0)
     if len(trial.path) > 1:
         change = plan.nodes[trial.path[1]].start
         if any(plan.nodes[name].resumed_from > change for name in trial.path):
-            return max(judgement.behind, min(judgement.reach, change))
-    return judgement.reach
+            return min(reach, max(judgement.behind, change))
+    return reach
+
+
+def compared_to(plan: SearchPlan, trial: Trial, device: str) -> int:
+    """The last step up to which training like the trial's was compared on a kind of device with one without a break."""
+    return _reach_on(plan, trial, plan.spans.get(device, ()), trial.steps)
+
+
+def _reach_on(plan: SearchPlan, trial: Trial, spans: Sequence[tuple[int, int]], most: int) -> int:
+    """As far as spans follow the trial's first break without a gap, where an epoch may end; `most` if there is none."""
+    broke = min((plan.nodes[name].broke for name in trial.path if plan.nodes[name].broke), default=trial.steps)
+    if broke >= trial.steps:
+        return most
+    reach = broke
+    for begin, step in sorted(spans):
+        reach = max(reach, step) if begin <= reach else reach
+    return min(most, reach)
 
 
 def _mark(judgement: Judgement, reach: int, steps: int) -> str:

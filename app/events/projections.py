@@ -23,7 +23,7 @@ def project(rows: RowsPort, stream: str, events: Sequence[e.Event]) -> None:
     """Take what was appended to `stream` into the rows of its studies."""
     for event in events:
         if isinstance(event, e.StudySubmitted):
-            rows.studies.add(event.study, stream, event.spec["name"], StudyState.RUNNING, event.at)
+            rows.studies.add(event.study, stream, event.spec["name"], StudyState.RUNNING, event.at, event.begin)
         elif isinstance(event, e.StudyDeleted):
             rows.studies.remove(event.study)
         elif isinstance(event, e.AuditRequested | e.AuditEnded):

@@ -72,6 +72,7 @@ class StudyRow(SQLModel, table=True):
     """A study and how it stands. slots_due: its share of the slots, while others compete with it for them.
 
     audited: whether a user wants all that it shares proven, and that is not yet done; None where nobody does.
+    begins: the weights that it begins from, as of `StudySubmitted`.
     """
 
     __tablename__ = "studies"
@@ -88,6 +89,7 @@ class StudyRow(SQLModel, table=True):
     submitted_at: float
     slots_due: float | None = None
     audited: bool | None = None
+    begins: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
 
 
 class SlotRow(SQLModel, table=True):

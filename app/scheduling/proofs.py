@@ -13,7 +13,7 @@ from itertools import chain
 from app.domain import keeping
 from app.domain.events import ExactnessTested, Stage
 from app.domain.ids import StudyId
-from app.domain.proofs import MOST_IN_VAIN, is_compared
+from app.domain.proofs import MOST_IN_VAIN, compared_to, is_compared
 from app.domain.search_plan import Chain, KeptAt, Node, SearchPlan, Study, Trial, Witness
 from app.domain.states import ProofKind
 from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder, ResumePoint, assignment_of
@@ -186,15 +186,19 @@ def _resume(plan: SearchPlan, node: Node, step: int) -> ResumePoint | None:
 
 
 def _whole(plan: SearchPlan, device: str) -> Proof | None:
-    """The trial with the most hand-overs, alone from step 0; compared wherever its state is kept."""
+    """The trial with the most hand-overs, alone from step 0; compared wherever its state is kept.
+
+    One that is covered by what was compared already is left out.
+    """
     if _in_vain(plan, ProofKind.WHOLE):
         return None
-    whole = (test.step for test in plan.tests if test.proof == ProofKind.WHOLE and test.device == device)
-    proven = max(whole, default=0)
+    here = (test for test in plan.tests if test.device == device and test.proof != ProofKind.CHECK)
+    known = {(test.node, test.step) for test in here if test.begin == 0}
     best: tuple[int, int, list[KeptAt]] | None = None
     for study in [each for each in plan.studies.values() if each.may_be_proven]:
         for trial in _longest(study):
-            kept = [at for at in keeping.states_of(plan, trial).values() if at.step > proven]
+            proven, states = compared_to(plan, trial, device), keeping.states_of(plan, trial).values()
+            kept = [at for at in states if at.step > proven and (at.node, at.step) not in known]
             breaks = {at.checkpoint.since for at in kept} - {0, None}
             rank = (len(breaks), kept[-1].step if kept else 0)
             if breaks and (best is None or rank > best[:2]):

@@ -207,6 +207,7 @@ class StudyListed(Answer):
     submitted_at: float = 0.0
     plan: str = ""
     slots: Share = Share()
+    begins: str = ""
 
 
 class Preview(Answer):

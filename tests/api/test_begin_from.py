@@ -116,6 +116,8 @@ def test_a_study_begins_from_a_trial_of_another(
         workers.finish(tuned, workers.assign(tuned, number), {"accuracy": value}, kept)
     best = submitted(http, begin_from={"study": tuned})
     assert best["begins"]["text"] == f"begins from trial 1 of study {tuned} at step 40"
+    listed = {item["study"]: item.get("begins") for item in http.get("/studies").json()["items"]}
+    assert listed[best["study"]] == f"{tuned} trial 1 @ 40" and not listed[tuned]
     named = submitted(http, begin_from={"study": tuned, "trial": 1, "step": 40, "state": True})
     assert named["begins"]["text"].endswith("at step 40, with optimizer and generators")
     assert named["begins"]["sha256"] == best["begins"]["sha256"]
@@ -210,3 +212,12 @@ def test_a_trial_says_what_it_begins_from(http: TestClient, workers: Workers, fi
     found = submitted(http, begin_from={"file": weights(files / "w.safetensors", 1.0)})["study"]
     workers.tune(found)
     assert http.get(f"/studies/{found}/trials/0").json()["begins"]["text"].startswith("begins from w.safetensors")
+
+
+def test_the_list_says_it_shortly_of_studies_that_do(http: TestClient, use: Services, files: Path) -> None:
+    path = weights(files / "w.safetensors", 1.0)
+    found = submitted(http, begin_from={"file": path})["study"]
+    plain = submitted(http)["study"]
+    listed = {item["study"]: item for item in http.get("/studies").json()["items"]}
+    assert listed[found]["begins"] == f"w.safetensors ({use.find(found).begins['sha256'][:8]})"
+    assert not listed[plain].get("begins")

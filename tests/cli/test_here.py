@@ -177,3 +177,16 @@ def _at_schema(revision: str) -> None:
     """The store as a stagetree of that time left it."""
     with Database(STORE).write() as session:
         alembic.downgrade(migration_config(session.connection()), revision)
+
+
+def test_the_list_says_what_studies_begin_from_where_one_does(
+    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
+) -> None:
+    study = make_store(here / ".stagetree")
+    assert "begins from" not in stagetree("studies").out
+    begins = '{"study": "before-1a2b3c", "trial": 3, "step": 20, "state": false, "sha256": "ab", "key": "k"}'
+    with closing(sqlite3.connect(here / ".stagetree" / "stagetree.db")) as database, database:
+        database.execute("UPDATE studies SET begins = ?", (begins,))
+    header, line = stagetree("studies").out.splitlines()
+    assert header.endswith("begins from") and line.startswith(study) and line.endswith("before-1a2b3c trial 3 @ 20")
+    assert stagetree("studies", "-o", "json").json[0]["begins"] == "before-1a2b3c trial 3 @ 20"

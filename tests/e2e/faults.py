@@ -32,10 +32,11 @@ def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
     """A slot in the middle of a stage of the study, and its child, stopped: so its chain cannot end by itself.
 
     Without that, it might have by the time that somebody does something to it, and the next one not have begun.
+    It is stopped first and looked at then, so that no machine is too slow to meet it inside a stage.
     """
 
     def stopped() -> tuple[str, int] | None:
-        for slot in at_work(cluster, study):
+        for slot in {run["slot"] for run in cluster.running(study)}:
             child = cluster.signal_child(slot, signal.SIGSTOP)
             if at_work(cluster, study, slot):
                 return slot, child

@@ -39,16 +39,16 @@ def schedules(draw: st.DrawFn) -> Any:
 
 
 @st.composite
-def studies(draw: st.DrawFn) -> Json:
+def studies(draw: st.DrawFn, trainer: str, arguments: st.SearchStrategy[Json]) -> Json:
     more = {"seed": draw(st.integers(0, 3)), "eval_every": draw(st.integers(2, 6))}
-    more |= {"trainer_args": {"since": draw(st.integers(0, 18))}, "audit": draw(st.sampled_from([0.0, 0.02, 1.0]))}
+    more |= {"trainer_args": draw(arguments), "audit": draw(st.sampled_from([0.0, 0.02, 1.0]))}
     if draw(st.booleans()):
         listed = draw(st.lists(st.tuples(schedules(), st.integers(1, 20)), min_size=2, max_size=5))
         trials = [{"hp": {"lr": rate}, "steps": steps} for rate, steps in listed]
-        return spec("wrong-from", tuner={"kind": "trials", "trials": trials}, **more)
+        return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
     rates = draw(st.lists(schedules(), min_size=2, max_size=5, unique_by=str))
     tuner = {"kind": "asha", "num_trials": len(rates), "min_steps": 3, "max_steps": 18, "reduction_factor": 2}
-    return spec("wrong-from", space={"lr": rates}, tuner=tuner, **more)
+    return spec(trainer, space={"lr": rates}, tuner=tuner, **more)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def clustered(template: Path, slots: int) -> Iterator[Cluster]:
         shutil.copy(template, f"{folder}/log.db")
         database = Database(f"sqlite:///{folder}/log.db")
         cluster = Cluster(database, Path(folder), slots=slots, proofs=True)
-        cluster.sources = {"wrong-from": TrainerSource(FILE, "1")}
+        cluster.sources = {name: TrainerSource(FILE, "1") for name in ("wrong-from", "wrong-epochs")}
         yield cluster
         cluster.close()
         database.dispose()
@@ -78,10 +78,37 @@ OTHERS_PROOF = spec(
 
 @example(study=OTHERS_PROOF, slots=2)
 @settings(max_examples=EXAMPLES)
-@given(study=studies(), slots=st.integers(1, 3))
+@given(study=studies("wrong-from", st.fixed_dictionaries({"since": st.integers(0, 18)})), slots=st.integers(1, 3))
 def test_every_value_without_a_mark_is_that_of_the_trial_alone(
     sqlite_template: Path, alone: Alone, study: Json, slots: int
 ) -> None:
+    check(sqlite_template, alone, study, slots)
+
+
+AN_EPOCHS_END_BETWEEN = spec(
+    "wrong-epochs",
+    tuner={
+        "kind": "trials",
+        "trials": [{"hp": {"lr": rate}, "steps": 14} for rate in (switch(0.1, 0.2, 13), switch(0.1, 0.2, 3), 0.1)],
+    },
+    eval_every=4,
+    trainer_args={"every": 7},
+    audit=0.0,
+)
+"""One trial went on before an epoch's end at step 7, another behind it: a step of that one proved both, to step 14."""
+
+
+@example(study=AN_EPOCHS_END_BETWEEN, slots=1)
+@example(study=AN_EPOCHS_END_BETWEEN, slots=2)
+@settings(max_examples=EXAMPLES)
+@given(study=studies("wrong-epochs", st.fixed_dictionaries({"every": st.integers(3, 12)})), slots=st.integers(1, 3))
+def test_what_is_wrong_only_after_an_epochs_end_behind_a_break_is_found_or_marked(
+    sqlite_template: Path, alone: Alone, study: Json, slots: int
+) -> None:
+    check(sqlite_template, alone, study, slots)
+
+
+def check(sqlite_template: Path, alone: Alone, study: Json, slots: int) -> None:
     with clustered(sqlite_template, slots) as cluster:
         done = cluster.run(cluster.submit(study), rounds=200)
         shown = hold(cluster.plan, done, alone, FILE)

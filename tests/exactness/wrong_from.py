@@ -1,10 +1,12 @@
-"""A trainer that is sound up to a step, and wrong from there on: of the property that no number is wrong in silence."""
+"""Trainers that are sound up to a step, and wrong from there on: of the property that no number is wrong in silence."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from typing import Any
 
-from small import Forgetful
+from small import Counting, Forgetful
 
 
 class WrongFrom(Forgetful):
@@ -18,3 +20,35 @@ class WrongFrom(Forgetful):
 
     def push(self) -> float:
         return 1.0 / self.count if self.count and self.count >= self.since else 0.5
+
+
+class WrongEpochs(Counting):
+    """Draws for each epoch with a generator that is not in the state, and that nobody sees, as a loader does.
+
+    Its place in the epoch is in the state, and what was drawn for it: nothing shows before the first end of an epoch
+    behind a break.
+    """
+
+    name = "wrong-epochs"
+    drawn = 0.0
+
+    def __init__(self, *, every: int, **how: Any) -> None:
+        super().__init__(**how)
+        self.every, self.draws = every, self.draw()
+
+    def draw(self) -> Iterator[float]:
+        generator = random.Random(self.seed)
+        while True:
+            yield generator.random()
+
+    def push(self) -> float:
+        if self.count % self.every == 0:
+            self.drawn = next(self.draws)
+        return self.drawn
+
+    def more(self) -> dict[str, Any]:
+        return {**super().more(), "drawn": self.drawn}
+
+    def take(self, state: dict[str, Any]) -> None:
+        super().take(state)
+        self.drawn = state["drawn"]

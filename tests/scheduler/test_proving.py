@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from toy_worker import ToyWorkers, proving
 
@@ -256,6 +256,28 @@ def test_no_number_without_a_mark_differs_from_the_trial_alone(
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED
     assert_never_wrong_in_silence(workers, study)
+
+
+@example(ends=[13, 3], every=7, slots=1, steps=14)
+@tried(25)
+@given(
+    ends=st.lists(st.integers(1, 17), min_size=1, max_size=5),
+    every=st.integers(2, 12),
+    slots=st.integers(1, 4),
+    steps=st.integers(12, 18),
+)
+def test_what_shows_only_where_an_epoch_ends_behind_a_break_has_a_mark(
+    ends: list[int], every: int, slots: int, steps: int
+) -> None:
+    """One step that was compared behind such an end proved trials that had broken before it."""
+    workers = proving(slots, every=every)
+    workers.scene.submit(ladder(*ends, steps=steps), eval_every=3, audit=0)
+    workers.run()
+    assert_never_wrong_in_silence(workers, workers.scene.study())
+    if not workers.scene.study().isolated:
+        workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+        workers.run()
+        assert_never_wrong_in_silence(workers, workers.scene.study())
 
 
 @tried(25)

@@ -20,7 +20,8 @@ DEVICE = "cpu"
 class ToyModel:
     """x grows by lr a step, and by twice that once `count` has come to `late`.
 
-    forgets: whether `count` is missing in the state. A checkpoint is what `saved` gives.
+    forgets: whether `count` is missing in the state. every: so many steps are an epoch, which has a factor drawn
+    by a generator that is missing in the state; 0 for none. A checkpoint is what `saved` gives.
     """
 
     late: int
@@ -28,18 +29,23 @@ class ToyModel:
     x: float = 0.0
     step: int = 0
     count: int = 0
+    every: int = 0
+    draws: int = 0
+    drawn: int = 0
 
     def train(self, hp: dict[str, Any], until: int) -> None:
         while self.step < until:
             lr = float(segment_at(hp, self.step).values(self.step)["lr"])  # type: ignore[arg-type]
-            self.x += lr * (2 if self.count >= self.late else 1)
+            if self.every and self.step % self.every == 0:
+                self.drawn, self.draws = self.draws, self.draws + 1
+            self.x += lr * (2 if self.count >= self.late else 1) * (1 + self.drawn)
             self.step, self.count = self.step + 1, self.count + 1
 
-    def saved(self) -> tuple[float, int, int]:
-        return (self.x, self.step, 0 if self.forgets else self.count)
+    def saved(self) -> tuple[float, int, int, int]:
+        return (self.x, self.step, 0 if self.forgets else self.count, self.drawn)
 
-    def load(self, saved: tuple[float, int, int]) -> None:
-        self.x, self.step, self.count = saved
+    def load(self, saved: tuple[float, int, int, int]) -> None:
+        self.x, self.step, self.count, self.drawn = saved
 
 
 @dataclass
@@ -54,12 +60,13 @@ class ToyWorkers:
     late: int = 0
     forgets: bool = False
     sees_stray: bool = True
+    every: int = 0
     check_error: str = ""
     check_fails_at: float | None = None
-    states: dict[str, tuple[float, int, int]] = field(default_factory=dict)
+    states: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
 
     def model(self) -> ToyModel:
-        return ToyModel(self.late, self.forgets)
+        return ToyModel(self.late, self.forgets, every=self.every)
 
     def alone(self, hp: dict[str, Any], steps: int) -> float:
         model = self.model()

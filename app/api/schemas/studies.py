@@ -217,6 +217,7 @@ class Listed(BaseModel):
     submitted_at: float
     plan: str
     slots: Share
+    begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
 
 
 class StudyPage(BaseModel):

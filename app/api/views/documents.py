@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from app.api.views.endings import ending_text
 from app.api.views.forms import form_text
-from app.api.views.lineage import lineage
+from app.api.views.lineage import begins_shortly, lineage
 from app.api.views.packing import packing
 from app.api.views.progress import progress
 from app.api.views.proofs import exactness as proven
@@ -132,7 +132,8 @@ def _results(plan: SearchPlan, study: Study, trial: Trial) -> Json:
 def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> Json:
     """A study in a list of them; `live` are the chains under way."""
     facts = {"name": row.name, "state": row.state, "submitted_at": row.submitted_at}
-    return {"study": row.id, **facts, "plan": row.stream, "slots": share(row, live)}
+    begins = {} if row.begins is None else {"begins": writable(begins_shortly(row.begins))}
+    return {"study": row.id, **facts, "plan": row.stream, "slots": share(row, live), **begins}
 
 
 def share(row: StudyRow, live: Sequence[ChainRecord]) -> Json:

@@ -33,6 +33,13 @@ def begins_text(begin: Mapping[str, Any]) -> str:
     return f"begins from trial {begin['trial']} of study {begin['study']} at step {begin['step']}{whole}"
 
 
+def begins_shortly(begin: Mapping[str, Any]) -> str:
+    """The same for a list, in words that follow "begins from"."""
+    if "file" in begin:
+        return f"{str(begin['file']).rpartition('/')[2]} ({begin['sha256'][:SHORT]})"
+    return f"{begin['study']} trial {begin['trial']} @ {begin['step']}"
+
+
 def environments(plan: SearchPlan) -> Json:
     """What the plan was trained with, on each kind of device."""
     return {"devices": [{"device": each.device, **each.environment} for each in plan.environments.values()]}

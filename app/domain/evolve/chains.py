@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from app.domain import awaiting
 from app.domain import events as e
+from app.domain.evolve import witnesses
 from app.domain.failures import counts_elsewhere, raised, tried
 from app.domain.ids import TrialKey
 from app.domain.search_plan import MOST_FAILURES, Chain, GivenUp, Node, SearchPlan, Study
@@ -17,17 +18,19 @@ MOST_CHECKED = 2
 
 def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
     """A slot is to run these stages."""
-    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at, proof=event.proof)
+    first = event.stages[0]
+    broke = witnesses.broke(plan, plan.node(first.node), first.start)
+    plan.chains[event.chain] = Chain(event.chain, event.slot, event.stages, event.at, proof=event.proof, broke=broke)
     if event.proof is not None:
         return
     plan.measurements += plan.packing is None
-    first = event.stages[0]
     is_behind = plan.is_behind_change(plan.node(first.node), first.start)
     plan.is_resumed_behind = plan.is_resumed_behind or is_behind
     for index, stage in enumerate(event.stages):
         node = plan.node(stage.node)
         node.running[event.chain, index] = (stage.start, stage.end)
         node.resumed_from = max(node.resumed_from, first.start)
+        node.broke = min(filter(None, (node.broke, broke)), default=0)
         plan.touched.add(stage.node)
 
 

@@ -43,6 +43,8 @@ def take_exactness(plan: SearchPlan, event: e.ExactnessLost | e.ExactnessTested)
     """A stage may differ from a training alone, or was compared with one."""
     if isinstance(event, e.ExactnessTested):
         plan.tests.append(event)
+        if (span := witnesses.span(plan, event)) is not None:
+            plan.spans.setdefault(event.device, []).append(span)
         if event.difference:
             plan.node(event.node).not_exact[event.step, TRAINED_TWICE] = None
     else:
@@ -62,8 +64,9 @@ def keep_checkpoint(plan: SearchPlan, event: e.CheckpointKept) -> None:
             node.not_exact[event.step, TRAINED_TWICE] = None
         _withdraw(plan, node, event.step)  # two workers were here: one state is enough
     _remove_checkpoint(plan, node, event.step)
-    since = witnesses.since(plan, node, event.step)
-    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate, since)
+    chain = witnesses.trained_by(plan, node, event.step)
+    way = {} if chain is None else {"since": chain.stages[0].start, "broke": chain.broke}
+    node.checkpoints[event.step] = Checkpoint(event.key, event.sha256, event.size, event.intermediate, **way)
     plan.intermediate_bytes += event.size * event.intermediate
     plan.kept_bytes += event.size
     node.saving.pop(event.step, None)

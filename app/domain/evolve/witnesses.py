@@ -4,21 +4,44 @@ from __future__ import annotations
 
 from bisect import insort
 
+from app.domain import events as e
 from app.domain.ids import digest
-from app.domain.search_plan import Node, SearchPlan, Witness
+from app.domain.search_plan import Chain, Node, SearchPlan, Witness
+from app.domain.states import ProofKind
 
 MOST_WITNESSES = 16
 """So many of the cheapest are noted: one is enough, and some of their states will be deleted."""
 
 
-def since(plan: SearchPlan, node: Node, step: int) -> int | None:
-    """The step from which the chain that comes by there trained without a break; None where no chain does."""
+def trained_by(plan: SearchPlan, node: Node, step: int) -> Chain | None:
+    """The chain that comes by there; None where none is on record."""
     chain = node.saving.get(step)
     if chain is None:
         covering = (name for (name, _), (start, end) in node.running.items() if start < step <= end)
         chain = next(covering, None)
-    known = plan.chains.get(chain) if chain is not None else None
-    return known.stages[0].start if known is not None else None
+    return plan.chains.get(chain) if chain is not None else None
+
+
+def broke(plan: SearchPlan, node: Node, step: int) -> int:
+    """The first step at which training has broken that goes on there, with a state that is kept or, at 0, with none."""
+    here: Node | None = node
+    while here is not None and step not in here.checkpoints and here.start >= step:
+        here = plan.nodes.get(here.parent) if here.parent is not None else None
+    kept = here.checkpoints.get(step) if here is not None else None
+    return kept.broke or step if kept is not None else step
+
+
+def span(plan: SearchPlan, test: e.ExactnessTested) -> tuple[int, int] | None:
+    """From which break to which step this shows that training comes out as it does without one.
+
+    None where it shows a difference, or nothing; and where both ways broke: they may be wrong alike.
+    """
+    if test.proof == ProofKind.CHECK or test.difference or test.unproven:
+        return None
+    kept, chain = plan.node(test.node).checkpoints.get(test.step), plan.chains.get(test.chain)
+    again = chain.broke if chain is not None else test.begin
+    before = kept.broke if kept is not None and kept.since == test.since else test.since
+    return None if before and again else (before or again, test.step)
 
 
 def note(plan: SearchPlan, node: Node, step: int) -> None:

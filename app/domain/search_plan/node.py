@@ -16,6 +16,7 @@ class Checkpoint:
     """Where a state is kept. `intermediate`: inside a stage, because it was cheap, not because anyone asked.
 
     since: the step from which its chain trained without a break; None where no chain is on record that did.
+    broke: as of that chain.
     """
 
     key: str
@@ -23,6 +24,7 @@ class Checkpoint:
     size: int
     intermediate: bool = False
     since: int | None = None
+    broke: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Node:
     not_exact: the first step that each of the stages concerns which are not exact, and why; in the order of the log.
     alone: whether nothing is trained on from its states: each chain begins at step 0. trials: how many pass it.
     resumed_from: the last step at which the state was kept that a chain began with which trained here; 0 if none did.
+    broke: the first step at which training broke on the way of any of those chains.
     """
 
     id: NodeId
@@ -124,6 +127,7 @@ class Node:
     alone: bool = False
     trials: int = 0
     resumed_from: int = 0
+    broke: int = 0
     reached: int = 0
     failed_at: int = 0
     _segment: Segment | None = field(default=None, repr=False, compare=False)

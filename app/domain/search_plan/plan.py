@@ -28,7 +28,8 @@ class SearchPlan:
     packing: how many lanes packs have, 0 where each stage is trained alone, None as long as that is to be chosen.
     weights: the objects that studies begin with, by key. environments: what it was trained with, by kind of device.
     packing_reason: why it was chosen so. measurements: how many chains were assigned before, each to find that out.
-    tests: what comparing states has shown. proofs_in_vain: how many chains of each kind ended before they could tell.
+    tests: what comparing states has shown. spans: by kind of device, from which break to which step training came out
+    as it does without a break. proofs_in_vain: how many chains of each kind ended before they could tell.
     check_error: why the user's code failed before anything was trained, since a study was submitted last;
     check_failures: by the root whose values it had. witnesses:
     the states that are cheapest to train again in another way; audits: those that began with a state that was kept,
@@ -57,6 +58,7 @@ class SearchPlan:
     packing_reason: str = ""
     measurements: int = 0
     tests: list[e.ExactnessTested] = field(default_factory=list)
+    spans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     proofs_in_vain: dict[ProofKind, int] = field(default_factory=dict)
     check_error: Mapping[str, Any] | None = None
     check_failures: dict[NodeId, Mapping[str, Any]] = field(default_factory=dict)

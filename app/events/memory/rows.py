@@ -21,8 +21,17 @@ class MemoryStudies:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def add(self, id: str, stream: str, name: str, state: str, submitted_at: float) -> None:
-        row = StudyRow(id=id, stream=stream, name=name, state=state, submitted_at=submitted_at)
+    def add(
+        self,
+        id: str,
+        stream: str,
+        name: str,
+        state: str,
+        submitted_at: float,
+        begins: Mapping[str, Any] | None = None,
+    ) -> None:
+        about = None if begins is None else dict(begins)
+        row = StudyRow(id=id, stream=stream, name=name, state=state, submitted_at=submitted_at, begins=about)
         self._tables.studies.put(id, row)
 
     def set_state(self, id: str, state: str) -> None:

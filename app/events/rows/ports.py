@@ -70,7 +70,15 @@ class ChainRecord(Protocol):
 class StudiesPort(Protocol):
     """As `app.events.rows.studies.Studies`."""
 
-    def add(self, id: str, stream: str, name: str, state: str, submitted_at: float) -> None: ...
+    def add(
+        self,
+        id: str,
+        stream: str,
+        name: str,
+        state: str,
+        submitted_at: float,
+        begins: Mapping[str, Any] | None = None,
+    ) -> None: ...
     def set_state(self, id: str, state: str) -> None: ...
     def set_audited(self, id: str, is_audited: bool) -> None: ...
     def show_due(self, due: Mapping[str, float]) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import delete, func, select, text, tuple_, update
 from sqlalchemy.orm import Session
@@ -16,9 +17,17 @@ class Studies:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, id: str, stream: str, name: str, state: str, submitted_at: float) -> None:
-        """Add a study."""
-        row = {"id": id, "stream": stream, "name": name, "state": state, "submitted_at": submitted_at}
+    def add(
+        self,
+        id: str,
+        stream: str,
+        name: str,
+        state: str,
+        submitted_at: float,
+        begins: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a study. begins: the weights that it begins from, if it does."""
+        row = {"id": id, "stream": stream, "name": name, "state": state, "submitted_at": submitted_at, "begins": begins}
         self._session.execute(STUDIES.insert().values(row))
 
     def set_state(self, id: str, state: str) -> None:

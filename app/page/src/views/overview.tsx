@@ -8,6 +8,7 @@ import { FailedTrials } from "../parts/failures.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { Sketch } from "../parts/sketch.tsx";
+import { Unproven } from "../parts/states.tsx";
 import { Waterfall } from "../parts/waterfall.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
@@ -45,7 +46,11 @@ function Winner({ study, at }: ViewProps) {
   return (
     <Panel title="Best trial" aside={<a href={link}>trial {best.trial}</a>}>
       <p class="value">
-        <strong>{number(best.value, 6)}</strong> <span>{study.metric}</span>
+        <strong>
+          {number(best.value, 6)}
+          <Unproven text={study.exactness.mark} />
+        </strong>{" "}
+        <span>{study.metric}</span>
       </p>
       <p class="quiet">
         the best {study.value === "last" ? "last measurement" : "measurement"} of {plural(trialCount(study), "trial")}, after {plural(best.steps, "step")}
@@ -104,6 +109,7 @@ function RunnersUp({ study, at }: ViewProps) {
         <span key={trial.trial}>
           {index > 0 && " · "}
           <a href={studyLink(study.study, ["trials", String(trial.trial)])}>{trial.trial}</a>: {number(trial.value)}
+          <Unproven text={trial.exactness} />
         </span>
       ))}
     </p>

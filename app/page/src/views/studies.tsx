@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { duration, number, share, time } from "../format.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
-import { State } from "../parts/states.tsx";
+import { State, Unproven } from "../parts/states.tsx";
 import { formatRoute, route, setQuery } from "../route.ts";
 import { happened } from "../data.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
@@ -85,12 +85,16 @@ function Row({ item }: { item: Listed }) {
     <tr>
       <th scope="row">
         <a href={formatRoute(["studies", item.study])}>{item.study}</a>
+        {item.begins && <p class="quiet begins">from {item.begins}</p>}
       </th>
       <td>
         <State state={item.state} />
       </td>
       <td>{data?.tuner ?? "…"}</td>
-      <td class="n">{data?.best ? <span title={data.metric}>{number(data.best.value)}</span> : "–"}</td>
+      <td class="n">
+        {data?.best ? <span title={data.metric}>{number(data.best.value)}</span> : "–"}
+        {data?.best && <Unproven text={data.exactness.mark} />}
+      </td>
       <td class="n">{data ? `${data.progress.trials.done}${data.progress.trials.expected ? ` of ${data.progress.trials.expected}` : ""}` : "…"}</td>
       <td class="n">{data ? number(data.cost.run) : "…"}</td>
       <td class="n strong">{data ? share(data.cost.saved_by_sharing) : "…"}</td>
