@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Json:
     """Every decision derived again, as far as position `at`. Raises `Invalid` where there is no such event yet."""
-    from app.scheduling.replay import replay as replayed
+    from app.tuning.replay import replay as replayed
 
     use.version(row, at)
     with use.open_study(row) as (_, study):

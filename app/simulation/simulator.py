@@ -23,10 +23,10 @@ from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.scheduling.costs import Costs
 from app.scheduling.policies import POLICIES, Policy
-from app.scheduling.tuners.driver import TunerDriver, make_driver
 from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import Fault, World
+from app.tuning.tuners.driver import TunerDriver, make_driver
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
 from stagetree.limits import LIMITS, Limits

@@ -10,7 +10,7 @@ from pydantic import PlainValidator
 from app.api import schemas
 from app.domain import commands as c
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
-from app.scheduling.tuners.samplers import unavailable
+from app.tuning.samplers import unavailable
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from app.scheduling.tuners.samplers.optuna_sampler import load_optuna
+from app.tuning.samplers.optuna_sampler import load_optuna
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
