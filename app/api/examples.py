@@ -1,23 +1,10 @@
-"""Examples of what the API answers, for its description, and the words that it uses for states."""
+"""Examples of what the API answers, for its description."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import ConfigDict
-
-from app.domain.states import ShownTrialState
+from typing import Any
 
 Json = dict[str, Any]
-
-StudyState = Literal["running", "paused", "completed", "failed", "cancelled"]
-TrialState = ShownTrialState
-
-
-def shown_as(value: Json) -> ConfigDict:
-    """The configuration of a model with this example."""
-    return ConfigDict(json_schema_extra={"examples": [value]})
-
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}, "bs": 64}
 NODE = "5f0c3a1be2d94c7788a1c2d3e4f50617"
@@ -203,3 +190,114 @@ REPLAY: Json = {
         }
     ],
 }
+IMAGINED: Json = {
+    "study": "digits-asha-3f9c1a",
+    "changes": {"tuner.reduction_factor": 2},
+    "trials": 40,
+    "requested": 480,
+    "unique": 390,
+    "saved": 8,
+    "needed": 12,
+    "not_known": 3,
+    "best": {"trial": 3, "value": 0.97, "steps": 60},
+}
+TREE: Json = {
+    "count": 1,
+    "nodes": {
+        "id": [NODE],
+        "parent": [-1],
+        "start": [0],
+        "end": [40],
+        "trained": [20],
+        "trials": [2],
+        "running": [[[20, 40]]],
+        "checkpoints": [[20]],
+        "steps": [[20]],
+        "values": [[0.91]],
+    },
+    "forms": [{"bs": "64", "lr": "0.1"}],
+    "trials": {"node": [0, 0], "steps": [20, 40], "state": ["completed", "active"]},
+}
+RUNG: Json = {"bracket": 0, "rung": 0, "steps": 20, "entered": 2, "trials": [1, 0], "values": [0.91, 0.9]}
+TIMELINE: Json = {
+    "count": 1,
+    "at": 1789000009.0,
+    "spans": {
+        "slot": ["gpu0"],
+        "node": [NODE],
+        "start": [0],
+        "end": [20],
+        "own": [True],
+        "begun": [4],
+        "ended": [5],
+        "begun_at": [1789000001.0],
+        "ended_at": [1789000009.0],
+        "outcome": ["done"],
+        "proof": [None],
+    },
+    "marks": {"position": [6], "at": [1789000009.0], "kind": ["evaluated"], "span": [0], "step": [20]},
+}
+HISTORY: Json = {
+    "position": 6,
+    "at": 1789000009.0,
+    "decisions": {
+        "position": [7],
+        "kind": ["stop"],
+        "trial": [0],
+        "steps": [None],
+        "reason": [{"rung": 0, "rank": 2, "of": 2, "cut": 1}],
+    },
+    "best": [{"position": 6, "at": 1789000009.0, "slot_seconds": 8.0, "trial": 1, "step": 20, "value": 0.91}],
+    "times": [[1, 1789000000.0], [6, 1789000009.0]],
+}
+CHECKS = ("database", "schema", "broker", "store", "scheduler", "slots")
+
+
+def _page(item: Json, more: str | None = None) -> Json:
+    return {"items": [item], "next_cursor": more}
+
+
+EXAMPLES: dict[str, Json] = {
+    "Columns": {"count": 2, "columns": {"trial": [0, 1], "value": [0.98, None], "hp.lr": [0.1, 0.2]}},
+    "Environments": {"devices": [{"device": "cpu", "python": "3.11.7", "torch": "2.13.0", "packages": {}}]},
+    "Event": EVENT,
+    "EventPage": _page(EVENT, "17"),
+    "Health": {"status": "ok"},
+    "History": HISTORY,
+    "Imagined": IMAGINED,
+    "Importance": {
+        "method": "PED-ANOVA",
+        "trials": 32,
+        "note": None,
+        "items": [{"name": "hp.lr", "importance": 1.0}],
+    },
+    "Listed": LISTED,
+    "Logged": {"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]},
+    "Note": NOTE,
+    "Plan": {
+        "plan": "plan-0f6a2c9d8b7e4a51",
+        "trainer": "digits",
+        "trainer_version": "1",
+        "trainer_args": {"width": 32},
+        "seed": 0,
+        "studies": ["digits-grid-3f9c1a"],
+        "nodes": [NODE_EXAMPLE],
+    },
+    "Preview": PREVIEW,
+    "Readiness": {"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")},
+    "Replay": REPLAY,
+    "Rungs": {"items": [RUNG | {"promoted": [1]}]},
+    "Schedules": {"items": [{"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01]}]},
+    "SlotPage": _page(SLOT),
+    "StageTree": {"stages": [STAGE], "critical_path_steps": 20},
+    "Study": STUDY,
+    "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),
+    "Timeline": TIMELINE,
+    "TrainerPage": _page({"name": "digits", "version": "1"}),
+    "Tree": TREE,
+    "Trial": TRIAL,
+    "TrialBatch": {"items": [TRIAL_DETAIL]},
+    "TrialDetail": TRIAL_DETAIL,
+    "TrialPage": _page(TRIAL),
+}
+"""By the name of the object in the document."""

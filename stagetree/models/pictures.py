@@ -2,64 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from app.api.schemas.examples import NODE, Json, shown_as
+from stagetree.models.answer import Answer, Json, Word
 
-TREE: Json = {
-    "count": 1,
-    "nodes": {
-        "id": [NODE],
-        "parent": [-1],
-        "start": [0],
-        "end": [40],
-        "trained": [20],
-        "trials": [2],
-        "running": [[[20, 40]]],
-        "checkpoints": [[20]],
-        "steps": [[20]],
-        "values": [[0.91]],
-    },
-    "forms": [{"bs": "64", "lr": "0.1"}],
-    "trials": {"node": [0, 0], "steps": [20, 40], "state": ["completed", "active"]},
-}
-RUNG: Json = {"bracket": 0, "rung": 0, "steps": 20, "entered": 2, "trials": [1, 0], "values": [0.91, 0.9]}
-TIMELINE: Json = {
-    "count": 1,
-    "at": 1789000009.0,
-    "spans": {
-        "slot": ["gpu0"],
-        "node": [NODE],
-        "start": [0],
-        "end": [20],
-        "own": [True],
-        "begun": [4],
-        "ended": [5],
-        "begun_at": [1789000001.0],
-        "ended_at": [1789000009.0],
-        "outcome": ["done"],
-        "proof": [None],
-    },
-    "marks": {"position": [6], "at": [1789000009.0], "kind": ["evaluated"], "span": [0], "step": [20]},
-}
-HISTORY: Json = {
-    "position": 6,
-    "at": 1789000009.0,
-    "decisions": {
-        "position": [7],
-        "kind": ["stop"],
-        "trial": [0],
-        "steps": [None],
-        "reason": [{"rung": 0, "rank": 2, "of": 2, "cut": 1}],
-    },
-    "best": [{"position": 6, "at": 1789000009.0, "slot_seconds": 8.0, "trial": 1, "step": 20, "value": 0.91}],
-    "times": [[1, 1789000000.0], [6, 1789000009.0]],
-}
+MarkWord = Literal["evaluated", "kept"]
 
 
-class TreeNodes(BaseModel):
+class TreeNodes(Answer):
     """The nodes, parents first."""
 
     id: list[str]
@@ -74,7 +26,7 @@ class TreeNodes(BaseModel):
     values: list[list[float]] = Field(description="the metric there; of many, the lowest and highest of each part")
 
 
-class TreeTrials(BaseModel):
+class TreeTrials(Answer):
     """The trials by number."""
 
     node: list[int] = Field(description="the number of its last node")
@@ -82,10 +34,9 @@ class TreeTrials(BaseModel):
     state: list[str]
 
 
-class Tree(BaseModel):
+class Tree(Answer):
     """What a study's trials share: its part of the search plan."""
 
-    model_config = shown_as(TREE)
     count: int = Field(description="how many nodes there are")
     nodes: TreeNodes
     forms: list[dict[str, str]] = Field(
@@ -94,7 +45,7 @@ class Tree(BaseModel):
     trials: TreeTrials
 
 
-class RankedRung(BaseModel):
+class RankedRung(Answer):
     """A rung with those that came to it."""
 
     bracket: int
@@ -106,12 +57,13 @@ class RankedRung(BaseModel):
     promoted: list[int] = Field(description="the trials that went on")
 
 
-class Rungs(BaseModel):
-    model_config = shown_as({"items": [RUNG | {"promoted": [1]}]})
+class Rungs(Answer):
+    """The rungs of a study."""
+
     items: list[RankedRung]
 
 
-class Spans(BaseModel):
+class Spans(Answer):
     """Stages on slots, in the order in which they began."""
 
     slot: list[str]
@@ -129,27 +81,28 @@ class Spans(BaseModel):
     )
 
 
-class Marks(BaseModel):
+class Marks(Answer):
     """What happened in the spans."""
 
     position: list[int]
     at: list[float]
-    kind: list[Literal["evaluated", "kept"]]
+    kind: list[Annotated[MarkWord | str, Word(MarkWord)]]
     span: list[int] = Field(description="the number of the span")
     step: list[int]
 
 
-class Timeline(BaseModel):
+class Timeline(Answer):
     """What each slot did over time."""
 
-    model_config = shown_as(TIMELINE)
     count: int = Field(description="how many spans there are")
     at: float = Field(description="the time of the last event")
     spans: Spans
     marks: Marks
 
 
-class Decisions(BaseModel):
+class Decisions(Answer):
+    """What was decided, in order."""
+
     position: list[int]
     kind: list[str] = Field(description="start, promote, stop or cancel; of the study: pause, isolate, complete ...")
     trial: list[int | None]
@@ -157,7 +110,7 @@ class Decisions(BaseModel):
     reason: list[Json]
 
 
-class BetterResult(BaseModel):
+class BetterResult(Answer):
     """A result that was better than all before it."""
 
     position: int
@@ -168,10 +121,9 @@ class BetterResult(BaseModel):
     value: float
 
 
-class History(BaseModel):
+class History(Answer):
     """What was decided, how the best result came about, and when."""
 
-    model_config = shown_as(HISTORY)
     position: int = Field(description="of the last event")
     at: float
     decisions: Decisions
@@ -179,7 +131,7 @@ class History(BaseModel):
     times: list[list[float]] = Field(description="position and time of some events, for an axis")
 
 
-class Schedule(BaseModel):
+class Schedule(Answer):
     """A hyper-parameter of a trial over its steps."""
 
     name: str
@@ -187,22 +139,22 @@ class Schedule(BaseModel):
     values: list[Any] = Field(description="the value at each")
 
 
-class Schedules(BaseModel):
-    model_config = shown_as({"items": [{"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01]}]})
+class Schedules(Answer):
+    """The hyper-parameters of a trial."""
+
     items: list[Schedule]
 
 
-class ImportanceOf(BaseModel):
+class ImportanceOf(Answer):
+    """The share of one hyper-parameter."""
+
     name: str = Field(description="a column of the trials, such as hp.lr.init")
     importance: float = Field(description="its share; all shares add up to 1")
 
 
-class Importance(BaseModel):
+class Importance(Answer):
     """Which hyper-parameters the result depends on."""
 
-    model_config = shown_as(
-        {"method": "PED-ANOVA", "trials": 32, "note": None, "items": [{"name": "hp.lr", "importance": 1.0}]}
-    )
     method: str
     trials: int = Field(description="how many had a result")
     note: str | None = Field(description="why there is nothing to say")
