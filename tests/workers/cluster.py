@@ -89,6 +89,7 @@ class Cluster:
         self.processes: Counter[str] = Counter()
         self.sources = {"toy": TrainerSource(TOY, "1")}
         self.faults = {"scheduler": Faults(self.clock)}
+        self.slot_records = dict[str, FaultyRecords]()
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
         self.told = 0  # how often the scheduler was told of something
@@ -119,8 +120,9 @@ class Cluster:
     def make_slot(self, name: str, **limits: Any) -> Slot:
         """A new process for the slot: what another had in memory is gone."""
         faults = self.faults[name] = Faults(self.clock)
+        records = self.slot_records[name] = FaultyRecords(self.records, faults)
         around = Surroundings(
-            records=FaultyRecords(self.records, faults),  # type: ignore[arg-type]
+            records=records,  # type: ignore[arg-type]
             store=self.store,
             start=lambda: self._start(name),
             sources=lambda: self.sources,

@@ -195,7 +195,7 @@ class ChainRun:
             done, proof=self._proofs.moved_on(place, execution.index, is_last), is_news=news, awaits_more=awaits_more
         )
         self._save_end(stage, [execution.finished()] if is_last else [])
-        if not is_last:
+        if not (is_last or self._work.pack):  # a pack is begun by one message, and waits for no other
             self._waits_since = parts.clock()
 
     # ------------------------------------------------------------------------------------------------ checkpoints
