@@ -33,7 +33,8 @@ from app.scheduling.policies import POLICIES
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot.slot import Limits, Slot, Surroundings
+from app.workers.slot.dependencies import Limits, SlotDependencies
+from app.workers.slot.slot import Slot
 from app.workers.trainer_process import TrainerProcess
 from stagetree.spec import StudySpec
 
@@ -121,7 +122,7 @@ class Cluster:
         """A new process for the slot: what another had in memory is gone."""
         faults = self.faults[name] = Faults(self.clock)
         records = self.slot_records[name] = FaultyRecords(self.records, faults)
-        around = Surroundings(
+        around = SlotDependencies(
             records=records,  # type: ignore[arg-type]
             store=self.store,
             start=lambda: self._start(name),

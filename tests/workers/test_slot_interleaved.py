@@ -86,9 +86,7 @@ def bench(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("packing", [4, 0])
-def test_a_heartbeat_at_any_line_changes_nothing(
-    bench: Bench, packing: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_heartbeat_at_any_line_changes_nothing(bench: Bench, packing: int, caplog: pytest.LogCaptureFixture) -> None:
     expected, _ = bench.lines(packing)
     beats = list[Line]()
 
