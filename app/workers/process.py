@@ -214,14 +214,15 @@ def end_worker(why: str) -> None:
 def _open_slot() -> None:
     """Be ready for stages. The slot puts itself on record, as soon as the database answers."""
     global _slot
-    from app.workers.slot.slot import Limits, Slot, Surroundings
+    from app.workers.slot.dependencies import Limits, SlotDependencies
+    from app.workers.slot.slot import Slot
 
     assert ownership is not None
     ownership.begin()
     sys.setswitchinterval(SWITCH_SECONDS)
     device, here = device_here(ownership.slot), settings()
     logger.warning("slot %s trains on %s", ownership.slot, device)
-    around = Surroundings(
+    around = SlotDependencies(
         records=SqlRecords(database()),
         store=open_store(here.checkpoints),
         start=_starter(device),

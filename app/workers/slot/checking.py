@@ -1,4 +1,6 @@
-"""Whether a trainer can be trained at all, and whether its first steps come out the same in a new and in a used object.
+"""Runs on: the thread that trains.
+
+Whether a trainer can be trained at all, and whether its first steps come out the same in a new and in a used object.
 
     first     a fresh process: train to step 1, save; train to the end, save, evaluate
     used      the state of step 1 into the same object; train to the end, and compare
@@ -19,7 +21,7 @@ from app.scheduling.assignment import ProofOrder
 from app.workers.slot.bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import other_metrics, used
+from stagetree.runtime.inexact import other_metrics
 
 SAVED = "when it was saved"
 UNREPEATABLE = (
@@ -60,7 +62,7 @@ def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
         check = _Check(bench, order, steps, held)
         for text in check.ways():
             if text and bench.operations:
-                check.found.unproven = f"the trainer {used(bench.operations[0])}"
+                check.found.unproven = f"the trainer {bench.operations[0]}"
                 break
             if text:
                 check.found.difference = text

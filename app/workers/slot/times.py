@@ -1,23 +1,43 @@
-"""A slot's time, divided among those that it trains together: what each of them took adds up to what passed."""
+"""Runs on: the thread of whoever asks.
+
+Moments and durations, which are different things; and a slot's time, divided among what it trains at once.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import NewType
+
+Instant = NewType("Instant", float)
+"""A moment: seconds by a clock that does not go back. Only two moments of one clock can be compared."""
+
+Seconds = NewType("Seconds", float)
+"""How long something took."""
+
+Clock = Callable[[], Instant]
+
+
+def monotonic() -> Instant:
+    return Instant(time.monotonic())
 
 
 class SharedTime:
-    """clock: any that does not go back. What nobody is charged for is divided among all who were ever there."""
+    """What each lane of a group took of the slot's time: all of them together took what passed.
 
-    def __init__(self, clock: Callable[[], float], members: Collection[int]) -> None:
+    What nobody is charged for is divided among all who were ever there.
+    """
+
+    def __init__(self, clock: Clock, members: Collection[int]) -> None:
         self._clock, self._at = clock, clock()
         self._seconds = dict.fromkeys(members, 0.0)
         self._payers: Collection[int] = members
 
-    def of(self, member: int) -> float:
-        """The seconds that one has taken by now: a clock of its own, that goes the slower the more there are."""
+    def of(self, member: int) -> Seconds:
+        """The seconds that one has taken by now; they pass the slower the more lanes there are."""
         self._settle()
-        return self._seconds[member]
+        return Seconds(self._seconds[member])
 
     @contextmanager
     def charged_to(self, payers: Collection[int]) -> Iterator[None]:
