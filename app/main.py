@@ -55,6 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         logs=settings.logs_folder,
         checkpoints=settings.checkpoints,
         study_files=settings.study_folders,
+        proofs=settings.proofs,
         checks=Checks(_checks(settings)),
         lease_seconds=settings.lease_seconds,
         stop_seconds=settings.stop_seconds,

@@ -81,7 +81,7 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
         passing: Json = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
         if with_trials:
             passing |= _slot_use(shown, use, row, plan)
-        if waits := sorted(waiting.by_chain(use, live).values()):
+        if waits := waiting.of_study(use, plan, found, live):
             passing["waits_for"] = waits
         return shown.with_fields(**passing), plan.version
 

@@ -46,7 +46,8 @@ class Services:
     for so long is lost. stopping: set when the server goes down, so that streams end. stop_seconds: how long that may
     take. logs: the folder in which slots keep what trainers print, None where there is none. hosts: the names that the
     server answers to, besides addresses and localhost. checkpoints: where they lie, see `app.object_store.open_store`.
-    study_files: the folders with what studies may name in `begin_from` and `inputs`.
+    study_files: the folders with what studies may name in `begin_from` and `inputs`. proofs: whether slots train steps
+    again to compare.
     """
 
     records: Records
@@ -65,6 +66,7 @@ class Services:
     hosts: Collection[str] = ()
     checkpoints: str = ""
     study_files: Sequence[str] = ()
+    proofs: bool = True
 
     def close(self) -> None:
         """Let go of everything, before the process ends."""

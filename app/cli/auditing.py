@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from app.cli.errors import DONE, FAILED
-from app.cli.options import Output, Server, Slots, StudyId, Trainers
+from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.options import Output, Server, Slots, StudyId, Timeout, Trainers
 from app.cli.output import Format, print_json
-from app.cli.text import one_line, plural
+from app.cli.places import DEFAULT, is_store
+from app.cli.text import one_line, plural, without_secrets
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents
@@ -34,45 +38,107 @@ def audit(
     slots: Slots = None,
     dir: OwnStore = None,
     trainers: Trainers = None,
+    timeout: Timeout = None,
     server: Server = None,
     output: Output = Format.table,
 ) -> None:
     """Train again, and compare, every stage of a study that began with a saved state: exit code 1 if a bit differs.
 
+    Once asked for, it is made whenever slots idle, whether or not this command still waits for it.
+
     \b
     Example:  stagetree audit last --trainers trainer.py
     """
-    from app.cli import stacks
-    from app.cli.finding import server_url
-    from app.cli.places import DEFAULT
-
-    url = None if dir or slots or trainers else server_url(server)
-    if url:
-        with stacks.server(url) as service:
-            verdict = _audited(service, id)
-    else:
-        files = stacks.trainer_files(trainers or [], folder=Path())
-        stack = stacks.OwnStack.of(dir or DEFAULT, slots, None, files)
-        with stacks.own_stack(stack, await_slots=True) as service:
-            verdict = _audited(service, id)
+    with _service(server, dir, slots, trainers, id) as service:
+        verdict = _audited(service, id, timeout)
     print_json(verdict) if output is Format.json else _print(verdict)
     raise typer.Exit(FAILED if verdict["verdict"] == "inexact" or not verdict["replay"]["identical"] else DONE)
 
 
-def _audited(service: Service[Documents], id: str) -> Json:
+@contextmanager
+def _service(
+    url: str | None, folder: Path | None, slots: int | None, trainers: list[str] | None, study: str
+) -> Iterator[Service[Documents]]:
+    """A server, or slots of the command's own on the store that has the study."""
+    from app.cli import stacks
+    from app.cli.finding import server_url
+
+    own = folder or slots or trainers
+    if url and own:
+        fail("--server is for slots that are there; --dir, --slots and --trainers for slots of this command", USAGE)
+    if not own and (server_url(url) or not is_store(DEFAULT)):
+        with stacks.server(url) as service:
+            yield service
+        return
+    files = stacks.trainer_files(trainers or [], folder=Path())
+    _check_here(folder or DEFAULT, study, files)
+    with stacks.own_stack(stacks.OwnStack.of(folder or DEFAULT, slots, None, files), await_slots=True) as service:
+        yield service
+
+
+def _check_here(folder: Path, meant: str, files: list[str]) -> None:
+    """End with a sentence where slots of our own could not train the study: nobody else would come to do it."""
+    from app.cli.finding import study_id
+    from app.cli.store import Store
+    from app.registry import Catalogue
+
+    with Store(folder) as store:
+        plan = store.plan(study_id(store, meant))
+    name, version, source = plan["trainer"], plan["trainer_version"], Catalogue(files).find(plan["trainer"])
+    if source is None:
+        fail(f"trainer {name} is not here: give its file with --trainers FILE.py", USAGE)
+    if source.version != version:
+        text = f"the study was trained with trainer {name} at version {version}, and {source.path} has {source.version}"
+        fail(f"{text}: an audit needs the file as it was then", CONFLICT)
+
+
+def _audited(service: Service[Documents], id: str, timeout: float | None) -> Json:
     """The verdict, once all was compared that can be."""
     from app.cli.finding import study_id
-    from app.cli.standstill import Standstill
 
     study = study_id(service.client, id)
     service.client.audit(study)
+    try:
+        found = _followed(service, study, timeout)
+    except KeyboardInterrupt:
+        _stop_waiting(service, study, "Stopped", INTERRUPTED)
+    if found is None:
+        _stop_waiting(service, study, f"Not over after {timeout:g} seconds", TIMEOUT)
+    return _verdict(service, found)
+
+
+def _followed(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
+    """The study when nothing is left to compare; None if that takes too long. What it waits for is said."""
+    from app.cli.standstill import Standstill
+
+    deadline = None if timeout is None else time.monotonic() + timeout
     standstill, said = Standstill(service.client), ""
+    found: Json
     while (found := service.client.study(study))["exactness"]["audited"]:
         service.check()
         if (reason := standstill.reason(found)) and reason != said:
-            print(f"The audit waits: {one_line(reason)}", file=sys.stderr)
+            print(f"{study}: {one_line(reason)}", file=sys.stderr, flush=True)
             said = reason
+        if deadline is not None and time.monotonic() >= deadline:
+            return None
         time.sleep(LOOK_SECONDS)
+    return found
+
+
+def _stop_waiting(service: Service[Documents], study: str, how: str, code: int) -> NoReturn:
+    """The audit remains asked for; of slots of our own, it is said by `own_stack` how it goes on."""
+    if service.folder is None:
+        again = f"stagetree audit {study} {without_secrets(service.place)}"
+        print(f"\n{how}; the audit of {study} goes on. Wait for it again with: {again}", file=sys.stderr)
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on the way to the stack's end, which listens to it again
+        print(f"\n{how}; the audit of {study} stops with the slots of this command.", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+def _verdict(service: Service[Documents], found: Json) -> Json:
+    """What is known of the study now, and from which versions, devices and events."""
+    study = found["study"]
     events = list(service.client.events(study, 0))
     compared = [event["data"] for event in events if event["type"] == "ExactnessTested"]
     plan = service.client.plan(study)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import Format, ListFormat
+from app.cli.usage import finite
 from app.domain.slots import MOST_SHARES
 
 MOST_SLOTS = 256
@@ -52,3 +53,7 @@ Sinks = Annotated[
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live view.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")]
 Strict = Annotated[bool, typer.Option("--strict", help="End with exit code 5 where trials failed.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
+]

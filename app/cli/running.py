@@ -26,12 +26,12 @@ from app.cli.options import (
     Strict,
     StudyFile,
     StudyId,
+    Timeout,
     Trainers,
 )
 from app.cli.output import Format, print_json
 from app.cli.places import DEFAULT
 from app.cli.text import plural, without_secrets
-from app.cli.usage import finite
 
 if TYPE_CHECKING:
     from app.cli.documents import Documents
@@ -205,10 +205,7 @@ def watch(
 
 def wait(
     id: StudyId,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0, callback=finite, help="Give up after so long."),
-    ] = None,
+    timeout: Timeout = None,
     strict: Strict = False,
     server: Server = None,
     dir: Store = None,

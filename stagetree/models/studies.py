@@ -174,7 +174,8 @@ class StudyAnswer(Answer, needs=("study", "state")):
     )
     exactness: Exactness
     waits_for: list[str] = Field(
-        default=[], description="what slots that train for its plan wait for, such as a store that is away, by slot"
+        default=[],
+        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits",
     )
     begins: dict[str, Any] | None = Field(
         default=None,

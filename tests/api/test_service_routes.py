@@ -14,6 +14,8 @@ from sqlalchemy import Engine, make_url, text
 from app.api import health
 from app.api.health import Checks
 from app.api.services import Services
+from app.domain import commands as c
+from app.domain.ids import StudyId
 from app.events.database import Database
 from app.main import create_app
 from app.registry import TrainerFileError
@@ -67,6 +69,64 @@ def test_what_a_slot_waits_for_is_said_of_the_study_and_of_the_trials_that_need_
     workers.finish(tuned, chain, {"accuracy": 0.5})
     assert "waits_for" not in http.get(f"/studies/{tuned}").json()
     assert "slot gpu1" not in http.get(f"/studies/{tuned}/trials/1").json()["standing"] + standing
+
+
+def test_a_study_says_that_no_slot_has_its_trainer(
+    http: TestClient, tuned: str, workers: Workers, use: Services
+) -> None:
+    """It waited without a word, where anybody looked but at the scheduler's log."""
+    workers.look()
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json(), "the slot has not said yet what it has"
+    for trainers, has in (({"digits": "2"}, "at version 2"), ({"other": "1"}, "they do not have it at any version")):
+        describe(use, trainers)
+        (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
+        assert text.startswith("no slot has trainer digits at version 1: ") and text.endswith(has)
+    describe(use, {"digits": "1"})
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+
+
+def test_an_audit_says_what_it_waits_for(
+    http: TestClient, app: FastAPI, tuned: str, workers: Workers, use: Services
+) -> None:
+    def waits() -> list[str]:
+        found: list[str] = http.get(f"/studies/{tuned}").json().get("waits_for", [])
+        return found
+
+    chain = workers.assign(tuned, 1, "gpu1")
+    workers.finish(tuned, chain, {"accuracy": 0.5})
+    http.post(f"/studies/{tuned}:cancel")
+    with use.records.write() as rows:
+        rows.slots.retire("gpu1", "worker")
+    assert waits() == [], "nobody has asked for an audit"
+    app.state.services = replace(use, proofs=True)
+    assert http.post(f"/studies/{tuned}:audit").json()["exactness"]["audited"]
+    assert waits() == ["the audit waits: no slot is at work"]
+    workers.look()
+    describe(use, {"digits": "2"})
+    assert waits() == ["the audit waits: no slot has trainer digits at version 1: they have it at version 2"]
+    describe(use, {"digits": "1"})
+    assert waits() == []
+    other = http.post("/studies", json=changed(name="other", seed=1)).json()["study"]
+    workers.tune(other)
+    workers.assign(other, 0)
+    assert waits() == ["the audit waits for a slot that has nothing else to do"]
+    workers.decide(tuned, c.EndAudit(study=StudyId(tuned), at=2.0))
+    assert waits() == []
+
+
+def test_where_proofs_are_switched_off_an_audit_is_refused(
+    http: TestClient, app: FastAPI, tuned: str, use: Services
+) -> None:
+    """It would have waited for ever."""
+    app.state.services = replace(use, proofs=False)
+    answer = http.post(f"/studies/{tuned}:audit")
+    assert answer.status_code == 409
+    assert answer.json()["detail"] == "nothing is compared here: proofs are switched off (STAGETREE_PROOFS)"
+
+
+def describe(use: Services, trainers: dict[str, str]) -> None:
+    with use.records.write() as rows:
+        rows.slots.describe("gpu0", "worker", trainers=trainers, note=None)
 
 
 def test_it_is_alive_without_a_database(make_app: MakeApp) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from app.domain.search_plan import Study, Trial
 from app.domain.states import ProofKind, StudyState, Verdict
 from app.simulation.what_if import what_if
 from app.tuning.replay import replay
+from app.workers.scheduler.tick import Scheduler
 from tests.plans import tried
 
 Json = dict[str, Any]
@@ -309,6 +311,18 @@ def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_
     workers.run()
     assert workers.scene.study().isolated
     assert_never_wrong_in_silence(workers, workers.scene.study())
+
+
+def test_an_audit_ends_where_proofs_are_switched_off() -> None:
+    """They may be switched off after it was asked for: nobody waits for ever."""
+    workers = proving()
+    workers.scene.submit(ladder(4, 6, 8), audit=0)
+    workers.run()
+    workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
+    assert workers.scene.study().is_audited
+    before = kinds(workers)
+    Scheduler(replace(workers.scene.ports(), proofs=False)).tick()
+    assert not workers.scene.study().is_audited and kinds(workers) == before
 
 
 def test_what_was_trained_alone_has_nothing_to_audit() -> None:

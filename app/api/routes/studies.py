@@ -22,6 +22,7 @@ from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
 from app.domain.decide import decide
+from app.domain.errors import Conflict
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.profiles import last_profile
@@ -133,6 +134,8 @@ def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
 @router.post(**_command("audit", "Prove all that a study shares"))
 def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
+    if not use.proofs:
+        raise Conflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
     return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
 
 

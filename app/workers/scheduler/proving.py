@@ -35,10 +35,15 @@ class Proving:
         self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
 
     def judge(self) -> None:
-        """Have studies do what they want of a trainer that is not exact. Raises `DatabaseUnavailable`."""
+        """Have studies do what they want of a trainer that is not exact; let none wait for proofs that nobody makes.
+
+        Raises `DatabaseUnavailable`.
+        """
         for frontier in self._outlook.frontiers():
             if judge(frontier.plan).verdict == Verdict.INEXACT:
                 self._isolate(frontier)
+            if not self._ports.proofs:
+                self._end_audits(frontier)
 
     def begin(self, slots: Candidates) -> Candidates:
         """Give free slots what comes before other work: trials of new trainers, and the first hand-overs.
