@@ -25,7 +25,7 @@ from app.settings import settings as read_settings
 from app.tuner_files import register
 from app.urls import without_secrets
 from app.workers.celery_app import wake_scheduler
-from app.workers.notifier import Notifier
+from app.workers.threads import Notifier
 
 CHECK_PATIENCE_SECONDS = 5.0
 LATE_TICKS = 4

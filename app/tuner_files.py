@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from app.scheduling.tuners.base import Tuner
-from app.scheduling.tuners.custom import REGISTERED, Registered
+from app.tuning.tuners.base import Tuner
+from app.tuning.tuners.custom import REGISTERED, Registered
 
 
 class TunerFileError(Exception):

@@ -17,11 +17,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
-from app.scheduling.replay import replay
-from app.scheduling.tuners.actions import check_action
-from app.scheduling.tuners.base import Next, Tuner
-from app.scheduling.tuners.custom import REGISTERED, Registered
 from app.simulation.simulator import Simulator
+from app.tuning.replay import replay
+from app.tuning.tuners.base import Next, Tuner
+from app.tuning.tuners.custom import REGISTERED, Registered, check_action
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")

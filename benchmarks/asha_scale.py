@@ -19,8 +19,8 @@ from typing import Any
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
-from app.scheduling.tuners import driver
 from app.simulation.simulator import Simulator
+from app.tuning.tuners import driver
 from stagetree.spec import StudySpec
 
 SPACE = {"lr": {"loguniform": [1e-4, 1.0]}, "momentum": {"uniform": [0.8, 0.99]}}

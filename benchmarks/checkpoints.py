@@ -30,8 +30,8 @@ from typing import Any
 import torch
 
 from app.object_store import PART, LocalStore
-from app.workers.deadline import Deadline
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree import Trainer

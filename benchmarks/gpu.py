@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree import TorchTrainer

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.curves import Curve
-from app.scheduling.tuners.forecasts import Forecasts
-from app.scheduling.tuners.proof import FORETOLD, Proof
+from app.tuning.curves import Curve
+from app.tuning.tuners.forecasts import Forecasts
+from app.tuning.tuners.promising import FORETOLD, Proof
 from stagetree.spec import StudySpec
 
 Array = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from app.domain.evolve import evolve
 from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchPlan, Trial
 from app.domain.stage_tree import Place, build_stage_tree
-from app.scheduling.chains import stages_of
+from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.policies import POLICIES

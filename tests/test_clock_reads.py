@@ -17,7 +17,7 @@ DATES = {
     "app/registry.py": "how old a file is by its own dates",
     "app/workers/process.py": "when a fact was stated",
     "app/workers/scheduler/ports.py": "when a fact was stated",
-    "app/workers/slot/slot.py": "when a fact was stated",
+    "app/workers/slot/dependencies.py": "when a fact was stated",
 }
 """The files that read the date, and what for."""
 

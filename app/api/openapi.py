@@ -1,20 +1,25 @@
-"""What the OpenAPI document says beyond what FastAPI sees: how refusals look, and nulls in examples."""
+"""What the OpenAPI document says beyond what FastAPI sees: how refusals look, examples, and the names of objects."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from app.api import schemas
 from app.api.errors import MEDIA_TYPE
+from app.api.examples import EXAMPLES
+from stagetree.models.service import Problem
 
 Json = dict[str, Any]
 
 REF = "#/components/schemas/"
 DESCRIPTION = "Hyper-parameter search that trains what trials share only once."
+NAMES = {"Outcome": "Result", "StudyAnswer": "Study", "StudyListed": "Listed"}
+"""Objects with other names than the classes of Python, where `Study` and `Result` are what a client works with."""
+
 REFUSALS = {
     400: "The body is not JSON.",
     404: "There is no such study or trial.",
@@ -50,16 +55,27 @@ def install(app: FastAPI) -> None:
                 title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
             )
             found = app.openapi_schema["components"]["schemas"]
-            problem = schemas.Problem.model_json_schema(ref_template=REF + "{model}")
+            problem = Problem.model_json_schema(ref_template=REF + "{model}", mode="serialization")
             found |= problem.pop("$defs") | {"Problem": problem}
-            _restore_nulls(found)
+            app.openapi_schema = _renamed(app.openapi_schema)
+            _add_examples(app.openapi_schema["components"]["schemas"])
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _restore_nulls(found: dict[str, Json]) -> None:
-    """FastAPI drops every null from the document, also those in examples, where they mean something."""
-    for name, schema in found.items():
-        if "examples" in schema:
-            schema |= getattr(schemas, name).model_config["json_schema_extra"]
+def _renamed(document: Json) -> Json:
+    """The same with the objects' names in it."""
+    text = json.dumps(document)
+    for name, shown in NAMES.items():
+        text = text.replace(f'"{REF}{name}"', f'"{REF}{shown}"')
+    renamed: Json = json.loads(text)
+    found = renamed["components"]["schemas"]
+    found |= {shown: found.pop(name) | {"title": shown} for name, shown in NAMES.items()}
+    return renamed
+
+
+def _add_examples(found: dict[str, Json]) -> None:
+    """Here, since FastAPI drops every null from the document, also those in examples, where they mean something."""
+    for name, example in EXAMPLES.items():
+        found[name]["examples"] = [example]

@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.api import waiting
 from app.api.errors import Invalid
 from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
-from app.api.views import documents, ordering, pictures
+from app.api.views import documents, ordering, pictures, plans
 from app.api.views import slots as slot_views
 from app.api.views.lineage import environments
 from app.api.views.packing import packing
@@ -29,9 +29,16 @@ from app.domain.standing import standing
 from app.events.rows.ports import RowsPort
 from app.events.tables import StudyRow
 from app.simulation.forecast import Forecast, forecast
+from stagetree.models.events import EventPage
+from stagetree.models.pictures import History, Importance, Rungs, Schedules, Timeline, Tree
+from stagetree.models.plans import Environments, Plan, StageTree
+from stagetree.models.service import SlotPage, TrainerListed, TrainerPage
+from stagetree.models.studies import Share, StudyAnswer, StudyPage
+from stagetree.models.trials import Columns, TrialDetail, TrialPage
 from stagetree.sequences import did_you_mean
 
 Json = dict[str, Any]
+Item = TypeVar("Item")
 LOG_CHARACTERS = 2**16
 ROWS = 500
 PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
@@ -40,7 +47,7 @@ PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
 
 def studies(
     use: Services, limit: int, cursor: str | None = None, states: Collection[str] = (), name: str | None = None
-) -> Json:
+) -> StudyPage:
     """A page of the list, newest first; only those in these states, or of this name. Raises `Invalid`."""
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
@@ -48,7 +55,7 @@ def studies(
         found = list(islice(_matching(rows, cursor, states, name), limit + 1))
         live = rows.chains.live()
     more = found[limit - 1].id if len(found) > limit else None
-    return {"items": [documents.listed(row, live) for row in found[:limit]], "next_cursor": more}
+    return StudyPage(items=[documents.listed(row, live) for row in found[:limit]], next_cursor=more)
 
 
 def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: str | None) -> Iterator[StudyRow]:
@@ -57,7 +64,7 @@ def _matching(rows: RowsPort, after: str | None, states: Collection[str], name: 
         yield from (row for row in page if (not states or row.state in states) and name in (None, row.name))
 
 
-def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = None) -> tuple[Json, int]:
+def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
     """The study, and the version of its plan."""
     expected = _expected(use, row, at)
     if at is not None:
@@ -67,16 +74,16 @@ def study(use: Services, row: StudyRow, *, with_trials: bool, at: int | None = N
     with use.open_study(row) as (plan, found):
         now, moment = use.clock(), (plan.version, *sorted(reached.items()))
 
-        def make() -> Json:
+        def make() -> StudyAnswer:
             return documents.study(plan, found.id, now=now, reached=reached, expected=expected, with_trials=with_trials)
 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
-        if with_trials:
-            _add_slot_use(shown, use, row, plan)
         passing: Json = {"wall_seconds": round(found.wall_seconds(now), 3), "slots": documents.share(row, live)}
+        if with_trials:
+            passing |= _slot_use(shown, use, row, plan)
         if waits := waiting.of_study(use, plan, found, live):
             passing["waits_for"] = waits
-        return shown | passing, plan.version
+        return shown.with_fields(**passing), plan.version
 
 
 def _expected(use: Services, row: StudyRow, at: int | None) -> Forecast | None:
@@ -86,24 +93,26 @@ def _expected(use: Services, row: StudyRow, at: int | None) -> Forecast | None:
     return None if found is None or (found.is_final and at is None) else forecast(found.spec)
 
 
-def _add_slot_use(shown: Json, use: Services, row: StudyRow, plan: SearchPlan) -> None:
+def _slot_use(shown: StudyAnswer, use: Services, row: StudyRow, plan: SearchPlan) -> Json:
     """What came of sharing GPUs, and of packs, where there were any."""
-    if "packing" in shown:
+    fields: Json = {}
+    if shown.packing is not None:
         with use.chronicle(row, plan.version) as chronicle:
-            shown["packing"] = packing(plan, lanes_at_once(plan, chronicle.spans))
+            fields["packing"] = packing(plan, lanes_at_once(plan, chronicle.spans))
     if found := gpu_sharing(use, row, plan):
-        shown["gpu_sharing"] = found
+        fields["gpu_sharing"] = found
+    return fields
 
 
 def _study_then(
     use: Services, row: StudyRow, at: int, expected: Forecast | None, *, with_trials: bool
-) -> tuple[Json, int]:
+) -> tuple[StudyAnswer, int]:
     """As it was after an event: what slots did then is known by their stages, not by the steps in them."""
     with use.open_study(row, at) as (plan, found):
         with use.chronicle(row, plan.version) as chronicle:
             now = chronicle.times[plan.version - 1]
         shown = documents.study(plan, found.id, now=now, expected=expected, with_trials=with_trials)
-        return shown | {"slots": {"used": len(shown["progress"]["running"]), "due": None}}, plan.version
+        return shown.with_fields(slots=Share(used=len(shown.progress.running), due=None)), plan.version
 
 
 def trials(
@@ -114,25 +123,25 @@ def trials(
     states: Collection[str] = (),
     sort: str = "trial",
     at: int | None = None,
-) -> Json:
+) -> TrialPage:
     """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `Invalid`."""
     notes = waiting.by_node(use, row, at)
     if not states and sort == "trial":
         after = number(cursor)
         with use.open_study(row, at) as (plan, found):
             shown, total = documents.trials(plan, found, after, limit), len(found.trials)
-            items = [waiting.told(each, plan, found.trials[each["trial"]], notes) for each in shown]
-        return {"items": items, "next_cursor": str(after + limit) if after + limit < total else None}
+            items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in shown]
+        return TrialPage(items=items, next_cursor=str(after + limit) if after + limit < total else None)
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
         every = documents.trials(plan, found)
         _check_sort(sort, ordering.fields_of(every, found.spec.get("space") or ()))
-        chosen = [trial for trial in every if not states or trial["state"] in states]
+        chosen = [trial for trial in every if not states or trial.state in states]
         page = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
-        items = [waiting.told(each, plan, found.trials[each["trial"]], notes) for each in page]
+        items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in page]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
-    return {"items": items, "next_cursor": more}
+    return TrialPage(items=items, next_cursor=more)
 
 
 def _check_sort(sort: str, fields: Sequence[str]) -> None:
@@ -152,13 +161,13 @@ def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
     return int(after), int(moment)
 
 
-def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Json:
+def columns(use: Services, row: StudyRow, at: int | None = None, digits: int | None = None) -> Columns:
     """All trials of the study by column: nested fields under dotted names, null where a trial has none."""
     with use.open_study(row, at) as (plan, found):
         return ordering.columns(documents.trials(plan, found), digits)
 
 
-def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> Json:
+def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> TrialDetail:
     """One trial with its curve. Raises `Unknown`."""
     notes = waiting.by_node(use, row, at)
     with use.open_study(row, at) as (plan, found):
@@ -168,7 +177,7 @@ def trial(use: Services, row: StudyRow, number: int, at: int | None = None) -> J
 
 def events(
     use: Services, row: StudyRow, limit: int, after: int = 0, cursor: str | None = None, at: int | None = None
-) -> Json:
+) -> EventPage:
     """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
 
     Those behind position `at` are left out. Raises `Invalid`.
@@ -178,59 +187,59 @@ def events(
     feed = use.feed(row, number(cursor) or after)
     before, items = feed.version, feed.read(limit)
     is_last = feed.version - before < limit or (at is not None and feed.version - feed.before >= at)
-    shown = [documents.event(recorded, feed.before) for recorded in items]
-    kept = [event for event in shown if at is None or event["position"] <= at]
-    return {"items": kept, "next_cursor": None if is_last else str(feed.version - feed.before)}
+    shown = [plans.event(recorded, feed.before) for recorded in items]
+    kept = [event for event in shown if at is None or event.position <= at]
+    return EventPage(items=kept, next_cursor=None if is_last else str(feed.version - feed.before))
 
 
-def plan(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def plan(use: Services, row: StudyRow, at: int | None = None) -> Plan:
     """The search plan that the study is part of."""
     with use.open_study(row, at) as (found, _):
-        return documents.plan(found, row.stream)
+        return plans.plan(found, row.stream)
 
 
-def environment(use: Services, row: StudyRow) -> Json:
+def environment(use: Services, row: StudyRow) -> Environments:
     """What the study's plan was trained with, on each kind of device."""
     with use.open_study(row) as (found, _):
         return environments(found)
 
 
-def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def stage_tree(use: Services, row: StudyRow, at: int | None = None) -> StageTree:
     """What is left to do for the study."""
     with use.open_study(row, at) as (found, study):
-        return documents.stage_tree(found, study)
+        return plans.stage_tree(found, study)
 
 
-def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Json:
+def tree(use: Services, row: StudyRow, points: int, at: int | None = None) -> Tree:
     """The study's part of the plan, by column."""
     with use.open_study(row, at) as (plan, found):
         return pictures.tree(plan, found, points)
 
 
-def rungs(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def rungs(use: Services, row: StudyRow, at: int | None = None) -> Rungs:
     """The study's rungs with their trials."""
     with use.open_study(row, at) as (_, found):
         return pictures.rungs(found)
 
 
-def timeline(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def timeline(use: Services, row: StudyRow, at: int | None = None) -> Timeline:
     """What each slot did over time."""
     with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
         return pictures.timeline(chronicle, found, found.submitted_version - 1, plan.version)
 
 
-def history(use: Services, row: StudyRow, at: int | None = None) -> Json:
+def history(use: Services, row: StudyRow, at: int | None = None) -> History:
     """What was decided, and how the best result came about."""
     with use.open_study(row, at) as (plan, found), use.chronicle(row, plan.version) as chronicle:
         return pictures.history(chronicle, found, found.submitted_version - 1, plan.version)
 
 
-def importance(use: Services, row: StudyRow, rung: int | None, at: int | None = None) -> Json:
+def importance(use: Services, row: StudyRow, rung: int | None, at: int | None = None) -> Importance:
     """What the trials' values, or their results at a rung, depend on."""
     from app.api.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, found):
-        columns, mode = ordering.columns(documents.trials(plan, found))["columns"], found.spec["mode"]
+        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.spec["mode"]
         values = columns.get("value", []) if rung is None else _values_at(found, rung)
     return weighed(columns, values, mode)
 
@@ -242,7 +251,7 @@ def _values_at(study: Study, number: int) -> list[float | None]:
     return [found.get(trial.number) for trial in study.trials]
 
 
-def schedules(use: Services, row: StudyRow, number: int, points: int) -> Json:
+def schedules(use: Services, row: StudyRow, number: int, points: int) -> Schedules:
     """Each hyper-parameter of a trial at some of its steps. Raises `Unknown`."""
     with use.open_study(row) as (_, found):
         trial = trial_of(found, number)
@@ -264,26 +273,28 @@ def _text(path: Path) -> Iterator[str]:
             yield part
 
 
-def trainers(use: Services, limit: int, cursor: str | None = None) -> Json:
+def trainers(use: Services, limit: int, cursor: str | None = None) -> TrainerPage:
     """A page of the trainers that studies may name."""
     known = sorted(use.trainers.describe().items())
-    return _page([{"name": name, "version": source.version} for name, source in known], limit, cursor)
+    items, more = _page([TrainerListed(name=name, version=source.version) for name, source in known], limit, cursor)
+    return TrainerPage(items=items, next_cursor=more)
 
 
-def slots(use: Services, limit: int, cursor: str | None = None) -> Json:
+def slots(use: Services, limit: int, cursor: str | None = None) -> SlotPage:
     """A page of the slots, by name, with what they do."""
     with use.records.read() as rows:
         chains = {row.chain: row for row in rows.chains.live()}
         now, lease = rows.now(), use.lease_seconds
         found = [slot_views.view(row, chains.get(row.chain or ""), now, lease) for row in rows.slots.all()]
-    return _page(found, limit, cursor)
+    items, more = _page(found, limit, cursor)
+    return SlotPage(items=items, next_cursor=more)
 
 
-def _page(items: list[Json], limit: int, cursor: str | None) -> Json:
-    """A part of a short list."""
+def _page(items: list[Item], limit: int, cursor: str | None) -> tuple[list[Item], str | None]:
+    """A part of a short list, and the cursor of the next one."""
     after = number(cursor)
     more = str(after + limit) if after + limit < len(items) else None
-    return {"items": items[after : after + limit], "next_cursor": more}
+    return items[after : after + limit], more
 
 
 def number(cursor: str | None) -> int:

@@ -14,30 +14,31 @@ from app.api.views.writable import writable
 from app.domain.ids import StudyId
 from app.events.export import lines
 from app.events.tables import StudyRow
+from stagetree.models.events import Imagined, Replay
 
 Json = dict[str, Any]
 
 
-def replay(use: Services, row: StudyRow, at: int | None) -> Json:
+def replay(use: Services, row: StudyRow, at: int | None) -> Replay:
     """Every decision derived again, as far as position `at`. Raises `Invalid` where there is no such event yet."""
-    from app.scheduling.replay import replay as replayed
+    from app.tuning.replay import replay as replayed
 
     use.version(row, at)
     with use.open_study(row) as (_, study):
         before = study.submitted_version - 1
     log = ((recorded.version - before, recorded.event) for recorded in use.log.scan(row.stream))
     found = replayed(log, StudyId(row.id), at=at, struck=use.log.struck(row.stream))
-    return writable(found.to_json())
+    return Replay.model_validate(writable(found.to_json()))
 
 
-def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Json:
+def imagined(use: Services, row: StudyRow, changes: Json, at: int | None) -> Imagined:
     """What the study would have been with another study file. Raises `stagetree.spec.SpecError`."""
     from app.simulation.what_if import what_if
 
     with use.open_study(row, at) as (plan, _):
         version = plan.version
     events = [recorded.event for recorded in islice(use.log.scan(row.stream), version)]
-    return writable(what_if(events, StudyId(row.id), changes))
+    return Imagined.model_validate(writable(what_if(events, StudyId(row.id), changes)))
 
 
 def log(use: Services, row: StudyRow) -> Iterator[str]:

@@ -51,34 +51,37 @@ def report(use: Services, row: StudyRow) -> str:
 def answers(use: Services, row: StudyRow) -> dict[str, Json]:
     """What the API would answer to each path that the page asks for, and `events`, of which it asks for parts."""
     study, root = reading.study(use, row, with_trials=False)[0], f"studies/{row.id}"
-    best = reading.trials(use, row, PAGES, sort="value")["items"]
-    found = {
-        f"{root}?trials=false": study,
-        f"{root}/history": reading.history(use, row),
-        f"{root}/tree": reading.tree(use, row, TREE_POINTS),
-        f"{root}/rungs": reading.rungs(use, row),
-        f"{root}/timeline": reading.timeline(use, row),
-        f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS),
-        f"{root}/importance": reading.importance(use, row, None),
-        f"{root}/trials?sort=value&limit={RUNNERS_UP}": {"items": best[:RUNNERS_UP], "next_cursor": None},
+    best = reading.trials(use, row, PAGES, sort="value").items
+    found: dict[str, Json] = {
+        f"{root}?trials=false": study.to_json(),
+        f"{root}/history": reading.history(use, row).to_json(),
+        f"{root}/tree": reading.tree(use, row, TREE_POINTS).to_json(),
+        f"{root}/rungs": reading.rungs(use, row).to_json(),
+        f"{root}/timeline": reading.timeline(use, row).to_json(),
+        f"{root}/trials:columns?digits={DIGITS}": reading.columns(use, row, digits=DIGITS).to_json(),
+        f"{root}/importance": reading.importance(use, row, None).to_json(),
+        f"{root}/trials?sort=value&limit={RUNNERS_UP}": {
+            "items": [trial.to_json() for trial in best[:RUNNERS_UP]],
+            "next_cursor": None,
+        },
         "events": {"items": _events(use, row)},
     }
     for trial in best:
-        number = trial["trial"]
-        found[f"{root}/trials/{number}"] = reading.trial(use, row, number)
-        found[f"{root}/trials/{number}/schedules"] = reading.schedules(use, row, number, SCHEDULE_POINTS)
+        number = trial.trial
+        found[f"{root}/trials/{number}"] = reading.trial(use, row, number).to_json()
+        found[f"{root}/trials/{number}/schedules"] = reading.schedules(use, row, number, SCHEDULE_POINTS).to_json()
     return found
 
 
 def _events(use: Services, row: StudyRow) -> list[Json]:
     """The last ones."""
-    after = max(0, reading.history(use, row)["position"] - EVENTS)
+    after = max(0, reading.history(use, row).position - EVENTS)
     items: list[Json] = []
     cursor: str | None = str(after)
     while cursor is not None:
         found = reading.events(use, row, paging.MOST, cursor=cursor)
-        items += found["items"]
-        cursor = found["next_cursor"]
+        items += [event.to_json() for event in found.items]
+        cursor = found.next_cursor
     return items
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from app.api.services import Services
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.events.rows.ports import ChainRecord, SlotRecord
 from app.events.tables import StudyRow
 from app.scheduling.placement import has_trainer, without_trainer
+from stagetree.models import trials
 
-Json = dict[str, Any]
+Shown = TypeVar("Shown", bound=trials.Trial)
 
 
 def of_study(use: Services, plan: SearchPlan, study: Study, live: Sequence[ChainRecord]) -> list[str]:
@@ -67,9 +68,9 @@ def by_node(use: Services, row: StudyRow, at: int | None) -> dict[str, str]:
     }
 
 
-def told(view: Json, plan: SearchPlan, trial: Trial, notes: Mapping[str, str]) -> Json:
+def told(view: Shown, plan: SearchPlan, trial: Trial, notes: Mapping[str, str]) -> Shown:
     """A shown trial, whose standing says so where a slot that is to train it waits. notes: by node."""
-    if not notes or view["state"] not in ("waiting", "running"):
+    if not notes or view.state not in ("waiting", "running"):
         return view
     text = next((notes[name] for name, _ in plan.ends(trial) if name in notes), None)
-    return view if text is None else view | {"standing": f"{view['standing']}; {text}"}
+    return view if text is None else view.with_fields(standing=f"{view.standing}; {text}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from app.domain.events import Event
-    from app.scheduling.replay import Replay
+    from app.tuning.replay import Replay
 
 Json = dict[str, Any]
 STANDING = ("bracket", "rung", "steps")
@@ -53,7 +53,7 @@ def from_log(text: str, study: str, at: int | None, where: str) -> Replay:
     """Replayed here, from a log that `export` printed."""
     from app.domain.ids import StudyId
     from app.events.export import NotALog, parse
-    from app.scheduling.replay import replay
+    from app.tuning.replay import replay
 
     try:
         events = [event for _, event in parse(text.splitlines())]

@@ -32,7 +32,7 @@ def worker(queue: Queue) -> None:
     Example:  stagetree worker gpu0
     """
     from app.cli.slurm import queue_of
-    from app.workers.by_hand import work
+    from app.workers.prefork import work
 
     work(queue_of(os.environ) if queue == "slurm" else queue)
 

@@ -31,6 +31,10 @@ from app.events.records import SqlRecords
 from app.events.transact import Decide, Write, transact
 from app.registry import Catalogue
 from app.settings import settings
+from stagetree.models.events import EventPage
+from stagetree.models.service import SlotPage
+from stagetree.models.studies import StudyPage
+from stagetree.models.trials import TrialPage
 
 Json = dict[str, Any]
 PAGE = 1000
@@ -65,14 +69,14 @@ class Store:
         return _pages(lambda cursor: reading.studies(self._use, limit, cursor))
 
     def study(self, study: str, *, trials: bool = True) -> Json:
-        return reading.study(self._use, self._use.find(study), with_trials=trials)[0]
+        return reading.study(self._use, self._use.find(study), with_trials=trials)[0].to_json()
 
     def trials(self, study: str, *, limit: int = PAGE) -> Iterator[Json]:
         row = self._use.find(study)
         return _pages(lambda cursor: reading.trials(self._use, row, limit, cursor))
 
     def trial(self, study: str, number: int) -> Json:
-        return reading.trial(self._use, self._use.find(study), number)
+        return reading.trial(self._use, self._use.find(study), number).to_json()
 
     def events(self, study: str, after: int = 0, *, limit: int = PAGE) -> Iterator[Json]:
         row = self._use.find(study)
@@ -91,16 +95,16 @@ class Store:
             time.sleep(FOLLOW_SECONDS)
 
     def plan(self, study: str) -> Json:
-        return reading.plan(self._use, self._use.find(study))
+        return reading.plan(self._use, self._use.find(study)).to_json()
 
     def environment(self, study: str) -> Json:
-        return reading.environment(self._use, self._use.find(study))
+        return reading.environment(self._use, self._use.find(study)).to_json()
 
     def stage_tree(self, study: str) -> Json:
-        return reading.stage_tree(self._use, self._use.find(study))
+        return reading.stage_tree(self._use, self._use.find(study)).to_json()
 
     def replay(self, study: str, at: int | None = None) -> Json:
-        return replaying.replay(self._use, self._use.find(study), at)
+        return replaying.replay(self._use, self._use.find(study), at).to_json()
 
     def log(self, study: str) -> str:
         return "".join(replaying.log(self._use, self._use.find(study)))
@@ -119,11 +123,10 @@ class Store:
         return "".join(reading.trial_log(self._use, self._use.find(study), number))
 
     def logged(self, study: str, number: int) -> list[Json]:
-        items: list[Json] = trial_metrics(self._use, self._use.find(study), number)["items"]
-        return items
+        return [point.to_json() for point in trial_metrics(self._use, self._use.find(study), number).items]
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        return add_note(self._use, self._use.find(study), self._write, text, trial)
+        return add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
 
     def delete(self, study: str) -> None:
         delete_study(self._use, self._use.find(study), self._write)
@@ -167,10 +170,10 @@ def _services(folder: Path) -> Services:
     )
 
 
-def _pages(page: Callable[[str | None], Json]) -> Iterator[Json]:
+def _pages(page: Callable[[str | None], StudyPage | TrialPage | EventPage | SlotPage]) -> Iterator[Json]:
     cursor: str | None = None
     while True:
         found = page(cursor)
-        yield from found["items"]
-        if (cursor := found["next_cursor"]) is None:
+        yield from (item.to_json() for item in found.items)
+        if (cursor := found.next_cursor) is None:
             return

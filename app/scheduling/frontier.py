@@ -19,10 +19,9 @@ from app.domain.ids import ChainId, NodeId, PlanId, StudyId
 from app.domain.search_plan import Chain, Progress, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
-from app.scheduling.demands import Demands, InFlight
+from app.scheduling.demands import Demands, InFlight, Need
 from app.scheduling.evaluations import evaluations_of_each
-from app.scheduling.ranking import Urgency
-from app.scheduling.reach import Need, Urgencies
+from app.scheduling.ranking import Urgencies, Urgency
 from app.scheduling.upcoming import UpcomingBranches
 
 UNNAMED = PlanId("")

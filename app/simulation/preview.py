@@ -10,10 +10,10 @@ from app.domain import events as e
 from app.domain.accounting import cost
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
-from app.scheduling.tuners.samplers import NEEDED
 from app.scheduling.widths import batch_of
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
+from app.tuning.samplers import NEEDED
 from stagetree.advice import advice
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec

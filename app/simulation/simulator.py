@@ -23,12 +23,13 @@ from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.scheduling.costs import Costs
 from app.scheduling.policies import POLICIES, Policy
-from app.scheduling.tuners.driver import TunerDriver, make_driver
 from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.slots import VirtualSlot
 from app.simulation.virtual_chain import Fault, World
+from app.tuning.tuners.driver import TunerDriver, make_driver
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.tick import Scheduler
+from app.workers.slot.times import Instant
 from stagetree.limits import LIMITS, Limits
 
 PLAN = PlanId("simulated")
@@ -130,7 +131,7 @@ class Simulator:
         return World(
             records=self._records,
             stream=PLAN,
-            clock=lambda: self.now,
+            clock=lambda: Instant(self.now),
             later=self._later,
             pace=self._pace,
             measure=self._measured,

@@ -12,7 +12,7 @@ from app.events.rows import Lease
 from app.events.rows.ports import RowsPort
 from app.simulation.pace import Place
 from app.simulation.virtual_chain import VirtualChain, World
-from app.workers.slot.shared_time import SharedTime
+from app.workers.slot.times import SharedTime
 
 
 class VirtualSlot:

@@ -13,11 +13,11 @@ from typing import Any
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
-from app.scheduling.tuners import TunerDriver
-from app.scheduling.tuners.samplers.base import NonAdaptive, Proposal
 from app.simulation.pace import NO_OVERHEADS, Overheads
 from app.simulation.simulator import Simulator
 from app.simulation.traces import Trace, Workload
+from app.tuning.samplers.base import NonAdaptive, Proposal
+from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("played")

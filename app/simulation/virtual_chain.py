@@ -1,7 +1,7 @@
 """A chain on a virtual slot: what is next is said by the workers' own state machine, and takes virtual time.
 
-As `app.workers.slot.chain_run` it does what `ChainExecution` says and hands the facts on, with the same proofs. Nothing
-is trained: an evaluation finds what `measure` says, and a state is a key that no other has.
+As `app.workers.slot.training` it does what `ChainExecution` says and hands the facts on, with the same changes of rows.
+Nothing is trained: an evaluation finds what `measure` says, and a state is a key that no other has.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from enum import StrEnum
 from math import inf
 
 from app.domain import events as e
-from app.domain.states import FailureKind
-from app.events.log import Alongside
+from app.domain.states import ChainOutcome, FailureKind
 from app.events.records import Records
 from app.events.rows.chains import Lease
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment
 from app.simulation.pace import NO_OVERHEADS, Overheads, Place, Timeline, pass_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
+from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
+from app.workers.slot.times import Clock, Seconds
 
 Measure = Callable[[str, int], e.Metrics]
 """The metrics of a node after a step."""
@@ -52,7 +53,7 @@ class World:
 
     records: Records
     stream: str
-    clock: Callable[[], float]
+    clock: Clock
     later: Callable[[float, Callable[[], bool]], None]
     pace: Callable[[e.Stage, str], tuple[float, Fault | None]]
     measure: Measure
@@ -76,7 +77,7 @@ class VirtualChain:
         resident: Place | None,
         *,
         on_death: Callable[[], None],
-        seconds: Callable[[], float],
+        seconds: Callable[[], Seconds],
         on_trained: Callable[[], None],
     ) -> None:
         self.slot, self.resident, self._on_death, self._is_dead = slot, resident, on_death, False
@@ -89,7 +90,7 @@ class VirtualChain:
         self._turn, self._trains_to, self._said_step, self._uploads_until = 0, 0, -1, 0.0
         self.trained_at = inf
         self._facts: list[e.Event] = []
-        self._proofs: list[Alongside] = []
+        self._changes: list[RowChange] = []
         self._begin(world.overheads.beginning(work.resume, resident))
 
     @property
@@ -130,7 +131,7 @@ class VirtualChain:
     def _begin(self, loading: float, coming: float = 0.0) -> None:
         """The next stage is under way, or will be; a stage without steps takes its time all the same."""
         stage, overhead = self._execution.stage, coming + loading
-        self._execution.begin(self._own_seconds() + coming)
+        self._execution.begin(Seconds(self._own_seconds() + coming))
         seconds, self._fault = self._world.pace(stage, self.slot)
         seconds *= self._pass_times
         self._timeline = Timeline(self._now + overhead, stage.start, stage.end - stage.start, seconds)
@@ -207,21 +208,20 @@ class VirtualChain:
                     self._upload(execution.stage, execution.step, is_intermediate=is_intermediate)
             case Stop():
                 self.resident = (execution.stage.node, execution.step)
-                self._end(execution.stopped(self._own_seconds()))
+                self._end(execution.ended(ChainOutcome.STOPPED, self._own_seconds()))
 
     def _complete(self) -> None:
         execution, stage, index = self._execution, self._execution.stage, self._execution.index + 1
-        chain, fence, is_last = self._lease.chain, self._lease.fence, self._execution.is_last_stage
+        is_last = self._execution.is_last_stage
         self.resident = (stage.node, stage.end)
-        model = {"plan": self._world.stream, "node": stage.node, "step": stage.end}
         self._facts.append(execution.completed(self._own_seconds()))
         if is_last:
-            self._proofs.append(lambda rows: rows.chains.release(chain, fence, model))
+            self._changes.append(Release(self._world.stream, stage.node, stage.end))
         else:
-            self._proofs.append(lambda rows: rows.chains.advance(chain, fence, index))
+            self._changes.append(Advance(index))
         self._upload(stage, stage.end)
         if is_last:
-            self._end(execution.finished(), lambda rows: rows.chains.finish(chain, fence))
+            self._end(execution.finished(), Finish())
         else:
             self._state_facts()
             self._begin(0.0, self._world.overheads.hand_over)
@@ -255,41 +255,38 @@ class VirtualChain:
         if upload := self._world.overheads.upload:
             self._state_facts()
             self._uploads_until = max(self._uploads_until, self._now) + upload
-        self._after_uploads([kept], self._guard)
+        self._after_uploads([kept], Guard())
 
-    def _end(self, last: e.Event, proof: Alongside | None = None) -> None:
+    def _end(self, last: e.Event, change: RowChange | None = None) -> None:
         """Last words, after all checkpoints."""
         self.trained_at = self._now
         self._on_trained()
         facts, self._facts = [*self._facts, last], []
-        self._after_uploads(facts, proof or (lambda rows: rows.chains.end(self._lease.chain, self._lease.fence)))
+        self._after_uploads(facts, change or End())
         self._state_facts()
 
-    def _after_uploads(self, facts: Sequence[e.Event], proof: Alongside) -> None:
+    def _after_uploads(self, facts: Sequence[e.Event], change: RowChange) -> None:
         if self._uploads_until > self._now:
-            self._world.later(self._uploads_until, lambda: self._record(facts, [proof]))
+            self._world.later(self._uploads_until, lambda: self._record(facts, [change]))
         else:
             self._facts += facts
-            self._proofs.append(proof)
+            self._changes.append(change)
 
     def _state_facts(self) -> None:
         """What was found since the last time goes on record."""
-        facts, proofs = self._facts, self._proofs or [self._guard]
-        self._facts, self._proofs = [], []
+        facts, changes = self._facts, self._changes or [Guard()]
+        self._facts, self._changes = [], []
         if facts:
-            self._record(facts, proofs)
+            self._record(facts, changes)
 
-    def _record(self, facts: Sequence[e.Event], proofs: Sequence[Alongside]) -> bool:
-        def prove(rows: RowsPort) -> None:
-            for proof in proofs:
-                proof(rows)
+    def _record(self, facts: Sequence[e.Event], changes: Sequence[RowChange]) -> bool:
+        def change(rows: RowsPort) -> None:
+            for each in changes:
+                each.apply(rows, self._lease.chain, self._lease.fence)
 
         if not self._is_dead:
-            self._world.records.log.append(self._world.stream, facts, expected=None, at=self._now, alongside=prove)
+            self._world.records.log.append(self._world.stream, facts, expected=None, at=self._now, alongside=change)
         return not self._is_dead
-
-    def _guard(self, rows: RowsPort) -> None:
-        rows.chains.guard(self._lease.chain, self._lease.fence)
 
     @property
     def _now(self) -> float:

@@ -1,4 +1,6 @@
-"""Who has a slot: one worker at a time, found out by what is certain, and never by a process number.
+"""Runs on: the main process of a slot's worker, which has the lock, and the heartbeat's thread in its fork.
+
+Who has a slot: one worker at a time, found out by what is certain, and never by a process number.
 
 On one machine a file lock says at once whether the worker that had the slot is dead: the kernel opens it then, however
 that came. Of a worker elsewhere one can only see whether its heartbeat moves. Who takes the slot names in the same
@@ -15,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 from uuid import uuid4
 
 from app.events.rows import SlotTaken
@@ -26,6 +28,16 @@ LOCK_SECONDS = 3.0
 
 BEATS = 3.0
 """A worker elsewhere whose heartbeat did not move for so many of its intervals is dead."""
+
+
+class Owner(Protocol):
+    """A process's hold on a slot, as `Ownership` is. `owner` proves it."""
+
+    slot: str
+    owner: str
+
+    def take(self, rows: RowsPort, device: str) -> bool:
+        """Become the slot's worker; False: another may have it, look again in a moment. Raises `SlotTaken`."""
 
 
 class SlotLock:

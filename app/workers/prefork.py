@@ -1,9 +1,12 @@
-"""The workers of one machine as forks of one interpreter that has imported what they share.
+"""Runs on: the interpreter that the workers of one machine are forked from; `work` on a worker's main process.
+
+The workers of one machine as forks of one interpreter that has imported what they share.
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
 Each fork becomes the worker that its command describes, with a log of its own, once standard input has ended: by then
 the database must be there. It ends when a fork does so by itself; on SIGTERM it asks all of them to end, and waits.
+A worker of a cluster, as `stagetree worker QUEUE` starts it, imports the same, whatever the working folder holds.
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from celery.__main__ import main as celery_main
 
+from app.workers.celery_app import SCHEDULER_QUEUE
 from app.workers.signals import end_with_parent
+
+QUIET = ("--without-gossip", "--without-mingle")
+"""Workers need not know of each other: the database says what each has."""
 
 MODULES = (
     "celery.bin.worker",
@@ -45,6 +53,20 @@ def import_all() -> None:
     """What a worker imports, before it looks anywhere else."""
     for name in MODULES:
         importlib.import_module(name)
+
+
+def work(queue: str) -> NoReturn:
+    """Be the Celery worker on a queue, until it ends."""
+    import_all()  # Celery imports with the working folder first; what is there by now, it does not look for
+    sys.argv = command(queue)
+    sys.exit(celery_main())
+
+
+def command(queue: str) -> list[str]:
+    """What starts the same worker where nothing of ours is hidden."""
+    beat = ["-B"] if queue == SCHEDULER_QUEUE else []
+    name = ["-n", f"{queue}@%h"]
+    return ["celery", "-A", "app.workers", "worker", "-l", "INFO", *QUIET, "-Q", queue, "-c", "1", *beat, *name]
 
 
 class Prefork:

@@ -1,8 +1,12 @@
-"""What one worker process holds: made from the settings when it is first needed, in the process that needs it."""
+"""Runs on: the process that runs a worker's tasks; `own` and `device_here` on its main process before that.
+
+What one worker process holds, made from the settings when it is first needed, in the process that needs it.
+"""
 
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -10,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -22,13 +26,9 @@ from app.object_store import open_store
 from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, publish, wake_scheduler
-from app.workers.notifier import Notifier
 from app.workers.ownership import Ownership, SlotLock
-from app.workers.periodic_thread import PeriodicThread
-from app.workers.retiring import Retiring
 from app.workers.slot.device import SlotDevice, device_of, mps_is_running, visible_gpus
-from app.workers.throttle import Throttle
-from app.workers.ticking import Ticking
+from app.workers.threads import Notifier, PeriodicThread, Throttle, Ticking
 
 if TYPE_CHECKING:
     from app.events.plans import Plans
@@ -47,157 +47,189 @@ RETENTION_SECONDS = 0.5
 SWITCH_SECONDS = 0.0005
 """How long a thread of a slot keeps the interpreter from another; the default of 5 ms is a whole hand-over."""
 
-retiring = Retiring()
-"""Whether this worker is to end; made before the process that trains is forked, which looks at it."""
 
-ownership: Ownership | None = None
-"""The slot that this worker has, or None for the scheduler's."""
+class Retiring:
+    """Whether this worker is to end: one byte that the process shares with the forks it makes from here on, so that the
+    one that trains knows without any server between them."""
 
-_slot: Slot | None = None
-_ticking: Ticking | None = None
-_retention: PeriodicThread | None = None
-_notifier: Notifier | None = None
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 1)
 
+    def ask(self) -> None:
+        """The worker is to end. Safe in a signal handler."""
+        self._shared[0] = 1
 
-def open(queue: str) -> None:
-    """Become what a queue is served by, in the process that runs the tasks."""
-    if queue == SCHEDULER_QUEUE:
-        retention().start()
-        ticking().start()
-    else:
-        _open_slot()
+    @property
+    def is_asked(self) -> bool:
+        return self._shared[0] == 1
 
 
-def close() -> None:
-    """Before the process ends."""
-    for part in (_ticking, _retention):
-        if part is not None:
-            part.close()
-    if _slot is not None:
-        _slot.close()
-    if _notifier is not None:
-        _notifier.close()
+class WorkerProcess:
+    """What a worker's process is: the scheduler's, or a slot's. Nothing is made before it is asked for.
 
+    retiring: made before the process that trains is forked, which looks at it. ownership: of the slot that this worker
+    has; None for the scheduler's.
+    """
 
-@cache
-def database() -> Database:
-    return Database(settings().database_url, patience=settings().patience_seconds)
+    def __init__(self) -> None:
+        self.retiring = Retiring()
+        self.ownership: Ownership | None = None
+        self._slot: Slot | None = None
+        self._to_close: list[Callable[[], None]] = []
 
+    def start_role(self, queue: str) -> None:
+        """Become what a queue is served by, in the process that runs the tasks."""
+        if queue == SCHEDULER_QUEUE:
+            self.retention.start()
+            self.ticking.start()
+        else:
+            self._start_slot()
 
-def notify() -> None:
-    """Tell the scheduler that something happened, without waiting for the broker."""
-    global _notifier
-    if _notifier is None:
-        _notifier = Notifier(wake_scheduler)
-    _notifier.notify()
+    def close(self) -> None:
+        """Before the process ends: what was made last, first."""
+        while self._to_close:
+            self._to_close.pop()()
 
+    @cached_property
+    def database(self) -> Database:
+        return Database(settings().database_url, patience=settings().patience_seconds)
 
-# ----------------------------------------------------------------------------------------------------- the scheduler
+    def notify(self) -> None:
+        """Tell the scheduler that something happened, without waiting for the broker."""
+        self._notifier.notify()
 
+    @cached_property
+    def _notifier(self) -> Notifier:
+        notifier = Notifier(wake_scheduler)
+        self._to_close.insert(0, notifier.close)  # who else ends may have something to tell
+        return notifier
 
-def ticking() -> Ticking:
-    """The scheduler of this process."""
-    global _ticking
-    if _ticking is None:
+    # ------------------------------------------------------------------------------------------------ the scheduler
+
+    @cached_property
+    def ticking(self) -> Ticking:
+        """The scheduler of this process."""
         freeze_survivors()
-        records, owner = SqlRecords(database()), uuid4().hex
+        records, owner = SqlRecords(self.database), uuid4().hex
         tidy = Throttle(CLEAN_SECONDS, lambda: _tidy(records.database))
         show = Throttle(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
-        scheduler = _scheduler(records, show.do_if_due)
+        scheduler = self._scheduler(records, show.do_if_due)
 
         def look() -> None:
             scheduler.tick()
             collect_young()
-            retention().wake()
+            self.retention.wake()
 
-        _ticking = Ticking(look, settings().tick_seconds, after=tidy.do_if_due)
-    return _ticking
+        ticking = Ticking(look, settings().tick_seconds, after=tidy.do_if_due)
+        self._to_close.append(ticking.close)
+        return ticking
+
+    @cached_property
+    def retention(self) -> PeriodicThread:
+        """What deletes the checkpoints that are too many, beside the ticks."""
+        thread = PeriodicThread("retention", self._delete, settings().tick_seconds, rest=RETENTION_SECONDS)
+        self._to_close.append(thread.close)
+        return thread
+
+    def _delete(self) -> bool:
+        """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
+        freed = self._deleting.look()
+        if freed.objects:
+            logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
+        if self._deleting.is_waited_for:
+            self.notify()
+        return freed.is_done
+
+    @cached_property
+    def _deleting(self) -> Retention:
+        from app.workers.scheduler.problems import say_once
+        from app.workers.scheduler.retention import Retention
+
+        store, budget = open_store(settings().checkpoints), settings().checkpoint_budget
+        return Retention(SqlRecords(self.database), self._plans, store, budget, time.time, say_once())
+
+    @cached_property
+    def _plans(self) -> Plans:
+        """Those of the scheduler."""
+        from app.events.plans import Plans
+
+        return Plans(SqlRecords(self.database).log)
+
+    def _scheduler(self, records: SqlRecords, show: Callable[[], None]) -> Scheduler:
+        from app.scheduling.policies import POLICIES
+        from app.tuner_files import register
+        from app.workers.scheduler.ports import Ports
+        from app.workers.scheduler.tick import Scheduler
+
+        register(settings().tuner_files)
+        ports = Ports(
+            proofs=settings().proofs,
+            records=records,
+            plans=self._plans,
+            policy=POLICIES[settings().policy],
+            publish=publish,
+            new_id=lambda: uuid4().hex,
+            lease_seconds=settings().lease_seconds,
+            intermediate_bytes=settings().intermediate_bytes,
+            limits=settings().limits,
+            turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
+            show=show,
+            chains_that_fit=self._deleting.chains_that_fit,
+        )
+        return Scheduler(ports)
+
+    # ------------------------------------------------------------------------------------------------------ a slot
+
+    @property
+    def slot(self) -> Slot:
+        """The slot that this process is. Raises RuntimeError when its worker listens to no slot's queue."""
+        if self._slot is None:
+            raise RuntimeError("this worker listens to no slot's queue: start it with -Q gpu0 (or gpu1, ...)")
+        return self._slot
+
+    def own(self, name: str) -> None:
+        """Keep every other process of this machine from being this slot. Raises `SlotTaken`."""
+        lock = SlotLock.acquire(name, settings().database_url, settings().locks)
+        lease, heartbeat = settings().lease_seconds, settings().heartbeat_seconds
+        self.ownership = Ownership(name, lock, lease_seconds=lease, heartbeat_seconds=heartbeat)
+
+    def _start_slot(self) -> None:
+        """Be ready for stages. The slot puts itself on record, as soon as the database answers."""
+        from app.workers.slot.dependencies import Limits, SlotDependencies
+        from app.workers.slot.slot import Slot
+
+        assert self.ownership is not None
+        self.ownership.begin()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        device, here = device_here(self.ownership.slot), settings()
+        logger.warning("slot %s trains on %s", self.ownership.slot, device)
+        given = SlotDependencies(
+            records=SqlRecords(self.database),
+            store=open_store(here.checkpoints),
+            start=_starter(device),
+            sources=Catalogue(here.trainer_files).describe,
+            notify=self.notify,
+            is_retiring=lambda: self.retiring.is_asked,
+            end=end_worker,
+            logs=here.logs_folder,
+        )
+        limits = Limits(
+            lease=here.lease_seconds,
+            heartbeat=here.heartbeat_seconds,
+            grace=here.grace_seconds,
+            strike=here.strike_after_seconds,
+            silence=here.silence_seconds,
+            overhead=here.intermediate_overhead,
+            memory_bytes=here.memory_bytes,
+            growth_bytes=here.growth_bytes,
+        )
+        self._slot = Slot(self.ownership, str(device), given, limits)
+        self._to_close.append(self._slot.close)
+        self._slot.start()
 
 
-def retention() -> PeriodicThread:
-    """What deletes the checkpoints that are too many, beside the ticks."""
-    global _retention
-    if _retention is None:
-        seconds = settings().tick_seconds
-        _retention = PeriodicThread("retention", _delete, seconds, rest=RETENTION_SECONDS)
-    return _retention
-
-
-def _delete() -> bool:
-    """Look once; whether there is nothing more to do for now. Slots that waited for it are given work."""
-    freed = _deleting().look()
-    if freed.objects:
-        logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)
-    if _deleting().is_waited_for:
-        notify()
-    return freed.is_done
-
-
-@cache
-def _deleting() -> Retention:
-    from app.workers.scheduler.problems import say_once
-    from app.workers.scheduler.retention import Retention
-
-    store, budget = open_store(settings().checkpoints), settings().checkpoint_budget
-    return Retention(SqlRecords(database()), _plans(), store, budget, time.time, say_once())
-
-
-@cache
-def _plans() -> Plans:
-    """Those of the scheduler."""
-    from app.events.plans import Plans
-
-    return Plans(SqlRecords(database()).log)
-
-
-def _scheduler(records: SqlRecords, show: Callable[[], None]) -> Scheduler:
-    from app.scheduling.policies import POLICIES
-    from app.tuner_files import register
-    from app.workers.scheduler.ports import Ports
-    from app.workers.scheduler.tick import Scheduler
-
-    register(settings().tuner_files)
-    ports = Ports(
-        proofs=settings().proofs,
-        records=records,
-        plans=_plans(),
-        policy=POLICIES[settings().policy],
-        publish=publish,
-        new_id=lambda: uuid4().hex,
-        lease_seconds=settings().lease_seconds,
-        intermediate_bytes=settings().intermediate_bytes,
-        limits=settings().limits,
-        turn_seconds=settings().turn_seconds if settings().policy == "fair_share" else None,
-        show=show,
-        chains_that_fit=_deleting().chains_that_fit,
-    )
-    return Scheduler(ports)
-
-
-def _show_tick(records: SqlRecords, owner: str) -> None:
-    change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid()))
-
-
-def _tidy(database: Database) -> None:
-    clean(database, Ages(settings().key_days, settings().chain_days, settings().worker_days))
-
-
-# ------------------------------------------------------------------------------------------------------------ a slot
-
-
-def slot() -> Slot:
-    """The slot that this process is. Raises RuntimeError when its worker listens to no slot's queue."""
-    if _slot is None:
-        raise RuntimeError("this worker listens to no slot's queue: start it with -Q gpu0 (or gpu1, ...)")
-    return _slot
-
-
-def own(name: str) -> None:
-    """Keep every other process of this machine from being this slot. Raises `SlotTaken`."""
-    global ownership
-    lock = SlotLock.acquire(name, settings().database_url, settings().locks)
-    lease, heartbeat = settings().lease_seconds, settings().heartbeat_seconds
-    ownership = Ownership(name, lock, lease_seconds=lease, heartbeat_seconds=heartbeat)
+worker = WorkerProcess()
+"""That of this process, and of the forks that it makes."""
 
 
 def another_name(slot: str) -> str:
@@ -209,40 +241,6 @@ def end_worker(why: str) -> None:
     """The worker cannot go on being this slot: its main process is asked to end, which ends this one."""
     logger.error("%s: this worker ends", why)
     os.kill(os.getppid(), signal.SIGTERM)
-
-
-def _open_slot() -> None:
-    """Be ready for stages. The slot puts itself on record, as soon as the database answers."""
-    global _slot
-    from app.workers.slot.slot import Limits, Slot, Surroundings
-
-    assert ownership is not None
-    ownership.begin()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    device, here = device_here(ownership.slot), settings()
-    logger.warning("slot %s trains on %s", ownership.slot, device)
-    around = Surroundings(
-        records=SqlRecords(database()),
-        store=open_store(here.checkpoints),
-        start=_starter(device),
-        sources=Catalogue(here.trainer_files).describe,
-        notify=notify,
-        is_retiring=lambda: retiring.is_asked,
-        end=end_worker,
-        logs=here.logs_folder,
-    )
-    limits = Limits(
-        lease=here.lease_seconds,
-        heartbeat=here.heartbeat_seconds,
-        grace=here.grace_seconds,
-        strike=here.strike_after_seconds,
-        silence=here.silence_seconds,
-        overhead=here.intermediate_overhead,
-        memory_bytes=here.memory_bytes,
-        growth_bytes=here.growth_bytes,
-    )
-    _slot = Slot(ownership, str(device), around, limits)
-    _slot.start()
 
 
 def device_here(slot: str) -> SlotDevice:
@@ -266,3 +264,11 @@ def _starter(device: SlotDevice) -> Callable[[], TrainerProcess]:
         memory_fraction=device.memory_fraction,
         threads=threads,
     )
+
+
+def _show_tick(records: SqlRecords, owner: str) -> None:
+    change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid()))
+
+
+def _tidy(database: Database) -> None:
+    clean(database, Ages(settings().key_days, settings().chain_days, settings().worker_days))

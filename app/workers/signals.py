@@ -26,8 +26,8 @@ from app.events.records import SqlRecords
 from app.events.rows import SlotTaken
 from app.grace import end_within
 from app.settings import settings
-from app.workers import process
 from app.workers.celery_app import SCHEDULER_QUEUE, celery
+from app.workers.process import another_name, device_here, worker
 from app.workers.slot.device import NoDevice
 
 logger = logging.getLogger(__name__)
@@ -49,19 +49,19 @@ def check_queues(instance: Any, **_: Any) -> None:
 def open_process(**_: Any) -> None:
     """In the process that runs the tasks. It is the main one that is asked to end, also where all get the signal."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    process.open(_queue())
+    worker.start_role(_queue())
 
 
 @worker_shutting_down.connect
 def retire(**_: Any) -> None:
     """A slot that is asked to end gives its chain back at the next step, and takes itself off the record."""
     end_within(settings().stop_seconds, _kill_forks)
-    process.retiring.ask()
+    worker.retiring.ask()
 
 
 @worker_process_shutdown.connect
 def close_process(**_: Any) -> None:
-    process.close()
+    worker.close()
 
 
 @beat_embedded_init.connect  # Beat is a process of its own, and would go on when its worker is killed
@@ -83,13 +83,13 @@ def _become_slot(name: str) -> None:
             f" {SCHEDULER_QUEUE}"
         )
     try:
-        process.device_here(name)
-        process.own(name)
+        device_here(name)
+        worker.own(name)
         _await_free()
     except NoDevice as problem:
         raise SystemExit(str(problem)) from None
     except SlotTaken as taken:
-        raise SystemExit(f"{taken}; give this worker another queue, such as {process.another_name(name)}") from None
+        raise SystemExit(f"{taken}; give this worker another queue, such as {another_name(name)}") from None
 
 
 def _await_free() -> None:
@@ -108,9 +108,9 @@ def _await_free() -> None:
 
 
 def _is_free(database: Database) -> bool:
-    assert process.ownership is not None
+    assert worker.ownership is not None
     with SqlRecords(database).read() as rows:
-        return process.ownership.is_free(rows)
+        return worker.ownership.is_free(rows)
 
 
 def _kill_forks() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from celery.exceptions import Ignore
 
-from app.workers import process
 from app.workers.celery_app import celery
+from app.workers.process import worker
 
 
 @celery.task(name="stagetree.stage")
 def stage(chain: str, index: int) -> None:
     """Train one stage of a chain. A stale message ends here and sends nothing on."""
-    if not process.slot().run_stage(chain, index):
+    if not worker.slot.run_stage(chain, index):
         raise Ignore
 
 
 @celery.task(name="stagetree.tick")
 def tick() -> None:
     """Look at what happened and decide what is next."""
-    process.ticking().tick()
+    worker.ticking.tick()

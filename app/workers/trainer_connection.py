@@ -11,10 +11,10 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from app.workers.deadline import Deadline
 from stagetree.runtime.anonymous_file import anonymous_file
 from stagetree.runtime.failures import TrainerFailed, ending
 from stagetree.runtime.wire import Message, Wire, WireTimeout
@@ -31,6 +31,26 @@ END_SECONDS = 5.0
 
 STACK_SECONDS = 1.0
 LONGEST_STACK = 2**16
+
+
+@dataclass(slots=True)
+class Deadline:
+    """Learnt from how long the same kind of call took before: `factor` times the longest, and never less than `floor`.
+
+    floor, longest: seconds.
+    """
+
+    floor: float
+    factor: float = 10.0
+    longest: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.floor, self.factor * self.longest)
+
+    def observe(self, seconds: float) -> None:
+        """Something was heard after so long."""
+        self.longest = max(self.longest, seconds)
 
 
 class TrainerKilled(Exception):

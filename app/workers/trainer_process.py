@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.workers.deadline import Deadline
 from app.workers.memory import resident_bytes
 from app.workers.state import State
-from app.workers.trainer_connection import TrainerConnection
+from app.workers.trainer_connection import Deadline, TrainerConnection
 from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Message, Wire

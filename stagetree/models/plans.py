@@ -1,6 +1,8 @@
-"""The search plan and the stage tree."""
+"""The search plan, the stage tree, and what a plan was trained with."""
 
 from __future__ import annotations
+
+from pydantic import Field
 
 from stagetree.models.answer import Answer, Json
 from stagetree.models.trials import Point
@@ -22,18 +24,18 @@ class Running(Answer):
     end: int
 
 
-class Node(Answer):
+class Node(Answer, needs=("id", "start")):
     """One set of sequences from a start step on, under a parent."""
 
     id: str
-    parent: str | None = None
+    parent: str | None
     start: int
-    forms: dict[str, str] = {}
-    studies: list[str] = []
-    checkpoints: list[int] = []
-    metrics: list[Point] = []
-    waiting: list[Waiting] = []
-    running: list[Running] = []
+    forms: dict[str, str] = Field(description="what each hyper-parameter does here, for people")
+    studies: list[str] = Field(description="the studies that have a trial here")
+    checkpoints: list[int] = Field(description="the steps at which the state is kept")
+    metrics: list[Point]
+    waiting: list[Waiting] = Field(description="who waits for a result, at which step")
+    running: list[Running] = Field(description="the steps (start, end] that are being trained")
 
 
 class Plan(Answer):
@@ -55,14 +57,14 @@ class Place(Answer):
     step: int
 
 
-class Stage(Answer):
+class Stage(Answer, needs=("node", "start", "end")):
     """Train a node from one step to another; start equals end where only an evaluation is missing."""
 
     node: str
     start: int
     end: int
-    parent: Place | None = None
-    ready: bool = False
+    parent: Place | None = Field(description="the end of the stage before, null where it begins at a checkpoint")
+    ready: bool = Field(description="it can begin now")
 
 
 class StageTree(Answer):
@@ -70,3 +72,24 @@ class StageTree(Answer):
 
     stages: list[Stage]
     critical_path_steps: int
+
+
+class Environment(Answer, is_open=True):
+    """What trains on one kind of device. What could not be seen is null, or left out."""
+
+    device: str
+    python: str = ""
+    torch: str | None = None
+    driver: str | None = Field(default=None, description="of the GPUs")
+    packages: dict[str, str] = Field(default={}, description="version by name")
+    trainer: Json = Field(
+        default={},
+        description="of the trainer's file: its `commit`, whether it `is_changed`, the beginning of the `diff` to it "
+        "with the `diff_sha256` of the whole, and the `untracked` files beside it",
+    )
+
+
+class Environments(Answer):
+    """What a study's plan was trained with."""
+
+    devices: list[Environment]

@@ -1,20 +1,15 @@
-"""What the service has to train with: trainers and slots."""
+"""The service itself: slots, trainers, whether it is there, and how it refuses."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from stagetree.models.answer import Answer
+from pydantic import Field
 
+from stagetree.models.answer import Answer, Word
 
-class TrainerListed(Answer):
-    """A trainer that is registered."""
-
-    name: str
-    version: str = ""
-
-
-SlotState = Literal["idle", "busy", "quarantined", "lost"] | str
+SlotWord = Literal["idle", "busy", "quarantined", "lost"]
+SlotState = Annotated[SlotWord | str, Word(SlotWord)]
 
 
 class SlotStage(Answer):
@@ -26,17 +21,71 @@ class SlotStage(Answer):
     step: int
 
 
-class Slot(Answer):
+class Slot(Answer, needs=("name", "state")):
     """One GPU, or one CPU process."""
 
     name: str
-    device: str = ""
-    host: str = ""
-    state: SlotState
-    note: str | None = None
-    quarantined_until: float | None = None
-    trainers: dict[str, str] = {}
-    chain: str | None = None
-    stage: SlotStage | None = None
-    study: str | None = None
-    seen_at: float = 0.0
+    device: str
+    host: str
+    state: SlotState = Field(
+        description="quarantined: it is given nothing for a while; lost: its worker was not heard of for a lease"
+    )
+    note: str | None = Field(description="what its worker waits for, or why it is in quarantine")
+    quarantined_until: float | None
+    trainers: dict[str, str] = Field(description="the version of each trainer that its worker has")
+    chain: str | None
+    stage: SlotStage | None
+    study: str | None = Field(description="the study that is charged for the stage")
+    seen_at: float = Field(description="when its worker was last heard of")
+
+
+class SlotPage(Answer):
+    """Slots, and where the next ones begin."""
+
+    items: list[Slot]
+    next_cursor: str | None
+
+
+class TrainerListed(Answer, needs=("name",)):
+    """A trainer that is registered."""
+
+    name: str
+    version: str = Field(description="what it says of itself, or the hash of its file")
+
+
+class TrainerPage(Answer):
+    """Trainers, and where the next ones begin."""
+
+    items: list[TrainerListed]
+    next_cursor: str | None
+
+
+class Health(Answer):
+    """The server is there."""
+
+    status: Literal["ok"]
+
+
+class Readiness(Answer):
+    """The service can work: each check says "ok"."""
+
+    status: Literal["ok"]
+    checks: dict[str, str]
+
+
+class FieldError(Answer):
+    """What is wrong with one field of a request."""
+
+    field: str = Field(description="a path such as space.lr[1].gamma")
+    problem: str
+
+
+class Problem(Answer, is_open=True):
+    """RFC 9457: what went wrong."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = Field(description="one sentence for whoever asked")
+    instance: str = Field(description="the path that was asked for")
+    errors: list[FieldError] = Field(default=[], description="what is wrong with which field")

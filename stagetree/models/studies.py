@@ -1,228 +1,268 @@
-"""Studies: how they stand, what they cost, and what one would cost."""
+"""Studies: their results, costs and progress."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from stagetree.models.answer import Answer, Json
-from stagetree.models.trials import Note, Outcome, Trial
+from pydantic import Field
 
-StudyState = Literal["running", "paused", "completed", "failed", "cancelled"] | str
+from stagetree.models.answer import Answer, Json, Word
+from stagetree.models.trials import Note, Outcome, Trial, TrialState
+
+StudyWord = Literal["running", "paused", "completed", "failed", "cancelled"]
+StudyState = Annotated[StudyWord | str, Word(StudyWord)]
+DecisionWord = Literal["promote", "stop"]
+VerdictWord = Literal["exact", "inexact", "unproven"]
 
 
-class Best(Answer):
+class Steps(Answer, needs=()):
+    """Steps asked for, different ones among them, and those that workers really ran."""
+
+    requested: int = Field(description="what the trials asked for, each counted alone")
+    unique: int = Field(description="distinct (beginning, step) pairs among them")
+    executed: int = Field(description="steps that workers really ran, repeats included")
+
+
+class Best(Answer, needs=("trial", "value", "steps")):
     """The best trial so far, by the study's mode, ties to the lower number."""
 
     trial: int
-    value: float
-    steps: int
-    hp: Json = {}
-    last: Outcome | None = None
-    best: Outcome | None = None
+    value: float = Field(description="its last result or its best one, as the study's `value` says")
+    steps: int = Field(description="the step at which it had the value")
+    hp: Json
+    last: Outcome | None
+    best: Outcome | None
 
 
-class Steps(Answer):
-    """Steps asked for, each trial counted alone; different ones among them; and those that workers really ran."""
-
-    requested: int = 0
-    unique: int = 0
-    executed: int = 0
-
-
-class Cost(Answer):
+class Cost(Answer, needs=()):
     """A waterfall, in steps.
 
     alone - stopped_early - unfinished - shared - known + repeated + retried + lost + struck = run.
 
-    `saved_by_sharing` is the part of `taken` that sharing saved, where `taken` is what the same tuner runs without
-    sharing; `saved_by_stopping` is the part that early stopping saved of every trial trained to the end.
+    Sharing and early stopping save apart, each of its own baseline.
     """
 
-    alone: int = 0
-    stopped_early: int = 0
-    unfinished: int = 0
-    shared: int = 0
-    known: int = 0
-    repeated: int = 0
-    retried: int = 0
-    lost: int = 0
-    struck: int = 0
-    run: int = 0
-    taken: int = 0
-    saved_by_sharing: float | None = None
-    saved_by_stopping: float | None = None
+    alone: int = Field(description="all trials, each trained alone to the end")
+    stopped_early: int = Field(description="what the tuner decided not to train")
+    unfinished: int = Field(description="what nobody trained, and is not saved either")
+    shared: int = Field(description="what trials of the study took together")
+    known: int = Field(description="what was trained for another study")
+    repeated: int = Field(description="what was run again, because a later trial parts where no state was kept")
+    retried: int = Field(description="what was run again after errors of the trainer")
+    lost: int = Field(description="what was run again because it was lost with a worker")
+    struck: int = Field(description="what was run before the trainer was seen not to be exact, and done again")
+    run: int = Field(description="what workers ran for the study")
+    taken: int = Field(
+        description="alone - stopped_early - unfinished: what the same tuner runs without sharing, each trial by itself"
+    )
+    saved_by_sharing: float | None = Field(description="(shared + known) / taken; null as long as nothing is trained")
+    saved_by_stopping: float | None = Field(
+        description="stopped_early / (taken + stopped_early): of every trial trained to the end"
+    )
 
 
-class Failures(Answer):
-    """Failed trials with equal errors; `text` says it in a line.
+class Failures(Answer, needs=()):
+    """Failed trials with equal errors."""
 
-    `where` is what only their hyper-parameters have in common, `tries` how often they were tried, all together.
-    """
-
-    trials: list[int] = []
-    kind: str = ""
-    place: str | None = None
-    error: str = ""
-    steps: list[int] = []
-    tries: int = 1
-    where: str = ""
-    text: str = ""
+    trials: list[int] = Field(description="their numbers")
+    kind: str = Field(description="as in `failure` of a trial")
+    place: str | None = Field(description="the exception, and the line that raised it")
+    error: str = Field(description="the last line of it; where they differ, of one of them")
+    steps: tuple[int, int] = Field(description="the first and the last step after which they failed")
+    tries: int = Field(description="how often they were tried, all together")
+    where: str = Field(description="what only their hyper-parameters have in common: lr >= 0.85; empty where nothing")
+    text: str = Field(description="all of it, in a line")
 
 
-class UnderWay(Answer):
-    """A stage that a slot is training now: the steps (start, end] of a node, `step` of them done."""
+class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
+    """A stage that a slot is training now."""
 
     slot: str
-    study: str = ""
+    study: str = Field(description="the study that is charged for it")
     node: str
     start: int
     end: int
-    step: int
-    trials: list[int] = []
-    trial_count: int = 0
-    forms: dict[str, str] = {}
+    step: int = Field(description="the last step done, as of the worker's last heartbeat")
+    trials: list[int] = Field(description="the first of the study's trials that it serves")
+    trial_count: int = Field(description="how many it serves")
+    forms: dict[str, str] = Field(description="what each hyper-parameter does there, for people")
 
 
-class TrialsDone(Answer):
-    """Trials that came to a first result or to an end, which never get fewer; those of them that wait for their tuner,
-    which may ask for more of them; and how many there will be, None where others say so.
-    """
+class TrialsDone(Answer, needs=()):
+    """Trials that came to a first result or to an end, and how many there will be."""
 
-    done: int
-    resting: int = 0
-    expected: int | None = None
+    done: int = Field(description="trials that came to a first result, or to an end; it never goes down")
+    resting: int = Field(
+        description="those of them that wait at a rung, or are suspended: their tuner may ask for more of them, or not"
+    )
+    expected: int | None = Field(description="how many there will be; null where others say so")
 
 
-class StepsDone(Answer):
+class StepsDone(Answer, needs=()):
     """Different steps that are trained, and how many there will be."""
 
-    done: int
-    expected: int
+    done: int = Field(
+        description="different steps that are trained, those under way included; fewer only when a worker is lost"
+    )
+    expected: int = Field(
+        description="how many there will be, by a forecast where a tuner stops trials early; more if it asks for more"
+    )
 
 
 class RungStanding(Answer):
-    """Where a tuner compares trials: how many were sent there, have a result there, failed, and went on."""
+    """Where a tuner compares trials."""
 
     bracket: int
     rung: int
     steps: int
-    entered: int
-    arrived: int
+    entered: int = Field(description="trials that were sent there")
+    arrived: int = Field(description="those of them with a result there")
     failed: int
-    promoted: int
+    promoted: int = Field(description="those of them that went on")
 
 
-class Decision(Answer):
-    """What the tuner decided about a trial, and why."""
+class Decision(Answer, needs=("kind", "trial", "steps")):
+    """What the tuner decided about a trial."""
 
-    kind: str
+    kind: Annotated[DecisionWord | str, Word(DecisionWord)]
     trial: int
     steps: int
-    reason: Json = {}
+    reason: Json
 
 
-class Progress(Answer):
+class Progress(Answer, needs=()):
     """How far a study is, and what slots do for it."""
 
-    trials: TrialsDone | None = None
-    steps: StepsDone | None = None
-    seconds_left: float | None = None
-    rungs: list[RungStanding] = []
-    last: Decision | None = None
-    running: list[UnderWay] = []
+    trials: TrialsDone
+    steps: StepsDone
+    seconds_left: float | None = Field(description="at the pace so far; null while nothing can be said")
+    rungs: list[RungStanding]
+    last: Decision | None = Field(description="the tuner's last decision about a trial that was there")
+    running: list[UnderWay]
 
 
-class Share(Answer):
-    """What a study has of the slots, and what it is due while others compete with it for them."""
+class Share(Answer, needs=()):
+    """What a study has of the slots, and what it is due."""
 
-    used: int = 0
-    due: float | None = None
-
-
-class Exactness(Answer):
-    """Whether sharing was seen to change no bit of a study's trainer, and up to which step: `text` says it in a line.
-
-    `mark` is what is to stand beside the study's numbers; it is empty where all of them are proven. `reason` says what
-    differs or was not covered, `stray` which attributes of the trainer do not come back with its state. Where
-    `isolated`, each trial is trained alone. `proof_steps` were trained again, only to compare.
-    """
-
-    verdict: str = "unproven"
-    proven_to: int = 0
-    text: str = ""
-    mark: str = ""
-    reason: str = ""
-    stray: list[str] = []
-    isolated: bool = False
-    audited: bool = False
-    proof_steps: int = 0
+    used: int = Field(description="the slots that train for it")
+    due: float | None = Field(description="its share by weight and demand, while other studies compete for slots")
 
 
-class StudyAnswer(Answer):
-    """A study with its results so far; `spec` and `trials` only where they were asked for.
+class Exactness(Answer, needs=()):
+    """Whether sharing was seen to change no bit of this study's trainer, and how far."""
 
-    `not_exact` says why results may differ in their last bits from those of trials trained alone, where they may.
-    """
+    verdict: Annotated[VerdictWord | str, Word(VerdictWord)]
+    proven_to: int = Field(description="the last step up to which trials are proven")
+    text: str = Field(description="the verdict in one line, for people")
+    mark: str = Field(description="what is to stand beside the study's numbers; empty where all of them are proven")
+    reason: str = Field(description="the first difference and its likely cause, or what was not covered")
+    stray: list[str] = Field(description="attributes of the trainer that do not come back with its state")
+    isolated: bool = Field(description="whether each trial is trained alone, since the trainer is not exact")
+    audited: bool = Field(description="whether all that it shares is being proven, as a user asked")
+    proof_steps: int = Field(description="steps that were trained again, only to compare")
+
+
+class StudyAnswer(Answer, needs=("study", "state")):
+    """A study with its results so far."""
 
     study: str
-    name: str = ""
+    name: str
     state: StudyState
-    error: str | None = None
-    not_exact: list[str] = []
-    exactness: Exactness = Exactness()
-    ending: str | None = None
-    metric: str = ""
-    mode: str = ""
-    value: str = "last"
-    tuner: str = ""
-    best: Best | None = None
-    counts: dict[str, int] = {}
-    failed: int = 0
-    failures: list[Failures] = []
-    steps: Steps = Steps()
-    cost: Cost = Cost()
-    merge_rate: float | None = None
-    waits_for: list[str] = []
-    begins: dict[str, Any] | None = None
-    inputs: list[dict[str, Any]] | None = None
-    packing: dict[str, Any] | None = None
-    gpu_sharing: list[dict[str, Any]] | None = None
-    gpu_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    submitted_at: float = 0.0
-    finished_at: float | None = None
-    slots: Share = Share()
-    progress: Progress = Progress()
-    notes: list[Note] = []
-    spec: Json = {}
+    error: str | None
+    not_exact: list[str] = Field(
+        default=[], description="why results may differ in their last bits from those of trials trained alone"
+    )
+    exactness: Exactness
+    waits_for: list[str] = Field(
+        default=[],
+        description="what holds it up: a store that is away, by slot; a trainer that no slot has; an audit that waits",
+    )
+    begins: dict[str, Any] | None = Field(
+        default=None,
+        description="the weights that it begins from, in a `text`; `file`, or `study`, `trial` and `step`; `sha256`",
+    )
+    inputs: list[dict[str, Any]] | None = Field(
+        default=None, description="what it reads, as it was when it was submitted: `path`, `files`, `bytes`, `sha256`"
+    )
+    packing: dict[str, Any] | None = Field(
+        default=None,
+        description="how many trials its packs have room for, why, and how they do on each kind of device",
+    )
+    gpu_sharing: list[dict[str, Any]] | None = Field(
+        default=None,
+        description="how much slower a step was while several slots of a GPU were busy, and what it gained",
+    )
+    ending: str | None = Field(
+        default=None, description="what ended it before its tuner did: target, patience or max_time"
+    )
+    metric: str
+    mode: str
+    value: str = Field(description="last or best: which of a trial's results is its value")
+    tuner: str = Field(description="the tuner's kind")
+    best: Best | None
+    counts: dict[TrialState, int] = Field(description="trials by state")
+    failed: int = Field(default=0, description="how many trials failed")
+    failures: list[Failures] = Field(
+        default=[], description="failed trials, those with equal errors together, the most frequent first"
+    )
+    steps: Steps
+    cost: Cost
+    merge_rate: float | None = Field(description="requested / unique; null as long as nothing is asked for")
+    gpu_seconds: float
+    wall_seconds: float = Field(
+        description="from submission to the end, or to now; not while it was over before it was reopened"
+    )
+    submitted_at: float
+    finished_at: float | None
+    slots: Share
+    progress: Progress
+    notes: list[Note] = Field(description="what people wrote down about it and its trials, in order")
+    spec: Json = Field(
+        default={}, title="File", description="the study file as it was submitted; left out with the trials"
+    )
     trials: list[Trial] = []
 
 
-class StudyListed(Answer):
+class StudyListed(Answer, needs=("study", "state")):
     """A study in the list."""
 
     study: str
-    name: str = ""
+    name: str
     state: StudyState
-    submitted_at: float = 0.0
-    plan: str = ""
-    slots: Share = Share()
-    begins: str = ""
+    submitted_at: float
+    plan: str
+    slots: Share
+    begins: str = Field(default="", description="the weights that it begins from, in a few words, if it does")
+
+
+class StudyPage(Answer):
+    """Studies, and where the next ones begin."""
+
+    items: list[StudyListed]
+    next_cursor: str | None
 
 
 class Preview(Answer):
-    """What a study would cost, counted in steps; `advice` says what would make it cost less."""
+    """What a study would cost, counted in steps."""
 
     trials: int
     requested: int
     unique: int
     merge_rate: float
-    alone: int = 0
-    saved_by_sharing: float | None = None
-    saved_by_stopping: float | None = None
-    critical_path_steps: int
-    makespan_steps: int
-    slots: int = 1
-    packed_makespan_steps: int | None = None
-    packing: dict[str, Any] | None = None
-    advice: list[str] = []
+    alone: int = Field(default=0, description="the steps of all trials, each trained alone to the end")
+    saved_by_sharing: float | None = Field(default=None, description="the part of `requested` that sharing saves")
+    saved_by_stopping: float | None = Field(
+        default=None, description="the part of `alone` that early stopping saves, if all results are equal"
+    )
+    critical_path_steps: int = Field(description="no number of slots is faster")
+    makespan_steps: int = Field(description="the time it takes on the slots asked about")
+    packed_makespan_steps: int | None = Field(
+        default=None, description="the same with packs, by what was measured of them; of a study that packs"
+    )
+    packing: dict[str, Any] | None = Field(
+        default=None,
+        description="how wide these packs are, and on which device that was measured; without one, it was not, and a "
+        "pack is taken to take no longer than one trial",
+    )
+    slots: int = Field(default=1, description="how many slots were asked about")
+    advice: list[str] = Field(default=[], description="what would let trials share more, in sentences")

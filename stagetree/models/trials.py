@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from stagetree.models.answer import Answer, Json
+from pydantic import Field
 
-TrialState = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"] | str
+from stagetree.models.answer import Answer, Json, Word
+
+TrialWord = Literal["waiting", "running", "completed", "stopped", "failed", "cancelled"]
+TrialState = Annotated[TrialWord | str, Word(TrialWord)]
+Category = Literal["promising", "opportunistic", "poor"]
 
 
 class Outcome(Answer):
@@ -16,75 +20,114 @@ class Outcome(Answer):
     value: float
 
 
-class Trial(Answer):
-    """A configuration that is asked to train for a number of steps.
+class Prediction(Answer, needs=()):
+    """What a tuner that predicts learning curves took a trial for when it judged it last."""
 
-    `value` is its `last` result or its `best` one, as the study says; `standing` says what its state means.
-    `prediction` is what a tuner such as POP took it for last: `class`, `p`, `expected_seconds`, `target`, `step` and
-    `proven`; until it is proven, the first two numbers are None.
-    `exactness` is what is to stand beside its numbers, where they are not proven to be exact.
-    """
+    category: Annotated[Category | str, Word(Category)] = Field(alias="class")
+    p: float | None = Field(
+        description="the probability that it reaches the target in time; null if it did not matter, or is not proven"
+    )
+    expected_seconds: float | None = Field(description="the expected remaining time until then, in seconds")
+    target: float | None
+    step: int | None = Field(description="the step after which it was judged")
+    proven: bool = Field(
+        description="whether what was foretold in this study before has come true as often as it said; until then p "
+        "and expected_seconds are null"
+    )
 
-    trial: int
+
+class Trial(Answer, needs=("trial", "state", "steps")):
+    """A configuration that is asked to train for a number of steps."""
+
+    trial: int = Field(description="its number in the study, from 0 on")
     state: TrialState
-    standing: str = ""
-    steps: int
-    trained: int = 0
-    value: float | None = None
-    last: Outcome | None = None
-    best: Outcome | None = None
-    rung: int | None = None
-    rank: int | None = None
-    hp: Json = {}
-    prediction: Json | None = None
-    error: str = ""
-    exactness: str = ""
+    standing: str = Field(
+        description="what the state means, for people: waits at rung 1: rank 5 of 9; of a failed one, why it failed"
+    )
+    steps: int = Field(description="the most steps it was asked for")
+    trained: int = Field(description="the last step of those that was trained or measured")
+    value: float | None = Field(description="its last result or its best one, as the study's `value` says")
+    last: Outcome | None = Field(description="the metric at the last step it was asked for that has one")
+    best: Outcome | None = Field(description="the best of the metric at any step evaluated on its way")
+    rung: int | None = Field(description="the rung at which it is, or to which it is on its way")
+    rank: int | None = Field(description="its rank among the trials that came to the rung, from 1")
+    hp: Json = Field(description="hyper-parameter to sequence")
+    prediction: Prediction | None = Field(default=None, description="only of a trial that a tuner judged so")
+    error: str = Field(default="", description="why it failed, in one line, as in `standing`")
+    exactness: str = Field(
+        default="", description="what is to stand beside its numbers, where they are not proven to be exact"
+    )
 
 
 class Point(Answer):
-    """Metrics after a step; null for one that was not a finite number."""
+    """Metrics after a step."""
 
     step: int
-    metrics: dict[str, float | None]
+    metrics: dict[str, float | None] = Field(description="null for one that was not a finite number")
 
 
-class LoggedPoint(Point):
+class LoggedPoint(Point, needs=()):
     """What a trainer logged with `log` up to a step, as means since the point before; and the node it was training."""
 
-    node: str = ""
+    node: str = Field(description="the node that was trained")
 
 
 class Failure(Answer):
-    """What went wrong after a step: the traceback, or a sentence; in how many tries, and raised at which line.
+    """What went wrong after a step."""
 
-    `equal_to` is the study and the number of a trial that the same error had ended, where that spared other tries.
-    """
-
-    kind: str
+    kind: str = Field(description="exception, out_of_memory, poison, nan, metric or storage")
     step: int
-    error: str
-    tries: int = 1
-    place: str | None = None
-    equal_to: tuple[str, int] | None = None
+    error: str = Field(description="the traceback, or a sentence")
+    tries: int = Field(default=1, description="how often it was tried")
+    place: str | None = Field(default=None, description="the exception, and the line that raised it")
+    equal_to: tuple[str, int] | None = Field(
+        default=None, description="the study and trial that the same error had ended before, where that was decisive"
+    )
 
 
-class Note(Answer):
-    """What somebody wrote down about a study or, where `trial` is a number, about that trial: by which event, when."""
+class Note(Answer, needs=("event", "time", "text")):
+    """What somebody wrote down."""
 
-    event: int
+    event: int = Field(description="the position of its event")
     time: float
-    trial: int | None = None
+    trial: int | None = Field(description="the trial that it is about; null: the whole study")
     text: str
 
 
-class TrialDetail(Trial):
-    """A trial with its curve, and its nodes in the search plan, root first; `not_exact` as in a study."""
+class TrialDetail(Trial, needs=()):
+    """A trial with its curve."""
 
-    asked: list[int] = []
-    reason: Json = {}
-    path: list[str] = []
-    curve: list[Point] = []
-    not_exact: list[str] = []
-    begins: dict[str, Any] | None = None
-    notes: list[Note] = []
+    asked: list[int] = Field(description="the steps for which a result was asked, in order")
+    reason: Json = Field(description="who wanted it, and why")
+    path: list[str] = Field(description="its nodes in the search plan, root first")
+    curve: list[Point]
+    not_exact: list[str] = Field(default=[], description="why it may differ in its last bits from a training alone")
+    begins: dict[str, Any] | None = Field(default=None, description="the weights that it begins from, as of its study")
+    notes: list[Note] = Field(description="what people wrote down about it, in order")
     failure: Failure | None = None
+
+
+class TrialPage(Answer):
+    """Trials, and where the next ones begin."""
+
+    items: list[Trial]
+    next_cursor: str | None
+
+
+class Columns(Answer):
+    """Many trials in little room."""
+
+    count: int = Field(description="how many trials there are, which is how long each column is")
+    columns: dict[str, list[Any]]
+
+
+class TrialBatch(Answer):
+    """Trials in the order they were asked for."""
+
+    items: list[TrialDetail]
+
+
+class Logged(Answer):
+    """What a trainer logged while it trained, in order of steps: means since the point before."""
+
+    items: list[LoggedPoint]

@@ -124,9 +124,9 @@ def test_importance_of_many_trials_is_asked_of_some_of_every_rank(monkeypatch: p
     """Ten thousand took five seconds, most of which Optuna copied them."""
     column = [number * 0.61803 % 1 for number in range(600)]
     columns = {"hp.lr": column, "hp.noise": [number * 0.7549 % 1 for number in range(600)]}
-    whole = importance(columns, column, "max")
+    whole = importance(columns, column, "max").to_json()
     monkeypatch.setattr("app.api.views.importance.MOST", 200)
-    some = importance(columns, column, "max")
+    some = importance(columns, column, "max").to_json()
     assert some != whole and some["trials"] == whole["trials"] == 600
     assert some["items"][0] == pytest.approx(whole["items"][0], abs=0.1)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api.views import documents
+from app.api.views import documents, plans
+from app.api.views.forms import form_text
 from app.api.views.progress import progress
 from app.domain import commands as c
 from app.domain import events as e
@@ -142,17 +143,15 @@ def test_the_time_between_two_runs_is_none_that_a_study_took() -> None:
 )
 def test_forms_can_be_read(sequence: Sequence, number: int, text: str) -> None:
     pieces = list(zip(range(number + 1), sequence.pieces(), strict=False))
-    assert documents.form_text(pieces[number][1].form) == text
+    assert form_text(pieces[number][1].form) == text
 
 
 def test_every_place_in_the_stage_tree_of_a_study_leads_to_one_of_its_trials() -> None:
     plan = plan_of(({"lr": 0.1}, 40), ({"lr": 0.1}, 10))
-    shown = documents.stage_tree(plan, plan.studies[S])
+    shown = plans.stage_tree(plan, plan.studies[S])
     assert [(stage["start"], stage["end"]) for stage in shown["stages"]] == [(0, 10), (10, 40)]
     give(plan, c.CancelTrial(study=S, trial=1))
-    assert [(stage["start"], stage["end"]) for stage in documents.stage_tree(plan, plan.studies[S])["stages"]] == [
-        (0, 40)
-    ]
+    assert [(stage["start"], stage["end"]) for stage in plans.stage_tree(plan, plan.studies[S])["stages"]] == [(0, 40)]
     assert NodeId(shown["stages"][0]["node"]) in plan.nodes
 
 

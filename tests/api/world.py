@@ -20,7 +20,7 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import SearchPlan, Trial
 from app.events.rows import Rows
 from app.events.transact import Write, record, transact
-from app.scheduling.tuners import TunerDriver
+from app.tuning.tuners import TunerDriver
 
 MakeApp = Callable[[str], FastAPI]
 

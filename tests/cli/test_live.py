@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.api import schemas
+from app.api import examples
 from app.cli import progress
 from app.cli.live import frame
 from app.cli.progress import Show, headline, how, lines
@@ -25,12 +25,12 @@ LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5
 
 def study(slots: int = 4, **fields: Any) -> Json:
     """A study under way that has everything there is to show."""
-    running = [schemas.UNDER_WAY | {"slot": f"cpu{number}"} for number in range(slots)]
-    shown = schemas.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
-    counts = schemas.STUDY["counts"] | {"failed": 2}
-    long = {"lr": {"family": "wsd", "peak": 0.1, "warmup": 2, "stable_until": 10, "decay": 5}} | schemas.HP
-    best = schemas.STUDY["best"] | {"hp": long}
-    return schemas.STUDY | {"progress": shown, "counts": counts, "best": best, "waits": ""} | fields
+    running = [examples.UNDER_WAY | {"slot": f"cpu{number}"} for number in range(slots)]
+    shown = examples.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
+    counts = examples.STUDY["counts"] | {"failed": 2}
+    long = {"lr": {"family": "wsd", "peak": 0.1, "warmup": 2, "stable_until": 10, "decay": 5}} | examples.HP
+    best = examples.STUDY["best"] | {"hp": long}
+    return examples.STUDY | {"progress": shown, "counts": counts, "best": best, "waits": ""} | fields
 
 
 def drawn(study: Json, width: int, height: int) -> list[str]:
@@ -64,7 +64,7 @@ def test_it_says_what_matters() -> None:
 
 def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
     """Of 40 trials under ASHA, with failures, rungs and steps that were repeated."""
-    cost = schemas.STUDY["cost"] | {"saved_by_sharing": 0.54, "saved_by_stopping": 0.98, "repeated": 12, "retried": 9}
+    cost = examples.STUDY["cost"] | {"saved_by_sharing": 0.54, "saved_by_stopping": 0.98, "repeated": 12, "retried": 9}
     trials = {"done": 26, "resting": 19, "expected": 40}
     progress = study()["progress"] | {"trials": trials, "steps": {"done": 133, "expected": 260}}
     counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "stopped": 0, "cancelled": 0}
@@ -83,7 +83,7 @@ def test_a_narrow_terminal_has_words_instead_of_bars() -> None:
 
 
 def test_before_anything_is_asked_for() -> None:
-    nothing = schemas.PROGRESS | {"steps": {"done": 0, "expected": 0}, "running": [], "seconds_left": None}
+    nothing = examples.PROGRESS | {"steps": {"done": 0, "expected": 0}, "running": [], "seconds_left": None}
     assert "none asked for yet" in drawn(study(progress=nothing), 80, 24)[2]
 
 
@@ -130,7 +130,7 @@ def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """A study of ten hours printed 7,200 lines."""
     now = iter(range(0, 10**6, 1))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
-    looks = (study(progress=schemas.PROGRESS | {"steps": {"done": n, "expected": 36_000}}) for n in range(36_000))
+    looks = (study(progress=examples.PROGRESS | {"steps": {"done": n, "expected": 36_000}}) for n in range(36_000))
     lines(looks)
     said = capsys.readouterr().err.splitlines()
     assert 100 < len(said) < 250

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.schemas.examples import STUDY, TRIAL_DETAIL
+from app.api.examples import STUDY, TRIAL_DETAIL
 from app.cli.following import code_of
 from app.cli.history import brief
 from app.cli.looking import print_trial

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduling.curves import Curve, CurveModel, Posterior
-from app.scheduling.curves.scale import curve_scale, study_scale
+from app.tuning.curves import Curve, CurveModel, Posterior
+from app.tuning.curves.scale import curve_scale, study_scale
 from tests.curves.recordings import HORIZON, STEPS, accuracies, curve
 from tests.plans import tried
 
@@ -284,7 +284,7 @@ def test_the_same_again_and_after_others_have_ended() -> None:
 
 
 def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    import app.scheduling.curves.model as module
+    import app.tuning.curves.model as module
 
     computed: list[int] = []
     compute = module.posteriors
@@ -297,7 +297,7 @@ def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_learning_costs_does_not_grow_with_the_trials_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    import app.scheduling.curves.model as module
+    import app.tuning.curves.model as module
 
     looked_at: list[int] = []
     for name in ("posteriors", "learn_prior"):

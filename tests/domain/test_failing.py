@@ -15,7 +15,7 @@ from app.domain.search_plan import Node
 from app.domain.stage_tree import build_stage_tree
 from app.domain.states import ChainOutcome
 from app.events.tables import SlotRow
-from app.scheduling.chains import stages_of
+from app.scheduling.assignment import stages_of
 from app.scheduling.frontier import Span
 from app.scheduling.placement import Candidates, place
 from tests.plans import METRIC, Story, steps

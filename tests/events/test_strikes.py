@@ -24,7 +24,7 @@ from app.events.records import SqlRecords
 from app.events.rows import Fenced, Rows
 from app.events.strikes import strike
 from app.events.transact import Write, transact
-from app.scheduling.replay import replay
+from app.tuning.replay import replay
 
 STREAM = PlanId("plan")
 OPENED = e.PlanOpened(trainer="t", trainer_version="1", trainer_args={}, seed=0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.workers.deadline import Deadline
 from app.workers.slot.device import device_of, visible_gpus
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree.runtime import state_format

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import nullcontext
-from importlib.util import module_from_spec
 from pathlib import Path
 from threading import Event as Flag
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from app.settings import settings
 from app.workers import process, signals
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
+from app.workers.process import WorkerProcess
 from app.workers.tasks import stage
 
 Monkeypatch = pytest.MonkeyPatch
@@ -36,7 +36,7 @@ def here(sqlite_url: str, tmp_path: Path, monkeypatch: Monkeypatch) -> Iterator[
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("app.workers.ownership.LOCK_SECONDS", 0.0)
     monkeypatch.setattr(signals, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(process, "ownership", None)
+    monkeypatch.setattr(process.worker, "ownership", None)
     settings.cache_clear()
     yield
     settings.cache_clear()
@@ -44,11 +44,9 @@ def here(sqlite_url: str, tmp_path: Path, monkeypatch: Monkeypatch) -> Iterator[
 
 
 @pytest.fixture
-def fresh() -> Iterator[ModuleType]:
-    """The module of a process that has just started."""
-    assert process.__spec__ is not None and process.__spec__.loader is not None
-    before, made = list(gc.callbacks), module_from_spec(process.__spec__)
-    process.__spec__.loader.exec_module(made)
+def fresh() -> Iterator[WorkerProcess]:
+    """A process that has just started."""
+    before, made = list(gc.callbacks), WorkerProcess()
     yield made
     gc.callbacks[:] = before
     gc.unfreeze()
@@ -80,24 +78,24 @@ def elsewhere(records: SqlRecords, tmp_path: Path) -> Ownership:
 def test_one_worker_is_one_slot() -> None:
     with pytest.raises(SystemExit, match="one worker is one slot, but the queues cpu0, cpu1 were given"):
         become("cpu0", "cpu1")
-    assert process.ownership is None
+    assert process.worker.ownership is None
 
 
 def test_the_scheduler_is_no_slot() -> None:
     become(SCHEDULER_QUEUE)
-    assert process.ownership is None
+    assert process.worker.ownership is None
 
 
 def test_a_queue_that_is_no_slot_is_refused() -> None:
     with pytest.raises(SystemExit, match="queue nonsense is no slot"):
         become("nonsense")
-    assert process.ownership is None
+    assert process.worker.ownership is None
 
 
 def test_a_slot_without_its_gpu_is_refused() -> None:
     with pytest.raises(SystemExit, match="slot gpu0 has no GPU"):
         become("gpu0")
-    assert process.ownership is None
+    assert process.worker.ownership is None
 
 
 def test_a_second_worker_is_told_another_name(tmp_path: Path) -> None:
@@ -125,31 +123,31 @@ def test_a_worker_elsewhere_that_is_silent_is_waited_for_and_replaced(
     records: SqlRecords, elsewhere: Ownership
 ) -> None:
     become("cpu0")
-    assert process.ownership is not None
+    assert process.worker.ownership is not None
     with records.write() as rows:
-        assert process.ownership.take(rows, "cpu")  # at once: it was seen that nobody else has it
+        assert process.worker.ownership.take(rows, "cpu")  # at once: it was seen that nobody else has it
 
 
 def test_a_database_that_is_away_is_not_waited_for(monkeypatch: Monkeypatch) -> None:
     monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing")
     settings.cache_clear()
     become("cpu0")
-    assert process.ownership is not None
+    assert process.worker.ownership is not None
 
 
 # ------------------------------------------------------------------------------------------ what a process holds
 
 
-def test_a_process_that_is_no_slot_says_so(fresh: ModuleType) -> None:
+def test_a_process_that_is_no_slot_says_so(fresh: WorkerProcess) -> None:
     with pytest.raises(RuntimeError, match="listens to no slot's queue"):
-        fresh.slot()
+        fresh.slot  # noqa: B018
 
 
-def test_a_process_that_became_nothing_ends(fresh: ModuleType) -> None:
+def test_a_process_that_became_nothing_ends(fresh: WorkerProcess) -> None:
     fresh.close()
 
 
-def test_a_process_has_one_scheduler_and_one_notifier(fresh: ModuleType, monkeypatch: Monkeypatch) -> None:
+def test_a_process_has_one_scheduler_and_one_notifier(fresh: WorkerProcess, monkeypatch: Monkeypatch) -> None:
     made = list[Any]()
 
     class Notifier:
@@ -157,19 +155,20 @@ def test_a_process_has_one_scheduler_and_one_notifier(fresh: ModuleType, monkeyp
             made.append(tell)
 
         def notify(self) -> None: ...
+        def close(self) -> None: ...
 
-    monkeypatch.setattr(fresh, "Notifier", Notifier)
+    monkeypatch.setattr(process, "Notifier", Notifier)
     fresh.notify()
     fresh.notify()
     assert len(made) == 1
-    assert fresh.ticking() is fresh.ticking()
-    assert fresh.retention() is fresh.retention()
+    assert fresh.ticking is fresh.ticking
+    assert fresh.retention is fresh.retention
 
 
 @pytest.mark.parametrize("objects", [0, 3])
 @pytest.mark.parametrize("is_waited_for", [True, False])
 def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
-    fresh: ModuleType, monkeypatch: Monkeypatch, caplog: pytest.LogCaptureFixture, objects: int, is_waited_for: bool
+    fresh: WorkerProcess, monkeypatch: Monkeypatch, caplog: pytest.LogCaptureFixture, objects: int, is_waited_for: bool
 ) -> None:
     looked, told = Flag(), list[int]()
 
@@ -181,16 +180,16 @@ def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
     monkeypatch.setattr("app.workers.scheduler.retention.Retention", lambda *_: retention)
     monkeypatch.setattr(fresh, "notify", lambda: told.append(1))
     with caplog.at_level("INFO"):
-        fresh.retention().start()
+        fresh.retention.start()
         assert looked.wait(60.0)
         fresh.close()
-        assert fresh.retention().join(60.0)
+        assert fresh.retention.join(60.0)
     assert ("deleted 3 checkpoints, 3.0 MiB" in caplog.messages) == ("deleted" in caplog.text) == bool(objects)
     assert bool(told) == is_waited_for
 
 
-def test_a_tick_that_came_to_its_end_is_shown(fresh: ModuleType, records: SqlRecords) -> None:
-    fresh.ticking().tick()
+def test_a_tick_that_came_to_its_end_is_shown(fresh: WorkerProcess, records: SqlRecords) -> None:
+    fresh.ticking.tick()
     with records.read() as rows:
         assert rows.schedulers.last_tick() is not None
 
@@ -222,8 +221,8 @@ class Playing:
 
 
 def test_the_next_message_is_sent_only_after_a_stage_that_was_completed(monkeypatch: Monkeypatch) -> None:
-    monkeypatch.setattr(process, "slot", lambda: Playing(True))
+    monkeypatch.setattr(WorkerProcess, "slot", Playing(True))
     stage("chain", 0)
-    monkeypatch.setattr(process, "slot", lambda: Playing(False))
+    monkeypatch.setattr(WorkerProcess, "slot", Playing(False))
     with pytest.raises(Ignore):
         stage("chain", 0)

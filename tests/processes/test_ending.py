@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.embedded import Embedded
 from app.events.database import Database
-from app.workers.retiring import Retiring
+from app.workers.process import Retiring
 
 HANGS = """
 import sys, threading

@@ -10,8 +10,7 @@ import pytest
 from stacks import wait_for
 
 from app.events.database import DatabaseUnavailable
-from app.workers.throttle import Throttle
-from app.workers.ticking import Ticking
+from app.workers.threads import Throttle, Ticking
 
 
 class Clock:

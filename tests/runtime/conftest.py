@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from moods import Start
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 

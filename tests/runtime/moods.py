@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainedTo, TrainerProcess
 
 Start = Callable[..., TrainerProcess]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from moods import Start, moody, train
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 
 
 def test_a_deadline_is_many_times_the_longest_silence_and_never_less_than_its_floor() -> None:

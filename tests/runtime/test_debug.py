@@ -9,7 +9,7 @@ from pathlib import Path
 from forks import in_a_fork
 from moods import MOODY, TOY, Start
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from stagetree.runtime.debug import Trial, run_in_terminal
 
 RUN = """

@@ -9,7 +9,7 @@ import torch
 from moods import Start
 
 from app.domain.ids import plan_id
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from stagetree import StudySpec, Trainer
 from stagetree.runtime.failures import TrainerFailed
 

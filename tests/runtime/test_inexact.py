@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moods import Start, moody, train
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from stagetree.runtime.inexact import changes, operation_in
 
 

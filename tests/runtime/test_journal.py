@@ -10,7 +10,7 @@ import pytest
 import torch
 from moods import TOY, Start
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from stagetree.logged import Logged
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.journal import DRAIN_SECONDS, Journal

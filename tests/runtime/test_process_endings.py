@@ -13,7 +13,7 @@ import psutil
 import pytest
 from moods import SECONDS, Start, Until, are_gone, is_done, moody, train, workers
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import Wire

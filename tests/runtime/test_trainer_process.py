@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from moods import MOODY, TOY, Start, moody, train
 
-from app.workers.deadline import Deadline
 from app.workers.state import State
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from moods import Start
 
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from stagetree.runtime.failures import TrainerFailed
 
 TRAINER = """

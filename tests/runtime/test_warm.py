@@ -18,7 +18,7 @@ from moods import SECONDS, Start, are_gone, interpreter_of, moody, train, worker
 from opened import opened
 
 from app.workers import warm as warm_module
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from app.workers.warm import Warm, WarmFailed
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.warm import launch

@@ -13,9 +13,10 @@ from app.api.requests import bodies
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.registry import Catalogue
-from app.scheduling.tuners import sampler_of
-from app.scheduling.tuners.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, qmc, unavailable
 from app.simulation.preview import preview
+from app.tuning.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, unavailable
+from app.tuning.samplers import base as qmc
+from app.tuning.tuners import sampler_of
 from stagetree.limits import LIMITS
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
@@ -246,7 +247,7 @@ def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: py
 
 @pytest.fixture
 def no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.scheduling.tuners import samplers
+    from app.tuning import samplers
 
     monkeypatch.setattr(samplers, "find_spec", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)

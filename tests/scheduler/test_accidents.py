@@ -16,10 +16,10 @@ from app.events.plans import MOST_IDLE, Plans
 from app.events.transact import ATTEMPTS
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from app.scheduling.replay import replay
-from app.scheduling.tuners import TUNERS
-from app.scheduling.tuners.asha import Asha
-from app.scheduling.tuners.driver import TunerDriver, make_driver
+from app.tuning.replay import replay
+from app.tuning.tuners import TUNERS
+from app.tuning.tuners.asha import Asha
+from app.tuning.tuners.driver import TunerDriver, make_driver
 from stagetree.spec import SpecError
 from stagetree.spec.errors import Problem
 

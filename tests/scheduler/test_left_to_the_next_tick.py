@@ -20,7 +20,7 @@ from app.events.log import Append
 from app.events.plans import Plans, PlanUnusable
 from app.events.strikes import strike
 from app.events.transact import Write, transact
-from app.scheduling.tuners.driver import make_driver
+from app.tuning.tuners.driver import make_driver
 from app.workers.scheduler.overview import DISPATCH_AGAIN_SECONDS
 from stagetree.spec import SpecError, StudySpec
 

@@ -17,8 +17,8 @@ from app.domain.ids import StudyId
 from app.domain.proofs import is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
 from app.domain.states import ProofKind, StudyState, Verdict
-from app.scheduling.replay import replay
 from app.simulation.what_if import what_if
+from app.tuning.replay import replay
 from app.workers.scheduler.tick import Scheduler
 from tests.plans import tried
 

@@ -14,7 +14,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.transact import Write, transact
-from app.scheduling.tuners.driver import make_driver
+from app.tuning.tuners.driver import make_driver
 from app.workers.scheduler.tuning import Tuning
 from stagetree.limits import LIMITS
 

@@ -9,11 +9,10 @@ import pytest
 from app.domain import commands as c
 from app.domain.events import Stage
 from app.domain.search_plan import Node
-from app.scheduling.assignment import branch_points
-from app.scheduling.chains import lead_trial, stages_of
+from app.scheduling.assignment import branch_points, lead_trial, stages_of
+from app.scheduling.demands import Need
 from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.reach import Need
 from tests.plans import Story, steps
 
 EARLY = steps(1, 2, milestones=[4])

@@ -18,10 +18,9 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
 from app.scheduling.balance import Claim, claims, shares, slots_used
-from app.scheduling.fair_share import fair_share
+from app.scheduling.demands import Need
 from app.scheduling.frontier import Frontier
-from app.scheduling.policies import critical_path
-from app.scheduling.reach import Need
+from app.scheduling.policies import critical_path, fair_share
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from tests.plans import METRIC, OPENED, Story, study_of, tried

@@ -13,7 +13,7 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.domain.search_plan import Trial
 from app.domain.stage_tree import build_stage_tree
-from app.scheduling.chains import lead_trial
+from app.scheduling.assignment import lead_trial
 from app.scheduling.costs import Costs
 from app.scheduling.evaluations import evaluations, evaluations_of_each
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span

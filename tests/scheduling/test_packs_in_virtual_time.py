@@ -19,10 +19,10 @@ from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Node, Study
 from app.domain.stage_tree import build_stage_tree, critical_path_steps
 from app.scheduling.packs import WORTHWHILE, best_lanes, better_width, times_faster
-from app.scheduling.replay import replay
-from app.scheduling.tuners import TunerDriver
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
+from app.tuning.replay import replay
+from app.tuning.tuners import TunerDriver
 from stagetree.spec import StudySpec
 from tests.plans import METRIC, OPENED, study_of, tried
 from tests.strategies import Trial, spaces

@@ -11,9 +11,9 @@ from app.domain import events as e
 from app.domain.errors import Refused
 from app.domain.ids import StudyId
 from app.scheduling.frontier import Frontier
-from app.scheduling.replay import replay
-from app.scheduling.tuners import TUNERS
-from app.scheduling.tuners.base import NewTrial, Next, Tuner
+from app.tuning.replay import replay
+from app.tuning.tuners import TUNERS
+from app.tuning.tuners.base import NewTrial, Next, Tuner
 from tests.plans import Story
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 

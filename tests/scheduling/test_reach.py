@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Node, Progress
-from app.scheduling.reach import Reach
+from app.scheduling.demands import Reach
 
 STEPS = st.integers(0, 12)
 SPANS = st.lists(st.tuples(STEPS, STEPS).map(lambda ends: (min(ends), max(ends))), max_size=5)

@@ -14,11 +14,11 @@ from app.domain.errors import Conflict, Refused
 from app.domain.ids import StudyId
 from app.events.export import NotALog, lines, parse
 from app.events.memory import MemoryLog
-from app.scheduling.replay import replay
-from app.scheduling.replay.decisions import Judge
 from app.simulation.changing import changed
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
+from app.tuning.replay import replay
+from app.tuning.replay.replaying import Judge
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError
 from tests.tuners.worlds import STUDY, faults, simulator, spec, stragglers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.domain import events as e
 from app.scheduling.balance import Balancing, slots_used
-from app.scheduling.fair_share import fair_share
 from app.scheduling.frontier import Frontier
+from app.scheduling.policies import fair_share
 from app.scheduling.preemption import LEAST_SECONDS, Takeover, is_ripe, takeovers
 from tests.plans import Story
 

@@ -9,8 +9,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import NodeId, StudyId
-from app.scheduling.assignment import assign
-from app.scheduling.chains import stages_of
+from app.scheduling.assignment import assign, stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.retention import dispensable

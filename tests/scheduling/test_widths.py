@@ -16,10 +16,10 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
 from app.scheduling.packs import WORTHWHILE
-from app.scheduling.replay import replay
-from app.scheduling.tuners import TunerDriver
 from app.scheduling.widths import NEAR, batch_of, chosen, covers, widest
 from app.simulation.simulator import Simulator
+from app.tuning.replay import replay
+from app.tuning.tuners import TunerDriver
 from tests.plans import METRIC, OPENED, steps, study_of, tried
 from tests.strategies import Trial, spaces
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.api import schemas
+from app.api import examples
 from stagetree import _cell
 from stagetree.models import StudyAnswer
 
@@ -13,10 +13,10 @@ LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5
 
 
 def shown(slots: int = 1, **fields: Any) -> str:
-    running = [schemas.UNDER_WAY | {"slot": f"cpu{number:02}"} for number in range(slots)]
-    progress = schemas.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
-    counts = schemas.STUDY["counts"] | {"failed": 2}
-    return _cell.html(StudyAnswer.of(schemas.STUDY | {"progress": progress, "counts": counts} | fields))
+    running = [examples.UNDER_WAY | {"slot": f"cpu{number:02}"} for number in range(slots)]
+    progress = examples.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
+    counts = examples.STUDY["counts"] | {"failed": 2}
+    return _cell.html(StudyAnswer.of(examples.STUDY | {"progress": progress, "counts": counts} | fields))
 
 
 def test_it_says_what_matters() -> None:
@@ -25,9 +25,9 @@ def test_it_says_what_matters() -> None:
         assert part in text
     trials = {"done": 23, "resting": 9, "expected": 40}
     assert "23/40 <b style='color:red'>2 failed</b> 9 at rungs" in shown(
-        progress=schemas.PROGRESS | {"rungs": RUNGS, "trials": trials}
+        progress=examples.PROGRESS | {"rungs": RUNGS, "trials": trials}
     )
-    assert "about" not in shown(state="completed", progress=schemas.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
+    assert "about" not in shown(state="completed", progress=examples.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
 
 
 def test_slots_beyond_a_screen_are_counted() -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.api import schemas
+from app.api import examples
 from stagetree._asking import Known
 from stagetree._view import StudyView
 
 
 class Shown(StudyView):
     def __init__(self, *trials: dict[str, Any]) -> None:
-        self._known = Known(schemas.STUDY)
+        self._known = Known(examples.STUDY)
         for trial in trials:
             self._known.take(trial)
 
 
 def test_the_best_trial_is_the_same_before_and_after_a_refresh() -> None:
     """What was asked for by itself had a curve, a path and steps asked for, until the next refresh."""
-    alone, listed = Shown(schemas.TRIAL_DETAIL), Shown(schemas.TRIAL_DETAIL, schemas.TRIAL)
+    alone, listed = Shown(examples.TRIAL_DETAIL), Shown(examples.TRIAL_DETAIL, examples.TRIAL)
     assert alone.best is not None and alone.best == listed.best
-    assert alone.best.to_json() == schemas.TRIAL
+    assert alone.best.to_json() == examples.TRIAL
     assert alone.trials == listed.trials

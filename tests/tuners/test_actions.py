@@ -13,9 +13,8 @@ import pytest
 from app.domain.commands import Extend, Prioritize, Start
 from app.domain.ids import StudyId
 from app.domain.search_plan import TrialEvent
-from app.scheduling.tuners.actions import check_action
-from app.scheduling.tuners.base import NewTrial, Next, Tuner
-from app.scheduling.tuners.custom import REGISTERED, Registered
+from app.tuning.tuners.base import NewTrial, Next, Tuner
+from app.tuning.tuners.custom import REGISTERED, Registered, check_action
 from tests.tuners.worlds import STUDY, simulator, spec
 
 OTHER = StudyId("other")

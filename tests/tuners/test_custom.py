@@ -16,15 +16,15 @@ from docs_pages import DOCS, blocks
 
 from app.cli.commands import app as cli
 from app.domain.states import TrialEventKind
-from app.scheduling.replay import replay
-from app.scheduling.tuners.custom import REGISTERED, with_version
 from app.tuner_files import TunerFileError, load, register
 from app.tuner_suite import CHECKS, check
+from app.tuning.replay import replay
+from app.tuning.tuners.custom import REGISTERED, with_version
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator
 
 PAGE = {block.file: block.text for block in blocks(DOCS / "tuners" / "writing.md") if block.file}
-BASE = "from app.scheduling.tuners import *\nfrom random import random\n"
+BASE = "from app.tuning.tuners import *\nfrom random import random\n"
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,13 @@ def nothing_registered() -> Iterator[None]:
     yield
     REGISTERED.clear()
     REGISTERED.update(before)
+
+
+def test_a_file_of_a_running_study_may_import_from_where_tuners_were(tmp_path: Path) -> None:
+    """Its digest is on record: to edit its import would be another version, with which the study does not go on."""
+    before = PAGE["halving.py"].replace("app.tuning.tuners", "app.scheduling.tuners")
+    assert before != PAGE["halving.py"]
+    assert [*load(file(tmp_path, before))] == ["one-halving"]
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.search_plan import Study
-from app.scheduling.tuners import TUNERS, TunerDriver
-from app.scheduling.tuners.asha import Asha
-from app.scheduling.tuners.driver import TunerFailed
-from app.scheduling.tuners.samplers.base import NonAdaptive
+from app.tuning.samplers.base import NonAdaptive
+from app.tuning.tuners import TUNERS, TunerDriver
+from app.tuning.tuners.asha import Asha
+from app.tuning.tuners.driver import TunerFailed
 from tests.tuners.worlds import STUDY, simulator, spec
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 8, "reduction_factor": 2}

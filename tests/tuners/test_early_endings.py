@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
-from app.scheduling.replay import replay
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
+from app.tuning.replay import replay
 from tests.scheduler.scenes import Scene
 from tests.tuners.test_every_tuner import EVERY, FEW, SEEDS, check, run, study_of
 from tests.tuners.worlds import STUDY, numbered, simulator, spec

@@ -8,8 +8,8 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.search_plan import Study
-from app.scheduling.tuners import tuner_of
-from app.scheduling.tuners.hyperband import AsyncHyperband, Hyperband
+from app.tuning.tuners import tuner_of
+from app.tuning.tuners.hyperband import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
 from stagetree.spec.rungs import rung_steps, shares
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner

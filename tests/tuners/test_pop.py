@@ -13,11 +13,11 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, Study
 from app.domain.states import TrialEventKind
-from app.scheduling.replay import replay
-from app.scheduling.tuners.base import Context
-from app.scheduling.tuners.pools import by_rank
 from app.simulation.simulator import Simulator
 from app.simulation.virtual_chain import Fault
+from app.tuning.replay import replay
+from app.tuning.tuners.base import Context
+from app.tuning.tuners.promising import by_rank
 from stagetree.spec import StudySpec
 from tests.tuners.worlds import STUDY, numbered, simulator, spec
 

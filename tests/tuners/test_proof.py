@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners.proof import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, Proof
+from app.tuning.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, Proof
 from tests.plans import tried
 
 MARK, END = 0.5, 10

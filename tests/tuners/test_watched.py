@@ -13,10 +13,10 @@ from app.domain import events as e
 from app.domain.commands import Extend
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.replay import replay
-from app.scheduling.tuners.base import NewTrial, Next, Tuner
-from app.scheduling.tuners.custom import REGISTERED, Registered
 from app.simulation.simulator import Simulator
+from app.tuning.replay import replay
+from app.tuning.tuners.base import NewTrial, Next, Tuner
+from app.tuning.tuners.custom import REGISTERED, Registered
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
 

@@ -12,10 +12,10 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.scheduling.tuners import tuner_of
-from app.scheduling.tuners.base import Next, Tuner
 from app.simulation.simulator import Simulator, no_fault, one_second_a_step
 from app.simulation.virtual_chain import Fault
+from app.tuning.tuners import tuner_of
+from app.tuning.tuners.base import Next, Tuner
 from stagetree.spec import StudySpec
 
 STUDY = StudyId("study")

@@ -33,7 +33,8 @@ from app.scheduling.policies import POLICIES
 from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
-from app.workers.slot.slot import Limits, Slot, Surroundings
+from app.workers.slot.dependencies import Limits, SlotDependencies
+from app.workers.slot.slot import Slot
 from app.workers.trainer_process import TrainerProcess
 from stagetree.spec import StudySpec
 
@@ -89,6 +90,7 @@ class Cluster:
         self.processes: Counter[str] = Counter()
         self.sources = {"toy": TrainerSource(TOY, "1")}
         self.faults = {"scheduler": Faults(self.clock)}
+        self.slot_records = dict[str, FaultyRecords]()
         self.retiring: set[str] = set()
         self.latest = dict[str, str]()
         self.told = 0  # how often the scheduler was told of something
@@ -119,8 +121,9 @@ class Cluster:
     def make_slot(self, name: str, **limits: Any) -> Slot:
         """A new process for the slot: what another had in memory is gone."""
         faults = self.faults[name] = Faults(self.clock)
-        around = Surroundings(
-            records=FaultyRecords(self.records, faults),  # type: ignore[arg-type]
+        records = self.slot_records[name] = FaultyRecords(self.records, faults)
+        around = SlotDependencies(
+            records=records,  # type: ignore[arg-type]
             store=self.store,
             start=lambda: self._start(name),
             sources=lambda: self.sources,

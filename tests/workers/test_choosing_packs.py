@@ -15,7 +15,7 @@ from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.events.database import Database
 from app.registry import TrainerSource
-from app.scheduling.replay import replay
+from app.tuning.replay import replay
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm

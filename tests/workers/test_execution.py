@@ -151,7 +151,9 @@ def test_a_stop_keeps_what_is_there(flags: ChainFlags) -> None:
     assert made.next(stop) == Save(is_intermediate=False)
     made.saved(0.0)
     assert made.next(stop) == Stop()
-    assert made.stopped(7.0) == e.ChainEnded(chain=made.chain, outcome=ChainOutcome.STOPPED, steps=5, seconds=7.0)
+    assert made.ended(ChainOutcome.STOPPED, 7.0) == e.ChainEnded(
+        chain=made.chain, outcome=ChainOutcome.STOPPED, steps=5, seconds=7.0
+    )
 
 
 def test_a_stop_at_the_end_of_a_stage_completes_it() -> None:
@@ -268,7 +270,7 @@ def test_its_states_are_those_of_the_picture() -> None:
     assert made.state == ExecutionState.TRAINING and not made.can_begin(0)
     made.completed(1.0)
     assert made.state == ExecutionState.BETWEEN_STAGES and made.can_begin(1) and not made.can_begin(0)
-    between = made.interrupted(5.0)
+    between = made.ended(ChainOutcome.INTERRUPTED, 5.0)
     assert between == e.ChainEnded(chain=made.chain, outcome=ChainOutcome.INTERRUPTED)  # nothing was lost
     made = execution(stage(0, 2))
     drive(made)

@@ -5,8 +5,8 @@ from threading import Event as Flag
 import pytest
 from stacks import wait_for
 
-from app.workers import notifier as module
-from app.workers.notifier import Notifier
+from app.workers import threads as module
+from app.workers.threads import Notifier
 
 
 @pytest.fixture(autouse=True)

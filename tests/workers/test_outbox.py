@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,7 +15,7 @@ from app.events.rows import Fenced
 from app.events.rows.ports import RowsPort
 from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim
-from app.workers.slot.outbox import FactOutbox
+from app.workers.slot.outbox import FactOutbox, RowChange
 from app.workers.slot.patience import Patience
 
 
@@ -22,8 +23,24 @@ def fact(index: int, seconds: float = 1.0) -> e.StageCompleted:
     return e.StageCompleted(chain="c", index=index, seconds=seconds)
 
 
-def always(rows: RowsPort) -> None:
-    """Whoever asks may state it."""
+@dataclass(frozen=True)
+class Noting(RowChange):
+    """Whoever asks may state it. note: is called when they do."""
+
+    note: Callable[[], object] = lambda: None
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        self.note()
+
+
+always = Noting()
+
+
+def refusal(error: Exception) -> Noting:
+    def refuse() -> NoReturn:
+        raise error
+
+    return Noting(refuse)
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +66,9 @@ def test_a_fact_that_cannot_be_written_ends_its_chain_before_the_database_is_ask
 ) -> None:
     bad, good = Claim("c", "plan", 1), Claim("d", "plan", 1)
     asked = list[str]()
-    outbox.put(bad, [fact(0, math.nan)], lambda rows: asked.append("bad"))
-    outbox.put(bad, [fact(1)], lambda rows: asked.append("bad"))
-    outbox.put(good, [fact(0)], lambda rows: asked.append("good"))
+    outbox.put(bad, [fact(0, math.nan)], Noting(lambda: asked.append("bad")))
+    outbox.put(bad, [fact(1)], Noting(lambda: asked.append("bad")))
+    outbox.put(good, [fact(0)], Noting(lambda: asked.append("good")))
     assert outbox.drain(60.0)
     assert asked == ["good"] and bad.over.is_set() and not good.over.is_set()
     assert [recorded.event for recorded in records.log.read("plan")] == [fact(0)]
@@ -63,10 +80,7 @@ def test_a_mistake_of_ours_leaves_no_hole_in_what_is_stated_about_a_chain(
 ) -> None:
     claim, other = Claim("c", "plan", 1), Claim("d", "plan", 1)
 
-    def mistaken(rows: RowsPort) -> None:
-        raise ZeroDivisionError
-
-    outbox.put(claim, [fact(0)], mistaken)
+    outbox.put(claim, [fact(0)], refusal(ZeroDivisionError()))
     outbox.put(claim, [fact(1)], always)
     outbox.put(other, [fact(2)], always)
     assert outbox.drain(60.0)
@@ -85,8 +99,8 @@ class Told:
     def _notify(self) -> None:
         self.nudges += 1
 
-    def proof(self, name: str) -> Callable[[RowsPort], None]:
-        return lambda rows: self.commits.append(name)
+    def proof(self, name: str) -> Noting:
+        return Noting(lambda: self.commits.append(name))
 
 
 @pytest.fixture
@@ -158,20 +172,14 @@ def test_the_scheduler_is_told_of_news_and_of_the_end_of_a_chain(
 
 
 def test_who_has_lost_a_chain_says_that_and_nothing_worse(told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    def fenced(rows: RowsPort) -> None:
-        raise Fenced("another worker's")
-
-    told.outbox.put(told.first, [fact(0)], fenced)
+    told.outbox.put(told.first, [fact(0)], refusal(Fenced("another worker's")))
     assert told.outbox.drain(60.0)
     (said,) = caplog.records
     assert (said.levelname, "what was stated last is void" in said.message) == ("WARNING", True)
 
 
 def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
-    def fenced(rows: RowsPort) -> None:
-        raise Fenced("another worker's")
-
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
-    told.outbox.put(told.first, [fact(1)], fenced, is_last=True)
+    told.outbox.put(told.first, [fact(1)], refusal(Fenced("another worker's")), is_last=True)
     assert told.outbox.drain(60.0)
     assert told.records.log.read("plan") == [] and told.first.over.is_set()

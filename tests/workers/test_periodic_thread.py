@@ -8,7 +8,7 @@ import pytest
 
 from app.away import LostRace
 from app.events.database import DatabaseUnavailable
-from app.workers.periodic_thread import PeriodicThread
+from app.workers.threads import PeriodicThread
 
 HOUR = 3600.0
 

@@ -10,10 +10,14 @@ from faulty import Clock
 
 from app.object_store import StoreUnavailable
 from app.scheduling.assignment import ResumePoint
-from app.workers.slot.checkpoint_store import CheckpointStore, CheckpointUnreadable
-from app.workers.slot.notes import Notes
-from app.workers.slot.patience import Patience
-from app.workers.slot.resuming import NOTED_AFTER, CheckpointReader, ReadOnce
+from app.workers.slot.checkpoint_store import (
+    NOTED_AFTER,
+    CheckpointReader,
+    CheckpointStore,
+    CheckpointUnreadable,
+    ReadOnce,
+)
+from app.workers.slot.patience import Notes, Patience
 from app.workers.state import State
 
 AWAY, BAD, FULL = StoreUnavailable("no route"), CheckpointUnreadable("it is not there"), OSError("no memory")

@@ -18,8 +18,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
-from app.workers.slot.notes import Notes
-from app.workers.slot.patience import Patience
+from app.workers.slot.patience import Notes, Patience
 from app.workers.slot.saver import NOTED_AFTER, Saver
 from app.workers.state import State
 

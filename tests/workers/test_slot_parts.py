@@ -9,9 +9,8 @@ import pytest
 from stacks import wait_for
 
 from app.workers.slot.health import FIRST_SECONDS, LONGEST_SECONDS, MOST_NODES, Health
-from app.workers.slot.notes import Notes
-from app.workers.slot.patience import LONGEST_PAUSE, Closing, Patience
-from app.workers.slot.watch import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
+from app.workers.slot.heartbeat import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
+from app.workers.slot.patience import LONGEST_PAUSE, Closing, Notes, Patience
 from app.workers.slot.worker_thread import WorkerThread
 
 

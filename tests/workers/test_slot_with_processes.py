@@ -14,7 +14,7 @@ from app.api.views import documents
 from app.domain import events as e
 from app.events.database import Database
 from app.registry import TrainerSource
-from app.workers.deadline import Deadline
+from app.workers.trainer_connection import Deadline
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 

@@ -34,7 +34,7 @@ SLOW = {
     "app/workers/process.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/signals.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/tasks.py": ("tests/processes",),
-    "app/workers/ticking.py": ("tests/processes",),
+    "app/workers/threads.py": ("tests/processes",),
 }
 """Further tests, by the beginning of a file's path, the longest of which counts: on PostgreSQL too, or in processes."""
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.api.commands.writing import Write
 from app.api.services import Services
-from app.api.views import documents
+from app.api.views import plans
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.tables import StudyRow
+from stagetree.models.events import Event
 
-Json = dict[str, Any]
 
-
-def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int | None) -> Json:
+def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int | None) -> Event:
     """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
     (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
     with use.open_study(row) as (_, study):
-        return documents.event(recorded, study.submitted_version - 1)
+        return plans.event(recorded, study.submitted_version - 1)

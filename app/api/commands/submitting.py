@@ -16,7 +16,7 @@ from app.domain.decide import decide
 from app.domain.ids import PlanId, StudyId, plan_id
 from app.domain.inputs import mark
 from app.registry import TrainerSource
-from app.scheduling.tuners.custom import with_version
+from app.tuning.tuners.custom import with_version
 from stagetree.spec import StudySpec
 
 

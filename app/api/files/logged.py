@@ -12,6 +12,7 @@ from app.api.services import Services
 from app.domain.decide.finding import trial_of
 from app.domain.ids import NodeId
 from app.events.tables import StudyRow
+from stagetree.models.trials import Logged, LoggedPoint
 
 Json = dict[str, Any]
 
@@ -28,19 +29,19 @@ class _Attempt:
         return max((row["step"] for row in self.rows), default=self.start)
 
 
-def trial_metrics(use: Services, row: StudyRow, number: int) -> Json:
+def trial_metrics(use: Services, row: StudyRow, number: int) -> Logged:
     """The rows of a trial, in order of steps. Raises `Unknown` where there is no such trial."""
     with use.open_study(row) as (plan, study):
         ends = list(plan.ends(trial_of(study, number)))
-    return {"items": [] if use.logs is None else list(_rows(use.logs, row.stream, ends))}
+    return Logged(items=[] if use.logs is None else list(_rows(use.logs, row.stream, ends)))
 
 
-def _rows(logs: Path, plan: str, ends: Iterable[tuple[NodeId, int]]) -> Iterator[Json]:
+def _rows(logs: Path, plan: str, ends: Iterable[tuple[NodeId, int]]) -> Iterator[LoggedPoint]:
     before = 0
     for node, end in ends:
         paths = sorted(logs.glob(f"*/{plan}/{node}.jsonl"), key=lambda path: path.stat().st_mtime)
         latest = _latest([attempt for path in paths for attempt in _attempts(path)])
-        yield from ({**row, "node": node} for row in latest if before < row["step"] <= end)
+        yield from (LoggedPoint(**row, node=node) for row in latest if before < row["step"] <= end)
         before = end
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from app.api import schemas
+from app.api import examples
 from app.domain import commands as c
+from app.domain.decide import MOST_CHARACTERS
 from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
-from app.scheduling.tuners.samplers import unavailable
+from app.tuning.samplers import unavailable
 from stagetree.limits import Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import Problem as SpecProblem
@@ -132,11 +133,44 @@ def _typed(kind: Any, example: Any) -> Any:
     return Annotated[Any, validator, Body(openapi_examples={"example": {"value": example}})]
 
 
+class NoteText(BaseModel):
+    """Something to write down."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: str = Field(min_length=1, max_length=MOST_CHARACTERS, pattern=r"\S")
+    trial: int | None = Field(default=None, ge=0, description="the trial that it is about; null: the whole study")
+
+
+class Longer(BaseModel):
+    """More steps of a trial there is."""
+
+    model_config = ConfigDict(extra="forbid")
+    trial: int = Field(ge=0, description="its number")
+    steps: int = Field(ge=1, description="how many in all")
+
+
+class Extension(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    steps: int = Field(ge=1, description="how many in all")
+
+
+class TrialsAsked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    trials: list[TrialSpec | Longer]
+
+
+class Changes(BaseModel):
+    """Another study file, as what is different in it."""
+
+    model_config = ConfigDict(extra="forbid")
+    changes: Json = Field(description="new values by dotted path: tuner.reduction_factor")
+
+
 NOTE = {"text": "diverges after the warm-up", "trial": 3}
-TRIAL = {"hp": schemas.HP, "steps": 40}
-StudyBody = _typed(StudySpec, schemas.STUDY_FILE)
+TRIAL = {"hp": examples.HP, "steps": 40}
+StudyBody = _typed(StudySpec, examples.STUDY_FILE)
 TrialBody = _typed(TrialSpec, TRIAL)
-AsksBody = _typed(schemas.TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
-ChangesBody = _typed(schemas.Changes, {"changes": {"tuner.reduction_factor": 2}})
-ExtensionBody = _typed(schemas.Extension, {"steps": 80})
-NoteBody = _typed(schemas.NoteText, NOTE)
+AsksBody = _typed(TrialsAsked, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
+ChangesBody = _typed(Changes, {"changes": {"tuner.reduction_factor": 2}})
+ExtensionBody = _typed(Extension, {"steps": 80})
+NoteBody = _typed(NoteText, NOTE)

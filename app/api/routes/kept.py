@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import Request, Response
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from app.api.services import Services
 from app.api.sharing.answers import Key
 from app.events.tables import StudyRow
 
-Json = dict[str, Any]
-
 
 async def kept(
-    request: Request, use: Services, row: StudyRow, key: Key, at: int | None, make: Callable[[], Json]
+    request: Request, use: Services, row: StudyRow, key: Key, at: int | None, make: Callable[[], BaseModel]
 ) -> Response:
     """The answer that `make` gives at the event `at`, or now, made once for each moment."""
     moment = f"at{at}" if at is not None else await use.together.do(("version", row.stream), lambda: use.version(row))

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 
-from app.api import reading, schemas
+from app.api import reading
 from app.api.openapi import refusals
 from app.api.requests import paging
 from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
 from app.api.sharing.turns import heavy
 from app.events.tables import StudyRow
+from stagetree.models.events import EventPage
+from stagetree.models.plans import Environments, Plan, StageTree
 
 router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
 
@@ -25,18 +27,16 @@ LastEventId = Annotated[
 STREAM = {"description": "A page or, with `Accept: text/event-stream`, a stream.", "content": {"text/event-stream": {}}}
 
 
-@router.get(
-    "/plan", summary="The search plan that a study is part of", response_model=schemas.Plan, responses=refusals(404)
-)
+@router.get("/plan", summary="The search plan that a study is part of", response_model=Plan, responses=refusals(404))
 @heavy
-def get_plan(row: StudyRowDep, use: Use, at: paging.At = None) -> Json:
+def get_plan(row: StudyRowDep, use: Use, at: paging.At = None) -> Plan:
     """All its nodes, with those of the other studies on it."""
     return reading.plan(use, row, at)
 
 
-@router.get("/stage-tree", summary="What is left to do", response_model=schemas.StageTree, responses=refusals(404))
+@router.get("/stage-tree", summary="What is left to do", response_model=StageTree, responses=refusals(404))
 @heavy
-def get_stage_tree(row: StudyRowDep, use: Use, at: paging.At = None) -> Json:
+def get_stage_tree(row: StudyRowDep, use: Use, at: paging.At = None) -> StageTree:
     """The stages that no slot is training yet. Empty for a study that is paused or over."""
     return reading.stage_tree(use, row, at)
 
@@ -44,10 +44,10 @@ def get_stage_tree(row: StudyRowDep, use: Use, at: paging.At = None) -> Json:
 @router.get(
     "/environment",
     summary="What a study is trained with",
-    response_model=schemas.Environments,
+    response_model=Environments,
     responses=refusals(404),
 )
-def get_environment(row: StudyRowDep, use: Use) -> Json:
+def get_environment(row: StudyRowDep, use: Use) -> Environments:
     """By kind of device, as the first slot of the plan saw it there: packages, driver, and the trainer's repository."""
     return reading.environment(use, row)
 
@@ -55,7 +55,7 @@ def get_environment(row: StudyRowDep, use: Use) -> Json:
 @router.get(
     "/events",
     summary="What has happened, or what happens",
-    response_model=schemas.EventPage,
+    response_model=EventPage,
     responses={200: STREAM, 204: {"description": "The study is over, and the stream holds no more."}, **refusals(404)},
 )
 def list_events(

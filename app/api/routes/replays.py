@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from app.api import replaying, schemas
+from app.api import replaying
 from app.api.openapi import refusals
 from app.api.report import report
 from app.api.requests.bodies import ChangesBody, changes_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import StudyRowDep, Use
 from app.api.sharing.turns import heavy
+from stagetree.models.events import Imagined, Replay
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
@@ -28,11 +29,11 @@ LINE = (
 @router.post(
     ":replay",
     summary="Derive every decision again",
-    response_model=schemas.Replay,
+    response_model=Replay,
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
+def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Replay:
     """Fold the log, ask the tuner again at every decision, and compare: `identical` is false if one differs."""
     return replaying.replay(use, row, at)
 
@@ -40,11 +41,11 @@ def replay_study(row: StudyRowDep, use: Use, at: At = None) -> Any:
 @router.post(
     ":what-if",
     summary="What another tuner would have decided",
-    response_model=schemas.Imagined,
+    response_model=Imagined,
     responses=refusals(400, 404, 413, 415),
 )
 @heavy
-def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None) -> Json:
+def imagine_study(row: StudyRowDep, given: ChangesBody, use: Use, at: At = None) -> Imagined:
     """Over the results that exist: nothing is trained, and nothing is changed."""
     return replaying.imagined(use, row, changes_of(given), at)
 

@@ -7,12 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 
-from app.api import metrics, reading, schemas
+from app.api import metrics, reading
 from app.api.errors import MEDIA_TYPE, answer
 from app.api.openapi import REF, refusals
 from app.api.requests import paging
 from app.api.requests.strict import StrictRoute
 from app.api.services import Use
+from stagetree.models.service import Health, Readiness, SlotPage, TrainerPage
 
 slots = APIRouter(tags=["service"], route_class=StrictRoute)
 router = APIRouter(tags=["service"], route_class=StrictRoute)
@@ -27,8 +28,8 @@ NUMBERS = {
 }
 
 
-@slots.get("/slots", summary="The slots, and what they do", response_model=schemas.SlotPage, responses=refusals())
-def list_slots(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> dict[str, Any]:
+@slots.get("/slots", summary="The slots, and what they do", response_model=SlotPage, responses=refusals())
+def list_slots(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> SlotPage:
     """All of them, by name."""
     return reading.slots(use, limit, cursor)
 
@@ -36,24 +37,24 @@ def list_slots(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None
 @slots.get(
     "/trainers",
     summary="The trainers that studies may name",
-    response_model=schemas.TrainerPage,
+    response_model=TrainerPage,
     responses=refusals(),
 )
-def list_trainers(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> dict[str, Any]:
+def list_trainers(use: Use, limit: paging.Limit = 100, cursor: paging.Cursor = None) -> TrainerPage:
     """All of them, by name, each with the version that is part of a plan's identity."""
     return reading.trainers(use, limit, cursor)
 
 
-@router.get("/healthz", summary="Whether the server is there", response_model=schemas.Health)
-async def healthz() -> dict[str, str]:
+@router.get("/healthz", summary="Whether the server is there", response_model=Health)
+async def healthz() -> Health:
     """Looks at nothing else."""
-    return {"status": "ok"}
+    return Health(status="ok")
 
 
 @router.get(
     "/readyz",
     summary="Whether the service can work",
-    response_model=schemas.Readiness,
+    response_model=Readiness,
     responses={503: NOT_READY},
 )
 def readyz(request: Request, use: Use) -> Any:
@@ -65,7 +66,7 @@ def readyz(request: Request, use: Use) -> Any:
     failed = [f"{name}: {said}" for name, said in checks.items() if said != "ok"]
     if failed:
         return answer(request, 503, f"Not ready: {'; '.join(failed)}", checks=checks)
-    return {"status": "ok", "checks": checks}
+    return Readiness(status="ok", checks=checks)
 
 
 @router.get(

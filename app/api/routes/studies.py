@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import reading, schemas
+from app.api import reading
 from app.api.commands import deleting, notes, submitting
 from app.api.commands.writing import Write, WriterDep
 from app.api.errors import Invalid
@@ -27,6 +27,8 @@ from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.profiles import last_profile
 from app.events.tables import StudyRow
+from stagetree.models.events import Event
+from stagetree.models.studies import Preview, StudyAnswer, StudyPage, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
 
@@ -36,7 +38,7 @@ PREVIEW_SECONDS = 20.0
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="how many slots the study would have for itself")]
 NumTrials = Annotated[int, Query(ge=1, description="how many trials the study has in all from here on")]
-States = Annotated[Sequence[schemas.StudyState], Query(description="only studies in this state; may be repeated")]
+States = Annotated[Sequence[StudyWord], Query(description="only studies in this state; may be repeated")]
 Name = Annotated[str | None, Query(max_length=200, description="only studies of this name")]
 WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the trials out, for cheap polling")]
 
@@ -45,26 +47,25 @@ WithTrials = Annotated[bool, Query(alias="trials", description="false leaves the
     "/studies",
     status_code=201,
     summary="Submit a study",
-    response_model=schemas.Study,
+    response_model=StudyAnswer,
     response_description="The study as it was submitted; `Location` says where to find it.",
     responses=refusals(400, 413, 415),
 )
-def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: WriterDep) -> Json:
+def submit_study(request: Request, response: Response, given: StudyBody, use: Use, write: WriterDep) -> StudyAnswer:
     """The body is the study file as JSON. The same `Idempotency-Key` with the same body is one study."""
     submitted = submitting.submit(use, write, *study_of(given, use.trainers, use.limits))
     response.headers["Location"] = f"{request.url.path}/{submitted.study}"
-    shown = documents.study(fold([submitted]), submitted.study, now=submitted.at)
-    return shown | {"slots": {"used": 0, "due": None}}
+    return documents.study(fold([submitted]), submitted.study, now=submitted.at)
 
 
-@router.get("/studies", summary="List studies, newest first", response_model=schemas.StudyPage, responses=refusals())
+@router.get("/studies", summary="List studies, newest first", response_model=StudyPage, responses=refusals())
 def list_studies(
     use: Use,
     limit: paging.Limit = 100,
     cursor: paging.Cursor = None,
     state: States = (),
     name: Name = None,
-) -> Json:
+) -> StudyPage:
     """Studies submitted while one turns the pages do not appear on later ones, and nothing is shown twice."""
     return reading.studies(use, limit, cursor, state, name)
 
@@ -72,7 +73,7 @@ def list_studies(
 @router.get(
     "/studies/{study}",
     summary="Look at a study",
-    response_model=schemas.Study,
+    response_model=StudyAnswer,
     response_model_exclude_unset=True,
     response_description="The study; `ETag` is the version of its plan.",
     responses={304: {"description": "Nothing has changed, and nothing will."}, **refusals(404)},
@@ -90,7 +91,7 @@ def get_study(
     shown, version = reading.study(use, row, with_trials=trials, at=at)
     tag = conditional.tag_of(version)
     response.headers.update(conditional.headers(tag))
-    if shown["finished_at"] and conditional.is_had_by(request, tag):
+    if shown.finished_at and conditional.is_had_by(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 
@@ -99,7 +100,7 @@ def _command(name: str, summary: str) -> Json:
     return {
         "path": f"/studies/{{study}}:{name}",
         "summary": summary,
-        "response_model": schemas.Study,
+        "response_model": StudyAnswer,
         "response_model_exclude_unset": True,
         "response_description": "The study, without its trials.",
         "responses": refusals(404, 409),
@@ -107,31 +108,31 @@ def _command(name: str, summary: str) -> Json:
 
 
 @router.post(**_command("pause", "Pause a study"))
-def pause_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
+def pause_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """Nothing new is started for it until it is resumed; what is under way and nobody else wants ends at its step."""
     return _change(use, write, row, c.PauseStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("resume", "Resume a paused study"))
-def resume_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
+def resume_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """It goes on where it was."""
     return _change(use, write, row, c.ResumeStudy(study=StudyId(row.id)))
 
 
 @router.post(**_command("reopen", "Go on with a completed study"))
-def reopen_study(row: StudyRowDep, use: Use, write: WriterDep, num_trials: NumTrials) -> Json:
+def reopen_study(row: StudyRowDep, use: Use, write: WriterDep, num_trials: NumTrials) -> StudyAnswer:
     """With so many trials in all: rungs get wider, old results and promotions are kept, nothing is run twice."""
     return _change(use, write, row, c.ReopenStudy(study=StudyId(row.id), trials=num_trials, at=use.clock()))
 
 
 @router.post(**_command("cancel", "Cancel a study for good"))
-def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
+def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """What it has so far remains."""
     return _change(use, write, row, c.CancelStudy(study=StudyId(row.id), at=use.clock()))
 
 
 @router.post(**_command("audit", "Prove all that a study shares"))
-def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
+def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
     if not use.proofs:
         raise Conflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
@@ -139,7 +140,7 @@ def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
 
 
 @router.post(**_command("complete", "Complete a study whose trials come from outside"))
-def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> Json:
+def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """Nothing more is asked of it. Refused while a trial is under way."""
     return _change(use, write, row, c.CompleteStudy(study=StudyId(row.id), at=use.clock()))
 
@@ -160,16 +161,16 @@ def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     "/studies/{study}/notes",
     status_code=201,
     summary="Write something down",
-    response_model=schemas.Event,
+    response_model=Event,
     response_description="The event.",
     responses=refusals(400, 404, 413, 415),
 )
-def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> Json:
+def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> Event:
     """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
     return notes.add_note(use, row, write, *note_of(given))
 
 
-def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> Json:
+def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> StudyAnswer:
     write(row.stream, lambda plan: decide(plan, command, use.limits))
     return reading.study(use, row, with_trials=False)[0]
 
@@ -177,17 +178,17 @@ def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> J
 @router.post(
     "/studies:preview",
     summary="What a study would cost; runs nothing",
-    response_model=schemas.Preview,
+    response_model=Preview,
     responses=refusals(400, 413, 415),
 )
-def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
+def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Preview:
     """The body is that of a submission, and refused where that would be."""
     from app.simulation.preview import PreviewTooLong, preview
 
     until = time.monotonic() + PREVIEW_SECONDS
     spec, trainer = study_of(given, use.trainers, use.limits)
     try:
-        return preview(
+        found = preview(
             spec,
             slots=slots,
             limits=use.limits,
@@ -196,3 +197,4 @@ def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Json:
         )
     except PreviewTooLong as error:
         raise Invalid("", str(error)) from None
+    return Preview.model_validate(found)

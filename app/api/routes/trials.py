@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.api import reading, schemas
+from app.api import reading
 from app.api.commands import asking
 from app.api.commands.writing import Write, WriterDep
 from app.api.files.logged import trial_metrics
@@ -24,12 +24,13 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.events.tables import StudyRow
+from stagetree.models.trials import Columns, Logged, TrialBatch, TrialDetail, TrialPage, TrialWord
 
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
 batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
 Json = dict[str, Any]
-States = Annotated[Sequence[schemas.TrialState], Query(description="only trials in this state; may be repeated")]
+States = Annotated[Sequence[TrialWord], Query(description="only trials in this state; may be repeated")]
 Sort = Annotated[
     str,
     Query(
@@ -45,7 +46,7 @@ Digits = Annotated[
 @router.get(
     "",
     summary="List the trials of a study",
-    response_model=schemas.TrialPage,
+    response_model=TrialPage,
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
@@ -58,7 +59,7 @@ def list_trials(
     state: States = (),
     sort: Sort = "trial",
     at: paging.At = None,
-) -> Json:
+) -> TrialPage:
     """In the order of their numbers, or of another key. What has no value there comes last.
 
     Nothing is shown twice or left out while the study goes on: further pages are of the moment of the first one, unless
@@ -70,7 +71,7 @@ def list_trials(
 @batch.get(
     "/trials:columns",
     summary="All trials by column",
-    response_model=schemas.Columns,
+    response_model=Columns,
     response_description="The columns; `ETag` says at which event.",
     responses={304: UNCHANGED, **refusals(404)},
 )
@@ -84,11 +85,11 @@ async def get_columns(
 @router.get(
     "/{number}",
     summary="Look at a trial",
-    response_model=schemas.TrialDetail,
+    response_model=TrialDetail,
     response_model_exclude_unset=True,
     responses=refusals(404),
 )
-def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: paging.At = None) -> Json:
+def get_trial(row: StudyRowDep, number: TrialPath, use: Use, at: paging.At = None) -> TrialDetail:
     """With its learning curve and, if it failed, the traceback."""
     return reading.trial(use, row, number, at)
 
@@ -107,10 +108,10 @@ def get_trial_log(row: StudyRowDep, number: TrialPath, use: Use) -> StreamingRes
 @router.get(
     "/{number}/metrics",
     summary="What a trial logged",
-    response_model=schemas.Logged,
+    response_model=Logged,
     responses=refusals(404),
 )
-def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
+def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Logged:
     """What its trainer said with `log` between evaluations, a point about once a second; with what it shares."""
     return trial_metrics(use, row, number)
 
@@ -119,14 +120,14 @@ def get_trial_metrics(row: StudyRowDep, number: TrialPath, use: Use) -> Json:
     "",
     status_code=201,
     summary="Add a trial of your own",
-    response_model=schemas.TrialDetail,
+    response_model=TrialDetail,
     response_model_exclude_unset=True,
     response_description="The trial; `Location` says where to find it.",
     responses=refusals(400, 404, 409, 413, 415),
 )
 def add_trial(
     request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: Use, write: WriterDep
-) -> Json:
+) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
     number = asking.add_trial(use, row, write, start_of(given))
     response.headers["Location"] = f"{request.url.path}/{number}"
@@ -136,17 +137,17 @@ def add_trial(
 @batch.post(
     "/trials:batch",
     summary="Ask for many trials at once",
-    response_model=schemas.TrialBatch,
+    response_model=TrialBatch,
     response_model_exclude_unset=True,
     response_description="The trials, in the order asked for.",
     responses=refusals(400, 404, 409, 413, 415),
 )
-def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) -> Json:
+def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) -> TrialBatch:
     """Each is a trial of your own, `{hp, steps}`, or more steps of one there is, `{trial, steps}`. All or nothing."""
-    return {"items": _asked(row, asks_of(given), use, write)}
+    return TrialBatch(items=_asked(row, asks_of(given), use, write))
 
 
-def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[Json]:
+def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[TrialDetail]:
     numbers = asking.ask(use, row, write, asks)
     with use.open_study(row) as (plan, found):
         return [documents.trial(plan, found.trials[number]) for number in numbers]
@@ -155,11 +156,11 @@ def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: 
 @router.post(
     "/{number}:extend",
     summary="Train a trial of your own longer",
-    response_model=schemas.TrialDetail,
+    response_model=TrialDetail,
     response_model_exclude_unset=True,
     responses=refusals(400, 404, 409, 413, 415),
 )
-def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: Use, write: WriterDep) -> Json:
+def extend_trial(row: StudyRowDep, number: TrialPath, given: ExtensionBody, use: Use, write: WriterDep) -> TrialDetail:
     """To so many steps in all: it goes on from where it is. Steps that it was asked for before change nothing."""
     return _asked(row, [extension_of(given, number)], use, write)[0]
 

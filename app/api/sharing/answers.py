@@ -6,7 +6,6 @@ Each is JSON, compressed once, and has the moment it is true of as its `ETag`.
 from __future__ import annotations
 
 import gzip
-import json
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from fastapi import Request, Response
+from pydantic_core import to_json
 
 from app.api.sharing import conditional
 
@@ -90,8 +90,7 @@ class Answers:
         """The answer that is known under a key, if it is of this moment; or else as it is made now."""
         if (found := self.find(key, moment)) is not None:
             return found
-        text = json.dumps(make(), allow_nan=False, separators=(",", ":"))
-        made = Answer(conditional.tag_of(moment), gzip.compress(text.encode(), LEVEL))
+        made = Answer(conditional.tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
         with self._lock:
             self._keep(key, made)
         return made

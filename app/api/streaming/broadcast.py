@@ -17,10 +17,11 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.streaming.feed import Feed
 from app.api.streaming.tail import Tail
-from app.api.views import documents
+from app.api.views import plans
 from app.domain.ids import StudyId
 from app.events.database import DatabaseUnavailable
 from app.events.log import StoredEvent
+from stagetree.models.events import Event
 
 BATCH = 500
 KEPT_BYTES = 2**18
@@ -142,7 +143,11 @@ async def _texts(feed: Feed, broadcast: Broadcast) -> AsyncIterator[bytes]:
 
 
 def _written(batch: Sequence[StoredEvent], before: int) -> bytes:
-    shown = [documents.event(recorded, before) for recorded in batch]
-    return b"".join(
-        format_sse_event(data_str=json.dumps(event, allow_nan=False), id=str(event["position"])) for event in shown
-    )
+    shown = [plans.event(recorded, before) for recorded in batch]
+    return b"".join(format_sse_event(data_str=_in_a_line(event), id=str(event.position)) for event in shown)
+
+
+def _in_a_line(event: Event) -> str:
+    """In ASCII where there is other text: many clients take U+2028 and its like for the end of a line."""
+    text = event.model_dump_json()
+    return text if text.isascii() else json.dumps(event.to_json())

@@ -1,6 +1,7 @@
-"""What people are shown: pure functions from a folded plan to JSON. `study` is the document of `stagetree run -o json`.
+"""What people are shown of a study and its trials: pure functions from a folded plan to answers (`stagetree.models`).
 
-`reached` gives the last step done by each chain under way, by its heartbeat; a chain that is not in it has just begun.
+`study` is the document of `stagetree run -o json`. `reached` gives the last step done by each chain under way, by its
+heartbeat; a chain that is not in it has just begun.
 """
 
 from __future__ import annotations
@@ -8,34 +9,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 from app.api.views.endings import ending_text
-from app.api.views.forms import form_text
 from app.api.views.lineage import begins_shortly, lineage
 from app.api.views.packing import packing
+from app.api.views.plans import point
 from app.api.views.progress import progress
 from app.api.views.proofs import exactness as proven
 from app.api.views.proofs import marks
 from app.api.views.writable import writable
-from app.domain import accounting, exactness, results
-from app.domain.events import Metrics, Stage
-from app.domain.failures import group_text, groups
+from app.domain import accounting, exactness, results, search_plan
+from app.domain.events import Stage
+from app.domain.failures import Group, group_text, groups
 from app.domain.ids import ChainId, NodeId, StudyId
-from app.domain.search_plan import Node, Note, SearchPlan, Study, Trial
-from app.domain.stage_tree import Place, TreeStage, build_stage_tree, critical_path_steps
+from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
-from app.events.codec import encode
-from app.events.log import StoredEvent
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
 from app.simulation.forecast import Forecast
+from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
+from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail
 
-Json = dict[str, Any]
 Busy = Mapping[NodeId, Sequence[Stage]]
 """For each node, the stages of chains under way that are still to be trained in it."""
+
+UNUSED = Share(used=0, due=None)
 
 # ------------------------------------------------------------------------------------------------------------- studies
 
@@ -47,40 +47,44 @@ def study(
     now: float,
     reached: Mapping[ChainId, int] | None = None,
     expected: Forecast | None = None,
+    slots: Share = UNUSED,
     with_trials: bool = True,
-) -> Json:
+) -> StudyAnswer:
     """A study with its results so far. `now` is when it is looked at, for the time a running one has taken.
 
     expected: how far it will go, where that is known.
     """
     found = plan.studies[name]
-    view = {
-        "study": found.id,
-        "name": found.spec.get("name", ""),
-        "state": found.state,
-        "error": writable(found.error),
-        "not_exact": writable(exactness.of_study(plan, found)),
-        "exactness": proven(plan, found),
-        "ending": ending_text(found),
-        "metric": found.metric,
-        "mode": found.spec.get("mode", ""),
-        "value": found.spec.get("value", "last"),
-        "tuner": found.tuner.get("kind", ""),
-        "best": best(plan, found),
-        "counts": _counts(plan, found),
-        "failed": sum(trial.state == TrialState.FAILED for trial in found.trials),
-        "failures": failures(plan, found),
-        **costs(plan, found),
-        "wall_seconds": round(found.wall_seconds(now), 3),
-        "submitted_at": found.submitted_at,
-        "finished_at": found.finished_at,
-        "progress": progress(plan, found, reached or {}, expected),
-        "notes": [_note(found, each) for each in found.notes],
-    }
-    view |= lineage(found)
+    more: dict[str, Any] = {"spec": found.spec, "trials": trials(plan, found)} if with_trials else {}
     if plan.packing or plan.packing_reason:
-        view["packing"] = packing(plan)
-    return view | ({"spec": found.spec, "trials": trials(plan, found)} if with_trials else {})
+        more["packing"] = packing(plan)
+    return StudyAnswer(
+        study=found.id,
+        name=found.spec.get("name", ""),
+        state=found.state,
+        error=writable(found.error),
+        not_exact=writable(exactness.of_study(plan, found)),
+        exactness=proven(plan, found),
+        ending=ending_text(found),
+        metric=found.metric,
+        mode=found.spec.get("mode", ""),
+        value=found.spec.get("value", "last"),
+        tuner=found.tuner.get("kind", ""),
+        best=best(plan, found),
+        counts=_counts(plan, found),
+        failed=sum(trial.state == TrialState.FAILED for trial in found.trials),
+        failures=failures(plan, found),
+        steps=Steps(requested=found.requested, unique=found.unique, executed=found.executed),
+        cost=_cost(plan, found),
+        merge_rate=round(found.requested / found.unique, 3) if found.unique else None,
+        gpu_seconds=round(found.gpu_seconds, 3),
+        wall_seconds=round(found.wall_seconds(now), 3),
+        submitted_at=found.submitted_at,
+        finished_at=found.finished_at,
+        slots=slots,
+        progress=progress(plan, found, reached or {}, expected),
+        notes=[_note(found, each) for each in found.notes],
+    ).with_fields(**lineage(found), **more)
 
 
 def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
@@ -89,58 +93,81 @@ def _counts(plan: SearchPlan, study: Study) -> dict[str, int]:
     return dict.fromkeys(get_args(ShownTrialState), 0) | Counter(_state(plan, trial, busy) for trial in study.trials)
 
 
-def _note(study: Study, note: Note) -> Json:
+def _note(study: Study, note: search_plan.Note) -> Note:
     """What somebody wrote down, with the position of its event in the study."""
     event = note.version - study.submitted_version + 1
-    return {"event": event, "time": note.at, "trial": note.trial, "text": note.text}
+    return Note(event=event, time=note.at, trial=note.trial, text=note.text)
 
 
-def costs(plan: SearchPlan, study: Study) -> Json:
-    """The study's steps, and the waterfall of `app.domain.accounting`."""
-    steps: Json = {"requested": study.requested, "unique": study.unique, "executed": study.executed}
-    rate = round(study.requested / study.unique, 3) if study.unique else None
+def _cost(plan: SearchPlan, study: Study) -> Cost:
+    """The waterfall of `app.domain.accounting`."""
     cost = accounting.cost(plan, study)
-    shares = {"saved_by_sharing": cost.by_sharing, "saved_by_stopping": cost.by_stopping}
-    rounded = {name: share and round(share, 4) for name, share in shares.items()}
-    waterfall = {**asdict(cost), "taken": cost.taken, **rounded}
-    return {"steps": steps, "cost": waterfall, "merge_rate": rate, "gpu_seconds": round(study.gpu_seconds, 3)}
+    return Cost(
+        **asdict(cost),
+        taken=cost.taken,
+        saved_by_sharing=cost.by_sharing and round(cost.by_sharing, 4),
+        saved_by_stopping=cost.by_stopping and round(cost.by_stopping, 4),
+    )
 
 
-def failures(plan: SearchPlan, study: Study) -> list[Json]:
+def failures(plan: SearchPlan, study: Study) -> list[Failures]:
     """The failed trials, those with equal errors together, the most frequent first."""
     if not study.failed:
         return []
     reached = {trial.number: accounting.last_step(plan, trial) for trial in study.trials}
-    return [writable({**asdict(group), "text": group_text(group)}) for group in groups(study, reached)]
+    return [_failures(group) for group in groups(study, reached)]
 
 
-def best(plan: SearchPlan, study: Study) -> Json | None:
+def _failures(group: Group) -> Failures:
+    return Failures(
+        trials=list(group.trials),
+        kind=group.kind,
+        place=writable(group.place),
+        error=writable(group.error),
+        steps=group.steps,
+        tries=group.tries,
+        where=writable(group.where),
+        text=writable(group_text(group)),
+    )
+
+
+def best(plan: SearchPlan, study: Study) -> Best | None:
     """The best trial by the study's mode, ties to the lower number; None as long as none has a value."""
     found = results.best(plan, study)
     if found is None:
         return None
     trial, (step, value) = found
-    return {"trial": trial.number, "value": value, "steps": step, "hp": trial.hp, **_results(plan, study, trial)}
+    last, best = _results(plan, study, trial)
+    return Best(trial=trial.number, value=value, steps=step, hp=trial.hp, last=last, best=best)
 
 
-def _results(plan: SearchPlan, study: Study, trial: Trial) -> Json:
+def _results(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[Outcome | None, Outcome | None]:
     """The trial's last and best results, each with its step."""
-    last, best = results.last(plan, study, trial), results.best_of_curve(plan, study, trial)
-    return {"last": last and last._asdict(), "best": best and best._asdict()}
+    return _outcome(results.last(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
 
 
-def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> Json:
+def _outcome(result: results.Result | None) -> Outcome | None:
+    return None if result is None else Outcome(step=result.step, value=result.value)
+
+
+def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> StudyListed:
     """A study in a list of them; `live` are the chains under way."""
-    facts = {"name": row.name, "state": row.state, "submitted_at": row.submitted_at}
-    begins = {} if row.begins is None else {"begins": writable(begins_shortly(row.begins))}
-    return {"study": row.id, **facts, "plan": row.stream, "slots": share(row, live), **begins}
+    return StudyListed(
+        study=row.id,
+        name=row.name,
+        state=row.state,
+        submitted_at=row.submitted_at,
+        plan=row.stream,
+        slots=share(row, live),
+        begins="" if row.begins is None else str(writable(begins_shortly(row.begins))),
+    )
 
 
-def share(row: StudyRow, live: Sequence[ChainRecord]) -> Json:
+def share(row: StudyRow, live: Sequence[ChainRecord]) -> Share:
     """The slots that train for a study, and its share of them while it competes with others."""
     training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
-    return {"used": sum(_payer(chain) == row.id for chain in training.values()), "due": due}
+    return Share(used=sum(_payer(chain) == row.id for chain in training.values()), due=due)
 
 
 def _payer(chain: ChainRecord) -> str:
@@ -151,51 +178,71 @@ def _payer(chain: ChainRecord) -> str:
 # -------------------------------------------------------------------------------------------------------------- trials
 
 
-def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Json]:
+def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
     busy, stands, mark = _busy(plan), standing(study), marks(plan, study)
     wanted = study.trials[after : None if limit is None else after + limit]
-    return [_trial(plan, study, trial, busy, stands) | mark(trial) for trial in wanted]
+    return [_trial(plan, study, trial, busy, stands, mark(trial)) for trial in wanted]
 
 
-def trial(plan: SearchPlan, trial: Trial) -> Json:
+def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
     """All there is to know of one trial."""
     study = plan.studies[trial.study]
-    curve = [{"step": step, "metrics": writable(_finite(metrics))} for step, metrics in plan.curve(trial)]
-    detail = {"asked": trial.requested_steps, "reason": trial.reason, "path": trial.path, "curve": curve}
-    detail["not_exact"] = writable(exactness.of_trial(plan, trial))
-    detail["notes"] = [_note(study, each) for each in study.notes if each.trial == trial.number]
-    shown = _trial(plan, study, trial, _busy(plan), standing(study))
-    shown |= {name: part for name, part in lineage(study).items() if name == "begins"}
-    return shown | marks(plan, study)(trial) | detail | ({"failure": writable(trial.error)} if trial.error else {})
+    shown = _trial(plan, study, trial, _busy(plan), standing(study), marks(plan, study)(trial))
+    more: dict[str, Any] = {"failure": Failure(**writable(trial.error))} if trial.error else {}
+    more |= {name: part for name, part in lineage(study).items() if name == "begins"}
+    return TrialDetail(
+        **shown,
+        asked=trial.requested_steps,
+        reason=trial.reason,
+        path=list(trial.path),
+        curve=[point(step, metrics) for step, metrics in plan.curve(trial)],
+        not_exact=writable(exactness.of_trial(plan, trial)),
+        notes=[_note(study, each) for each in study.notes if each.trial == trial.number],
+    ).with_fields(**more)
 
 
-def _trial(plan: SearchPlan, study: Study, trial: Trial, busy: Busy, stands: Standing) -> Json:
+class _Sometimes(TypedDict, total=False):
+    """The fields of a trial that are left out where there is nothing to say."""
+
+    prediction: Prediction
+    error: str
+    exactness: str
+
+
+def _trial(plan: SearchPlan, study: Study, trial: search_plan.Trial, busy: Busy, stands: Standing, mark: str) -> Trial:
     found, state, rung = results.result(plan, study, trial), _state(plan, trial, busy), stands.rung(trial.number)
-    view: Json = {
-        "trial": trial.number,
-        "state": state,
-        "standing": writable(meaning(study, trial, state, stands)),
-        "steps": trial.steps,
-        "trained": accounting.last_step(plan, trial),
-        "value": None if found is None else found.value,
-        **_results(plan, study, trial),
-        "rung": None if rung is None else rung.number,
-        "rank": stands.rank(trial.number),
-        "hp": trial.hp,
-    }
-    judged = prediction(trial, stands)
-    view |= {} if judged is None else {"prediction": judged}
-    return view | ({"error": writable(view["standing"])} if trial.error else {})
+    text, (last, best) = writable(meaning(study, trial, state, stands)), _results(plan, study, trial)
+    more = _Sometimes()
+    if (judged := prediction(trial, stands)) is not None:
+        more["prediction"] = Prediction.model_validate(judged)
+    if trial.error:
+        more["error"] = text
+    if mark:
+        more["exactness"] = mark
+    return Trial(
+        trial=trial.number,
+        state=state,
+        standing=text,
+        steps=trial.steps,
+        trained=accounting.last_step(plan, trial),
+        value=None if found is None else found.value,
+        last=last,
+        best=best,
+        rung=None if rung is None else rung.number,
+        rank=stands.rank(trial.number),
+        hp=trial.hp,
+        **more,
+    )
 
 
-def _state(plan: SearchPlan, trial: Trial, busy: Busy) -> str:
+def _state(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> str:
     if trial.state != "active":
         return trial.state
     return "running" if any(_passes(stage, end) for stage, end in _on_path(plan, trial, busy)) else "waiting"
 
 
-def _on_path(plan: SearchPlan, trial: Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
+def _on_path(plan: SearchPlan, trial: search_plan.Trial, busy: Busy) -> Iterator[tuple[Stage, int]]:
     """The stages under way in the nodes of a trial, each with the step up to which the trial goes along."""
     for name, end in plan.ends(trial):
         yield from ((stage, end) for stage in busy.get(name, ()))
@@ -211,83 +258,3 @@ def _busy(plan: SearchPlan) -> Busy:
         for stage in chain.stages[chain.index :] if chain.proof is None else ():
             busy.setdefault(stage.node, []).append(stage)
     return busy
-
-
-def _finite(metrics: Mapping[str, float | None]) -> Metrics:
-    return {name: value if value is not None and isfinite(value) else None for name, value in metrics.items()}
-
-
-# -------------------------------------------------------------------------------------------------- plan and stage tree
-
-
-def plan(plan: SearchPlan, stream: str) -> Json:
-    """The whole search plan, with all studies on it."""
-    opened = plan.opened
-    assert opened is not None
-    common: Json = {"trainer": opened.trainer, "trainer_version": opened.trainer_version}
-    common |= {"trainer_args": opened.trainer_args, "seed": opened.seed}
-    nodes = [_node(plan, node) for node in plan.nodes.values()]
-    return {
-        "plan": stream,
-        **common,
-        "studies": [study.id for study in plan.studies.values() if not study.deleted],
-        "nodes": nodes,
-    }
-
-
-def _node(plan: SearchPlan, node: Node) -> Json:
-    return {
-        "id": node.id,
-        "parent": node.parent,
-        "start": node.start,
-        "forms": {name: form_text(form) for name, form in sorted(node.segment.forms.items())},
-        "studies": [
-            study.id for study in plan.studies.values() if node.id in study.max_step_by_node and not study.deleted
-        ],
-        "checkpoints": sorted(node.checkpoints),
-        "metrics": [{"step": step, "metrics": writable(_finite(node.metrics[step]))} for step in sorted(node.metrics)],
-        "waiting": [
-            {"step": step, "study": study, "trial": number}
-            for step in sorted(node.waiting)
-            for study, number in sorted(node.waiting[step])
-        ],
-        "running": [
-            {"chain": chain, "start": start, "end": end} for (chain, _), (start, end) in sorted(node.running.items())
-        ],
-    }
-
-
-def stage_tree(plan: SearchPlan, study: Study) -> Json:
-    """The outstanding stages that serve the study, parents first."""
-    stages = build_stage_tree(plan)
-    serving = _serving(plan, study, stages)
-    wanted = [stage for stage in stages if (stage.node, stage.end) in serving]
-    return {"stages": [_stage(stage) for stage in wanted], "critical_path_steps": critical_path_steps(wanted)}
-
-
-def _serving(plan: SearchPlan, study: Study, stages: Sequence[TreeStage]) -> set[Place]:
-    """The ends of the stages that lead to a step for which a trial of the study waits."""
-    ending = {(stage.node, stage.end): stage for stage in stages}
-    found: set[Place] = set()
-    for name in study.max_step_by_node:
-        for step, keys in plan.nodes[name].waiting.items():
-            place: Place | None = (name, step) if any(key[0] == study.id for key in keys) else None
-            while place in ending and place not in found:
-                found.add(place)
-                place = ending[place].parent
-    return found
-
-
-def _stage(stage: TreeStage) -> Json:
-    parent = None if stage.parent is None else {"node": stage.parent[0], "step": stage.parent[1]}
-    return {"node": stage.node, "start": stage.start, "end": stage.end, "parent": parent, "ready": stage.ready}
-
-
-# -------------------------------------------------------------------------------------------------------------- events
-
-
-def event(recorded: StoredEvent, before: int) -> Json:
-    """A fact in its place: in its study, which was submitted behind version `before` of its plan, and in the plan."""
-    name, _, data = encode(recorded.event)
-    place = {"position": recorded.version - before, "version": recorded.version}
-    return {**place, "type": name, "data": writable(data), "at": recorded.at}

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from app.scheduling.tuners.samplers.optuna_sampler import load_optuna
+from app.tuning.samplers.optuna_sampler import load_optuna
+from stagetree.models.pictures import Importance, ImportanceOf
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-Json = dict[str, Any]
 FEWEST, MOST = 8, 4_000
 """Trials. Of more, so many are asked, evenly by rank: that changes distributions little, and Optuna copies each."""
 
@@ -27,7 +27,7 @@ MISSING = "Importance needs Optuna where the server runs: pip install 'stagetree
 TOO_FEW = f"Importance needs {FEWEST} trials with a result at least."
 
 
-def importance(columns: Mapping[str, Sequence[Any]], values: Sequence[float | None], mode: str) -> Json:
+def importance(columns: Mapping[str, Sequence[Any]], values: Sequence[float | None], mode: str) -> Importance:
     """How much each `hp.` column has to do with the values, the most important first; the shares add up to 1.
 
     Numbers that some trials do not have are taken by quarters, beside those that have none. `note` says why there is
@@ -42,12 +42,12 @@ def importance(columns: Mapping[str, Sequence[Any]], values: Sequence[float | No
         shares = _shares(varied, [value for value, _ in asked], mode)
     except RuntimeError:
         return _answer([], len(ranked), MISSING)
-    found = [{"name": name, "importance": round(share, 6)} for name, share in shares.items()]
-    return _answer(sorted(found, key=lambda each: -each["importance"]), len(ranked), None)
+    found = [ImportanceOf(name=name, importance=round(share, 6)) for name, share in shares.items()]
+    return _answer(sorted(found, key=lambda each: -each.importance), len(ranked), None)
 
 
-def _answer(items: list[Json], trials: int, note: str | None) -> Json:
-    return {"method": METHOD, "trials": trials, "note": note, "items": items}
+def _answer(items: list[ImportanceOf], trials: int, note: str | None) -> Importance:
+    return Importance(method=METHOD, trials=trials, note=note, items=items)
 
 
 def _varied(columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:

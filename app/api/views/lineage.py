@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.domain.search_plan import SearchPlan, Study
+from stagetree.models.plans import Environment, Environments
 
 Json = dict[str, Any]
 
@@ -40,6 +41,8 @@ def begins_shortly(begin: Mapping[str, Any]) -> str:
     return f"{begin['study']} trial {begin['trial']} @ {begin['step']}"
 
 
-def environments(plan: SearchPlan) -> Json:
+def environments(plan: SearchPlan) -> Environments:
     """What the plan was trained with, on each kind of device."""
-    return {"devices": [{"device": each.device, **each.environment} for each in plan.environments.values()]}
+    return Environments(
+        devices=[Environment(device=each.device, **each.environment) for each in plan.environments.values()]
+    )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from stagetree.models import Answer, Trial
+from stagetree.models.trials import Columns
 
 Json = dict[str, Any]
+Shown = TypeVar("Shown", Json, Trial)
+"""A trial, as an answer or as the JSON of one."""
+
 KEYS = ("trial", "state", "steps", "trained", "value", "best", "last", "rung", "rank", "p")
 PARAMETER = "hp."
 """What the columns of hyper-parameters begin with."""
@@ -14,13 +20,13 @@ PARAMETER = "hp."
 RESULTS = ("value", "best", "last")
 
 
-def fields_of(trials: Iterable[Json], names: Iterable[str]) -> list[str]:
+def fields_of(trials: Iterable[Trial], names: Iterable[str]) -> list[str]:
     """What trials can be ordered by: columns of their hyper-parameters are in it, or those of `names` before any."""
-    columns = {name for trial in trials for name in flat(trial["hp"], PARAMETER)}
+    columns = {name for trial in trials for name in flat(trial.hp, PARAMETER)}
     return [*KEYS, *sorted(columns.union(PARAMETER + name for name in names))]
 
 
-def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
+def ordered(trials: Sequence[Shown], sort: str, mode: str) -> list[Shown]:
     """By a key, or by a column such as `hp.lr`; what has none there comes last.
 
     Results come with the best first, p with the likeliest; `-KEY` turns it round. Numbers come before text.
@@ -33,34 +39,35 @@ def ordered(trials: Sequence[Json], sort: str, mode: str) -> list[Json]:
     return [trial for _, trial in known] + [trial for key, trial in keys if key is None]
 
 
-def _key(trial: Json, name: str) -> Any:
+def _key(trial: Json | Trial, name: str) -> Any:
     if name.startswith(PARAMETER):
         return flat(trial["hp"], PARAMETER).get(name)
     found = (trial.get("prediction") or {}).get("p") if name == "p" else trial.get(name)
-    return found["value"] if isinstance(found, dict) else found
+    return found["value"] if isinstance(found, dict | Answer) else found
 
 
-def columns(trials: Sequence[Json], digits: int | None = None) -> Json:
+def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
     """The number of trials, and a list for each field that one of them has; numbers with so many digits at most."""
     rows = [flat(trial) for trial in trials]
     names = list(dict.fromkeys(name for row in rows for name in row))
     found = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
         found = {name: [_shortened(value, digits) for value in column] for name, column in found.items()}
-    return {"count": len(rows), "columns": found}
+    return Columns(count=len(rows), columns=found)
 
 
 def _shortened(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def flat(item: Mapping[str, Any], prefix: str = "") -> Json:
+def flat(item: Mapping[str, Any] | Answer, prefix: str = "") -> Json:
     """The item with its objects taken apart, and lists as JSON. A sequence is its constant, or else its fields."""
     found: Json = {}
-    for name, value in item.items():
+    for name in item.keys():  # noqa: SIM118 - an answer is iterated as pydantic does it
+        value = item[name]
         if isinstance(value, dict) and value.get("family") == "constant":
             found[prefix + name] = value["value"]
-        elif isinstance(value, dict):
+        elif isinstance(value, dict | Answer):
             found |= flat(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = json.dumps(value) if isinstance(value, list) else value

@@ -1,13 +1,13 @@
 """What pictures are drawn from, in columns: the study's part of the tree, its rungs, its slots over time, its history.
 
-Pure functions from a folded plan, or from a chronicle, to JSON. Positions are the study's: `version - before`.
+Pure functions from a folded plan, or from a chronicle. Positions are the study's: `version - before`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from app.api.history.chronicle import Chronicle, Decision, Measured, Span
 from app.api.views.forms import form_text
@@ -16,9 +16,26 @@ from app.domain.ids import NodeId
 from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.standing import Rung, standing
+from stagetree.models import Answer
+from stagetree.models.pictures import (
+    BetterResult,
+    Decisions,
+    History,
+    Marks,
+    RankedRung,
+    Rungs,
+    Schedule,
+    Schedules,
+    Spans,
+    Timeline,
+    Tree,
+    TreeNodes,
+    TreeTrials,
+)
 from stagetree.sequences import parse
 
 Json = dict[str, Any]
+Columns = TypeVar("Columns", bound=Answer)
 
 MOST_FORMS = 500
 """The forms of hyper-parameters are shown of so many nodes; of more, they say nothing at a glance."""
@@ -27,34 +44,31 @@ MOST_TIMES = 500
 """So many of the times of events are enough to draw an axis."""
 
 
-def _columns(rows: Sequence[Json], keys: Sequence[str]) -> Json:
-    """The rows as one list for each key, which are there without rows, too."""
-    return {key: [row[key] for row in rows] for key in keys}
+def _columns(kind: type[Columns], rows: Sequence[Json]) -> Columns:
+    """The rows as one list for each field of the answer."""
+    return kind(**{name: [row[name] for row in rows] for name in kind.model_fields})
 
 
 # ---------------------------------------------------------------------------------------------------------- the tree
 
 
-def tree(plan: SearchPlan, study: Study, points: int) -> Json:
+def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     """The nodes that the study's trials pass, parents first, each with up to `points` of its metric; and its trials."""
     names = [name for name in plan.nodes if name in study.max_step_by_node]
     index = {name: number for number, name in enumerate(names)}
     passing = _passing(study)
     rows = [_node(plan.nodes[name], study, index, passing.get(name, 0), points) for name in names]
     shows_forms = len(names) <= MOST_FORMS
-    return {
-        "count": len(names),
-        "nodes": _columns(rows, NODE_KEYS),
-        "forms": [_forms(plan, plan.nodes[name]) for name in names] if shows_forms else [],
-        "trials": {
-            "node": [index[trial.path[-1]] for trial in study.trials],
-            "steps": [trial.steps for trial in study.trials],
-            "state": [trial.state for trial in study.trials],
-        },
-    }
-
-
-NODE_KEYS = ("id", "parent", "start", "end", "trained", "trials", "running", "checkpoints", "steps", "values")
+    return Tree(
+        count=len(names),
+        nodes=_columns(TreeNodes, rows),
+        forms=[_forms(plan, plan.nodes[name]) for name in names] if shows_forms else [],
+        trials=TreeTrials(
+            node=[index[trial.path[-1]] for trial in study.trials],
+            steps=[trial.steps for trial in study.trials],
+            state=[trial.state for trial in study.trials],
+        ),
+    )
 
 
 def _passing(study: Study) -> dict[NodeId, int]:
@@ -118,48 +132,45 @@ def _forms(plan: SearchPlan, node: Node) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------------------- the rungs
 
 
-def rungs(study: Study) -> Json:
+def rungs(study: Study) -> Rungs:
     """Each rung with its trials, the best first, those that failed on the way last, and which went on."""
-    return {"items": [_rung(rung, sign(study)) for rung in standing(study).ladder()]}
+    return Rungs(items=[_rung(rung, sign(study)) for rung in standing(study).ladder()])
 
 
-def _rung(rung: Rung, sign: int) -> Json:
+def _rung(rung: Rung, sign: int) -> RankedRung:
     order = rung.best_first(sign)
-    return {
-        "bracket": rung.bracket,
-        "rung": rung.number,
-        "steps": rung.steps,
-        "entered": rung.entered,
-        "trials": order,
-        "values": [rung.values.get(trial) for trial in order],
-        "promoted": sorted(rung.promoted),
-    }
+    return RankedRung(
+        bracket=rung.bracket,
+        rung=rung.number,
+        steps=rung.steps,
+        entered=rung.entered,
+        trials=order,
+        values=[rung.values.get(trial) for trial in order],
+        promoted=sorted(rung.promoted),
+    )
 
 
 # --------------------------------------------------------------------------------------------------- slots and history
 
 
-def timeline(chronicle: Chronicle, study: Study, before: int, version: int) -> Json:
+def timeline(chronicle: Chronicle, study: Study, before: int, version: int) -> Timeline:
     """The stages on slots up to a moment. `own`: charged to the study. Times are Unix seconds, open ends null."""
     spans = [span for span in chronicle.spans if before < span.begun <= version]
     first = next((number for number, span in enumerate(chronicle.spans) if span.begun > before), 0)
     rows = [_span(span, study, before, version) for span in spans]
     marks = [mark for mark in chronicle.marks if mark[2] >= first and mark[0] <= version]
-    return {
-        "count": len(rows),
-        "at": chronicle.times[version - 1],
-        "spans": _columns(rows, SPAN_KEYS),
-        "marks": {
-            "position": [mark[0] - before for mark in marks],
-            "at": [chronicle.times[mark[0] - 1] for mark in marks],
-            "kind": [mark[1] for mark in marks],
-            "span": [mark[2] - first for mark in marks],
-            "step": [mark[3] for mark in marks],
-        },
-    }
-
-
-SPAN_KEYS = ("slot", "node", "start", "end", "own", "begun", "ended", "begun_at", "ended_at", "outcome", "proof")
+    return Timeline(
+        count=len(rows),
+        at=chronicle.times[version - 1],
+        spans=_columns(Spans, rows),
+        marks=Marks(
+            position=[mark[0] - before for mark in marks],
+            at=[chronicle.times[mark[0] - 1] for mark in marks],
+            kind=[mark[1] for mark in marks],
+            span=[mark[2] - first for mark in marks],
+            step=[mark[3] for mark in marks],
+        ),
+    )
 
 
 def _span(span: Span, study: Study, before: int, version: int) -> Json:
@@ -179,30 +190,27 @@ def _span(span: Span, study: Study, before: int, version: int) -> Json:
     }
 
 
-def history(chronicle: Chronicle, study: Study, before: int, version: int) -> Json:
+def history(chronicle: Chronicle, study: Study, before: int, version: int) -> History:
     """What was decided, each time a better result came, and when events happened, up to a moment."""
     decisions = [each for each in chronicle.decisions(study.id, version) if each.version <= version]
     better = list(_better(chronicle.results(study.id, version), study, version))
-    return {
-        "position": version - before,
-        "at": chronicle.times[version - 1],
-        "decisions": _columns([_decided(each, before) for each in decisions], DECISION_KEYS),
-        "best": [
-            {
-                "position": each.version - before,
-                "at": each.at,
-                "slot_seconds": round(each.slot_seconds, 3),
-                "trial": each.trial,
-                "step": each.step,
-                "value": value,
-            }
+    return History(
+        position=version - before,
+        at=chronicle.times[version - 1],
+        decisions=_columns(Decisions, [_decided(each, before) for each in decisions]),
+        best=[
+            BetterResult(
+                position=each.version - before,
+                at=each.at,
+                slot_seconds=round(each.slot_seconds, 3),
+                trial=each.trial,
+                step=each.step,
+                value=value,
+            )
             for each, value in better
         ],
-        "times": _times(chronicle, before, version),
-    }
-
-
-DECISION_KEYS = ("position", "kind", "trial", "steps", "reason")
+        times=_times(chronicle, before, version),
+    )
 
 
 def _decided(each: Decision, before: int) -> Json:
@@ -235,10 +243,10 @@ def _times(chronicle: Chronicle, before: int, version: int) -> list[list[float]]
 # ----------------------------------------------------------------------------------------------------- hyper-parameters
 
 
-def schedules(hp: Json, steps: int, points: int) -> Json:
+def schedules(hp: Json, steps: int, points: int) -> Schedules:
     """Each hyper-parameter at up to `points` of so many steps, the first and the last among them."""
     at = sorted({round(number * (steps - 1) / max(1, points - 1)) for number in range(points)}) if steps > 1 else [0]
-    return {"items": [{"name": name, "steps": at, "values": _values(value, at)} for name, value in hp.items()]}
+    return Schedules(items=[Schedule(name=name, steps=at, values=_values(value, at)) for name, value in hp.items()])
 
 
 def _values(value: Any, at: list[int]) -> list[Any]:

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from app.api.views.writable import writable
 from app.domain import proofs
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.states import Verdict
+from stagetree.models.studies import Exactness
 
-Json = dict[str, Any]
 
-
-def exactness(plan: SearchPlan, study: Study) -> Json:
+def exactness(plan: SearchPlan, study: Study) -> Exactness:
     """The verdict on the trainer of a study, and how far it reaches."""
     judgement = proofs.judge(plan)
     mark = proofs.of_study(plan, study, judgement)
-    return {
-        "verdict": judgement.verdict,
-        "proven_to": judgement.reach,
-        "text": writable(_text(judgement, mark, study)),
-        "mark": writable(mark),
-        "reason": writable(judgement.reason),
-        "stray": [writable(each) for each in judgement.stray],
-        "isolated": bool(study.isolated),
-        "audited": study.is_audited,
-        "proof_steps": study.proof_steps,
-    }
+    return Exactness(
+        verdict=judgement.verdict,
+        proven_to=judgement.reach,
+        text=writable(_text(judgement, mark, study)),
+        mark=writable(mark),
+        reason=writable(judgement.reason),
+        stray=[writable(each) for each in judgement.stray],
+        isolated=bool(study.isolated),
+        audited=study.is_audited,
+        proof_steps=study.proof_steps,
+    )
 
 
-def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], Json]:
-    """What is shown of a trial for being unproven: its field `exactness`, which a proven trial has not."""
+def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
+    """What stands beside the numbers of a trial for being unproven; it is empty for a proven one."""
     judgement = proofs.judge(plan)
-
-    def mark(trial: Trial) -> Json:
-        text = proofs.of_trial(plan, study, trial, judgement)
-        return {"exactness": writable(text)} if text else {}
-
-    return mark
+    return lambda trial: writable(proofs.of_trial(plan, study, trial, judgement))
 
 
 def _text(judgement: proofs.Judgement, mark: str, study: Study) -> str:

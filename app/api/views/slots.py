@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.events.rows.ports import ChainRecord, SlotRecord
-
-Json = dict[str, Any]
+from stagetree.models.service import Slot, SlotStage
 
 STATES = ("idle", "busy", "quarantined", "lost")
 
@@ -20,28 +17,30 @@ def state_of(row: SlotRecord, now: float, lease_seconds: float) -> str:
     return "quarantined" if (row.quarantined_until or now) > now else "idle"
 
 
-def view(row: SlotRecord, chain: ChainRecord | None, now: float, lease_seconds: float) -> Json:
+def view(row: SlotRecord, chain: ChainRecord | None, now: float, lease_seconds: float) -> Slot:
     """A slot, and what it is doing by the row of its chain."""
-    stage = None if chain is None else _current(chain)
-    return {
-        "name": row.name,
-        "device": row.device,
-        "host": row.host,
-        "state": state_of(row, now, lease_seconds),
-        "note": row.note,
-        "quarantined_until": row.quarantined_until,
-        "trainers": row.trainers,
-        "chain": row.chain,
-        "stage": stage and {name: stage[name] for name in ("node", "start", "end", "step")},
-        "study": stage and stage["study"],
-        "seen_at": row.seen_at,
-    }
+    stage, study = (None, None) if chain is None else _current(chain)
+    return Slot(
+        name=row.name,
+        device=row.device,
+        host=row.host,
+        state=state_of(row, now, lease_seconds),
+        note=row.note,
+        quarantined_until=row.quarantined_until,
+        trainers=dict(row.trainers),
+        chain=row.chain,
+        stage=stage,
+        study=study,
+        seen_at=row.seen_at,
+    )
 
 
-def _current(chain: ChainRecord) -> Json | None:
-    """The stage that the chain is in, with the last step done; None when all are trained."""
+def _current(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
+    """The stage that the chain is in, with the last step done, and the study charged; None when all are trained."""
     stages = chain.assignment["stages"]
     if chain.index >= len(stages):
-        return None
+        return None, None
     stage = stages[chain.index]
-    return {**stage, "step": min(max(chain.step, stage["start"]), stage["end"])}
+    start, end = stage["start"], stage["end"]
+    step = min(max(chain.step, start), end)
+    return SlotStage(node=stage["node"], start=start, end=end, step=step), stage["study"]

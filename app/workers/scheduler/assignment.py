@@ -18,13 +18,12 @@ from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.rows.errors import SlotTaken
 from app.events.rows.ports import RowsPort
-from app.scheduling.assignment import ChainAssignment, assign, resume_point
+from app.scheduling.assignment import ChainAssignment, assign, resume_point, stages_of
 from app.scheduling.balance import EVEN, Balance, allowed
-from app.scheduling.chains import stages_of
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
 from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
-from app.scheduling.policy import Choice
+from app.scheduling.policies import Choice
 from app.scheduling.proofs import keep_at
 from app.scheduling.widths import widest
 from app.workers.scheduler.dispatch import Dispatch, messages

@@ -14,7 +14,7 @@ from app.events.records import Records
 from app.events.transact import Write, back_off, transact
 from app.scheduling.costs import Costs
 from app.scheduling.policies import Policy
-from app.scheduling.tuners.driver import MakeDriver, make_driver
+from app.tuning.tuners.driver import MakeDriver, make_driver
 from app.workers.scheduler.problems import Problems
 from stagetree.limits import LIMITS, Limits
 

@@ -22,8 +22,8 @@ from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.transact import OPTIMISTIC, Moved
 from app.scheduling.proofs import is_due
-from app.scheduling.tuners.driver import TunerDriver, TunerFailed
-from app.scheduling.tuners.surroundings import context_of
+from app.tuning.tuners.base import context_of
+from app.tuning.tuners.driver import TunerDriver, TunerFailed
 from app.workers.scheduler.ports import Ports
 from stagetree.spec import SpecError
 

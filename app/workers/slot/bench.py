@@ -1,4 +1,6 @@
-"""What a proof is made with: steps are trained again in the slot's process, which is its own, and states compared."""
+"""Runs on: the thread that trains.
+
+What a proof is made with: steps are trained again in the slot's process, which is its own, and states compared."""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from contextlib import closing
 from math import inf
 
 from app.scheduling.assignment import ChainAssignment, Comparison, ResumePoint
-from app.workers.slot.parts import Parts
-from app.workers.slot.trainer_host import TrainerHost
+from app.workers.slot.claim import Stopped
+from app.workers.slot.context import SlotContext
+from app.workers.slot.models import LaneContext
 from app.workers.slot.trial_log import StageFiles
-from app.workers.slot.unwanted import Stopped
 from app.workers.state import State
 from app.workers.trainer_process import Compared, Stray
 from stagetree.runtime import inexact
@@ -38,12 +40,12 @@ class Bench:
     def __init__(
         self,
         work: ChainAssignment,
-        parts: Parts,
-        host: TrainerHost,
+        slot: SlotContext,
+        its: LaneContext,
         check_wanted: Callable[[], None],
         on_step: Callable[[int], None],
     ) -> None:
-        self._work, self._parts, self._host = work, parts, host
+        self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, its.seconds
         self._check_wanted, self._on_step = check_wanted, on_step
         self._log: StageFiles | None = None
         self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
@@ -59,7 +61,7 @@ class Bench:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Those without a deterministic form that the model has used."""
+        """Why what the model did is not exact."""
         return self._host.operations
 
     @property
@@ -80,12 +82,12 @@ class Bench:
 
     def read(self, resume: ResumePoint) -> State:
         """A state that is kept, which is the caller's to close. Raises `CheckpointUnreadable`."""
-        return self._parts.reader.read(resume, self._check_wanted)
+        return self._reader.read(resume, self._check_wanted)
 
     def train(self, until: int) -> None:
         """Raises `Stopped` where it ended before."""
         self._check_wanted()
-        begun_at, begin = self._parts.clock(), self.step
+        begun_at, begin = self._seconds(), self.step
         try:
             self.step = self._host.train(self._work, until, lambda step: self._wanted(step, until))
         except TrainerFailed as failed:
@@ -94,7 +96,7 @@ class Bench:
         finally:
             self.steps += self.step - begin
         if self.step > begin:
-            self.fastest = min(self.fastest, (self._parts.clock() - begun_at) / (self.step - begin))
+            self.fastest = min(self.fastest, (self._seconds() - begun_at) / (self.step - begin))
         if self.step < until:
             raise Stopped
 

@@ -1,4 +1,6 @@
-"""Whether a trainer can be trained at all, and whether its first steps come out the same in a new and in a used object.
+"""Runs on: the thread that trains.
+
+Whether a trainer can be trained at all, and whether its first steps come out the same in a new and in a used object.
 
     first     a fresh process: train to step 1, save; train to the end, save, evaluate
     used      the state of step 1 into the same object; train to the end, and compare
@@ -27,7 +29,6 @@ from stagetree.runtime.inexact import (
     is_of_metrics,
     of_metrics,
     other_metrics,
-    used,
 )
 
 SAVED = "when it was saved"
@@ -64,7 +65,7 @@ def check(bench: Bench, order: ProofOrder, steps: int) -> Checked:
         check = _Check(bench, order, steps, held)
         for text in check.ways():
             if text and bench.operations:
-                check.found.unproven = f"the trainer {used(bench.operations[0])}"
+                check.found.unproven = f"the trainer {bench.operations[0]}"
                 break
             if text:
                 check.found.difference = text

@@ -1,4 +1,7 @@
-"""The right to write for a chain, and how a slot gets it."""
+"""Runs on: the thread that trains; a claim's `over` is set by any.
+
+The right to write for a chain, how a slot gets it, and why it ends where nothing has failed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from app.events.rows import ChainNotClaimable, Lease, flags_of
 from app.events.rows.ports import ChainRecord, RowsPort
 from app.scheduling.assignment import ChainAssignment
 from app.workers.slot.patience import Patience
+from app.workers.slot.times import Instant
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,19 @@ class Claim:
     stream: str
     fence: int
     over: Flag = field(default_factory=Flag)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A chain as it stands. waits_since: when its last stage was done, if the message of the next one is not there.
+
+    kept: the steps up to there at which its state was kept.
+    """
+
+    claim: Claim
+    step: int
+    waits_since: Instant | None = None
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +89,24 @@ class Claiming:
 
 def _lease(row: ChainRecord) -> Lease:
     return Lease(row.chain, row.stream, row.slot, row.fence, row.assignment, flags_of(row))
+
+
+class Lost(Exception):
+    """The chain is over, or another worker's."""
+
+
+class Stopped(Exception):
+    """Nobody wants the chain any more, and it ends where it is."""
+
+
+class PackBroken(Exception):
+    """What trained the chain together with others failed, and none of them can be told to be the reason; or there is no
+    memory for it beside them."""
+
+
+class OtherVersion(Exception):
+    """This slot has not the trainer of a chain, or not in its version; that is nobody's fault."""
+
+
+class NoTrainerProcess(Exception):
+    """No process that trains can be started here, or not with the slot's device."""

@@ -1,4 +1,6 @@
-"""A chain in the hands of a slot, as a state machine: told what happened, it says what is next and what is a fact now.
+"""Runs on: the thread that trains; the heartbeat's reads `progress`. The simulator drives the same.
+
+A chain in the hands of a slot, as a state machine: told what happened, it says what is next and what is a fact now.
 
 It does nothing itself and reads no clock, so the simulator can drive it too.
 
@@ -25,6 +27,7 @@ from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome, FailureKind
 from app.events.rows import ChainFlags
 from app.scheduling.assignment import ChainAssignment
+from app.workers.slot.times import Seconds
 
 NO_CHANGE_OF_FLAGS = ChainFlags()
 
@@ -73,35 +76,49 @@ Action = Train | Evaluate | Save | Complete | Stop
 class Outside:
     """What the execution must know of the world at a moment.
 
-    now: seconds on any clock that does not go back. flags: what the scheduler wants by now; `stop` also when the worker
-    is to end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
+    now: what the chain has taken of its slot's time. flags: what the scheduler wants by now; `stop` also when the
+    worker is to end. save_seconds: what keeping a state costs. can_save: whether the saver has nothing else to do.
     """
 
-    now: float
+    now: Seconds
     flags: ChainFlags = NO_CHANGE_OF_FLAGS
     save_seconds: float = 0.0
     can_save: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """step: how many steps the model has been trained for. kept: the steps at which its state was kept."""
+
+    step: int
+    kept: frozenset[int] = frozenset()
+
+
 class ChainExecution:
     """overhead: the share of training time that intermediate checkpoints may take.
 
-    index: the stage that is under way or comes next. step: how many steps the model has been trained for.
-    kept: the steps at which its state was kept.
+    index: the stage that is under way or comes next. progress: put in place whole, for others to read.
     last_good_step: the last one after which nothing has failed. It is always before the end of the stage, so that a
     failure there concerns someone, namely whoever waits for that end.
     """
 
     def __init__(self, chain: str, assignment: ChainAssignment, overhead: float = 0.0) -> None:
         self.chain, self.assignment = ChainId(chain), assignment
-        self.state, self.index, self.step = ExecutionState.CLAIMED, 0, assignment.stages[0].start
+        self.state, self.index, self.progress = ExecutionState.CLAIMED, 0, Progress(assignment.stages[0].start)
         self.last_good_step = self.step
         self._overhead = overhead
-        self.kept: frozenset[int] = frozenset()  # made anew each time, since the heartbeat reads it
         self._is_in_step, self._is_in_evaluation, self._trains_from = False, False, self.step
         self._reasons: set[str] = set()
         self._evaluated_at, self._saved_at = -1, -1
-        self._began_at = self._last_save_at = 0.0
+        self._began_at = self._last_save_at = Seconds(0.0)
+
+    @property
+    def step(self) -> int:
+        return self.progress.step
+
+    @property
+    def kept(self) -> frozenset[int]:
+        return self.progress.kept
 
     @property
     def stage(self) -> e.Stage:
@@ -132,10 +149,11 @@ class ChainExecution:
 
     # ------------------------------------------------------------------------------------------------ what is next
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: Seconds) -> None:
         """The next stage is under way, and its model is where it begins."""
         stage, self.state = self.stage, ExecutionState.TRAINING
-        self.step, self.last_good_step = stage.start, stage.start if stage.start < stage.end else stage.start - 1
+        self.progress = Progress(stage.start, self.kept)
+        self.last_good_step = stage.start if stage.start < stage.end else stage.start - 1
         self._evaluated_at = self._saved_at = -1
         self._trains_from = stage.start
         self._reasons.clear()
@@ -209,7 +227,7 @@ class ChainExecution:
 
     def reached(self, step: int) -> None:
         """The model has been trained for `step` steps by now."""
-        self.step = step
+        self.progress = Progress(step, self.kept)
         self.last_good_step = max(self.last_good_step, min(step, self.stage.end) - 1)
 
     def evaluated(self, metrics: e.Metrics) -> e.Evaluated:
@@ -222,25 +240,18 @@ class ChainExecution:
         self._reasons.update(new)
         return [e.ExactnessLost(node=self.stage.node, step=step, reason=reason) for reason in new]
 
-    def saved(self, now: float) -> None:
+    def saved(self, now: Seconds) -> None:
         """The state has been copied, and its way to the store has begun."""
         self._saved_at, self._last_save_at = self.step, now
-        self.kept |= {self.step}
+        self.progress = Progress(self.step, self.kept | {self.step})
 
-    def completed(self, now: float) -> e.StageCompleted:
+    def completed(self, now: Seconds) -> e.StageCompleted:
         index, self.index = self.index, self.index + 1
         is_over = self.index == len(self.assignment.stages)
         self.state = ExecutionState.SAVING if is_over else ExecutionState.BETWEEN_STAGES
         return e.StageCompleted(chain=self.chain, index=index, seconds=now - self._began_at)
 
-    def stopped(self, now: float) -> e.ChainEnded:
-        return self._ended(ChainOutcome.STOPPED, now)
-
-    def interrupted(self, now: float) -> e.ChainEnded:
-        """By an accident, for which nobody is to blame."""
-        return self._ended(ChainOutcome.INTERRUPTED, now)
-
-    def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: float) -> e.StageFailed:
+    def failed(self, kind: FailureKind, error: str, signature: str, step: int, now: Seconds) -> e.StageFailed:
         """The user's code failed, when the model had been trained for `step` steps."""
         self.state = ExecutionState.SAVING
         if self._is_in_step:
@@ -256,6 +267,14 @@ class ChainExecution:
             evaluated=self.step if self._is_in_evaluation else None,
         )
 
+    def ended(self, outcome: ChainOutcome, now: Seconds) -> e.ChainEnded:
+        """Before its end: stopped, or interrupted by an accident, for which nobody is to blame."""
+        is_training, self.state = self.state == ExecutionState.TRAINING, ExecutionState.SAVING
+        if not is_training:
+            return e.ChainEnded(chain=self.chain, outcome=outcome)
+        steps = max(0, self.step - self.stage.start)
+        return e.ChainEnded(chain=self.chain, outcome=outcome, steps=steps, seconds=now - self._began_at)
+
     def finished(self) -> e.ChainEnded:
         """All is trained and saved."""
         return e.ChainEnded(chain=self.chain, outcome=ChainOutcome.DONE)
@@ -263,10 +282,3 @@ class ChainExecution:
     def closed(self) -> None:
         """Nothing more comes from the chain."""
         self.state = ExecutionState.CLOSED
-
-    def _ended(self, outcome: ChainOutcome, now: float) -> e.ChainEnded:
-        is_training, self.state = self.state == ExecutionState.TRAINING, ExecutionState.SAVING
-        if not is_training:
-            return e.ChainEnded(chain=self.chain, outcome=outcome)
-        steps = max(0, self.step - self.stage.start)
-        return e.ChainEnded(chain=self.chain, outcome=outcome, steps=steps, seconds=now - self._began_at)

@@ -1,8 +1,25 @@
-"""Whether a slot is well: what failed on it in a row, and for how long it should be given nothing."""
+"""Runs on: the thread that trains.
+
+Whether a slot is well: what failed on it in a row, and for how long it is given nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from app.away import LostRace
+from app.domain import events as e
+from app.events.database import DatabaseUnavailable
+from app.events.records import Records
+from app.workers.ownership import Owner
+from app.workers.slot.claim import Claim
+from app.workers.slot.outbox import QuarantineSlot
+from app.workers.slot.patience import Closing, Notes, Patience
+
+logger = logging.getLogger(__name__)
 
 MOST_NODES = 3
 """So many different nodes that fail in a row, while other slots get on, are not the nodes' fault."""
@@ -60,3 +77,75 @@ class Health:
     def may_return_at_once(self) -> bool:
         """Whether a passed test is enough to end the quarantine: only the first time."""
         return self.quarantines == 1
+
+
+class Quarantine:
+    """When a slot is given nothing for a time, since it fails where others get on, or cannot do what it is given."""
+
+    def __init__(self, me: Owner, records: Records, patience: Patience, notes: Notes, health: Health) -> None:
+        self._me, self._records, self._patience, self._notes, self._health = me, records, patience, notes, health
+
+    @property
+    def is_first_accident(self) -> bool:
+        return not self._health.accidents
+
+    def succeeded(self) -> None:
+        """A stage was completed, or a proof made."""
+        self._health.succeeded()
+        self._notes.remove("health")
+
+    def after_failure(self, claim: Claim, node: str, version: int) -> QuarantineSlot | None:
+        """The user's code has failed. It is the slot's fault if that goes on from node to node while others get on.
+
+        version: that of the last fact of this slot in the chain's stream.
+        """
+        self._health.failed(node, claim.stream, version)
+        if not self._health.is_suspect or not self._do_others_get_on(claim.stream):
+            return None
+        return self._impose(
+            f"{len(self._health.failed_nodes)} different nodes failed here in a row, while other slots got on"
+        )
+
+    def after_accident(self, reason: str, *, is_hopeless: bool) -> QuarantineSlot | None:
+        """A chain was given back. is_hopeless: the next one would be, too."""
+        self._health.had_accident()
+        if not is_hopeless and not self._health.is_unlucky:
+            return None
+        return self._impose(f"chains cannot be trained here: {reason}")
+
+    def lift(self, is_well: Callable[[], bool]) -> None:
+        """Once a quarantine after a failure is on record: test the slot, which ends it if that is enough."""
+        if self._health.may_return_at_once and is_well():
+            with contextlib.suppress(Closing):
+                self._lift()
+
+    def _impose(self, reason: str) -> QuarantineSlot:
+        seconds = self._health.quarantined()
+        logger.warning("slot %s is in quarantine for %.0f s: %s", self._me.slot, seconds, reason)
+        self._notes.put("health", reason)
+        return QuarantineSlot(self._me.slot, self._me.owner, seconds, reason)
+
+    def _lift(self) -> None:
+        self._notes.remove("health")
+        for _ in self._patience.tries():
+            try:
+                with self._records.write() as rows:
+                    QuarantineSlot(self._me.slot, self._me.owner, None, None).apply(rows)
+            except (DatabaseUnavailable, LostRace) as problem:
+                logger.info("the quarantine of slot %s is not ended yet: %s", self._me.slot, problem)
+                continue
+            logger.warning("slot %s passed its test, and is back", self._me.slot)
+            return
+
+    def _do_others_get_on(self, stream: str) -> bool:
+        """Whether a stage of the plan was completed on another slot since the first of the failures."""
+        after = self._health.since.get(stream, 0)
+        try:
+            later = self._records.log.scan(stream, after=after)
+            chains = {each.event.chain for each in later if isinstance(each.event, e.StageCompleted)}
+            with self._records.read() as rows:
+                found = [rows.chains.get(chain) for chain in chains]
+        except (DatabaseUnavailable, LostRace) as problem:
+            logger.info("whether other slots get on is not known: %s", problem)
+            return False
+        return any(row is not None and row.slot != self._me.slot for row in found)

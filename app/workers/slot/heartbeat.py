@@ -1,6 +1,8 @@
-"""Shows that a slot is alive, renews the leases of its chains, and learns what the scheduler wants of them.
+"""Runs on: the heartbeat's thread.
 
-It only reads what the slot publishes, and whatever the database does, it goes on.
+Shows that a slot is alive, renews the leases of its chains, learns what the scheduler wants of them, and ends what does
+not end by itself once it should. It reads what the slot publishes, each value whole, and writes `flags`, `is_taken` and
+a claim's `over`. Whatever the database does, it goes on.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from app.events.database import DatabaseUnavailable
 from app.events.records import Records
 from app.events.rows import ChainFlags, Fenced, SlotLost, SlotTaken
 from app.events.rows.ports import RowsPort
-from app.workers.slot.claim import Claim
-from app.workers.slot.owner import Owner
+from app.workers.ownership import Owner
+from app.workers.slot.claim import Claim, Pulse
+from app.workers.slot.times import Clock, Instant
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +31,11 @@ FLAG_SECONDS = 0.25
 LOOKING = 0.01
 """The share of its time that it may take to look: a slow database is looked at less often."""
 
+STOP_SECONDS = 5.0
+"""A worker that is to end waits so long for a call of the trainer; no longer than a third of its grace."""
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """A chain as it stands. waits_since: when its last stage was done, if the message of the next one is not there.
-
-    kept: the steps up to there at which its state was kept.
-    """
-
-    claim: Claim
-    step: int
-    waits_since: float | None = None
-    kept: frozenset[int] = frozenset()
+UNWANTED_SECONDS = 30.0
+"""And so long where only nobody wants the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class Heartbeat:
         is_retiring: Callable[[], bool],
         look: Callable[[], None],
         on_taken: Callable[[str], None],
-        clock: Callable[[], float],
+        clock: Clock,
         lease_seconds: float,
         heartbeat_seconds: float,
     ) -> None:
@@ -214,3 +210,31 @@ class Heartbeat:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""
         logger.info("chain %s is given up: it is over, or another worker's", claim.chain)
         claim.over.set()
+
+
+class StopWatch:
+    """kill: ends the trainer's process. give_up: makes everybody stop waiting, `grace` seconds after all should end."""
+
+    def __init__(self, kill: Callable[[], None], give_up: Callable[[], None], grace: float) -> None:
+        self._kill, self._give_up, self._grace = kill, give_up, grace
+        self._stop_seconds = min(STOP_SECONDS, grace / 3)
+        self._retiring_since: Instant | None = None
+        self._unwanted_since: Instant | None = None
+
+    def look(self, now: Instant, *, is_retiring: bool, is_unwanted: bool, busy_since: Instant | None) -> None:
+        """Called several times a second. busy_since: when the call of the trainer that is under way began."""
+        self._retiring_since = _since(self._retiring_since, now, is_retiring)
+        self._unwanted_since = _since(self._unwanted_since, now, is_unwanted)
+        if busy_since is not None:
+            limits = ((self._retiring_since, self._stop_seconds), (self._unwanted_since, UNWANTED_SECONDS))
+            if any(since is not None and now - max(since, busy_since) > seconds for since, seconds in limits):
+                self._kill()
+        if self._retiring_since is not None and now - self._retiring_since > self._grace:
+            self._give_up()
+
+
+def _since(before: Instant | None, now: Instant, holds: bool) -> Instant | None:
+    """Since when something holds; None if it does not."""
+    if not holds:
+        return None
+    return now if before is None else before

@@ -1,7 +1,8 @@
-"""The checkpoints inside a stage, kept for accidents and for late branches: the newest, and others while there is room.
+"""Runs on: the saver's thread, but for `ChainCheckpoints`, which the thread that trains calls.
 
-Room is made by that without which the least is trained again: first by those on which no known trial counts, of these
-by the one whose neighbours are closest to each other. All of it runs on the saver's thread.
+The checkpoints of a chain. Those inside a stage are kept for accidents and for late branches: the newest, and others
+while there is room. Room is made by that without which the least is trained again: first by those on which no known
+trial counts, of these by the one whose neighbours are closest to each other.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from app.events.database import DatabaseUnavailable
 from app.events.records import Records
 from app.workers.slot.checkpoint_store import Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.outbox import FactOutbox
+from app.workers.slot.outbox import FactOutbox, Finish
 from app.workers.slot.saver import Saver
+from app.workers.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +98,77 @@ def least_missed(here: Sequence[Kept], passed_over: set[int]) -> Kept | None:
     return here[min(losses)[2]] if losses else None
 
 
-def kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
+class ChainCheckpoints:
+    """The states of one chain on their way to the store, and into the log. room: bytes for those inside stages."""
+
+    def __init__(self, claim: Claim, room: int, records: Records, outbox: FactOutbox, saver: Saver) -> None:
+        self._claim, self._outbox, self._saver = claim, outbox, saver
+        self._intermediates = IntermediateCheckpoints(claim, room, records, outbox, saver)
+        self._held: State | None = None
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether what is held, or that there is nothing, would be told of about as soon as a fact is on record."""
+        return self._saver.is_quick(self._held)
+
+    @property
+    def has_held(self) -> bool:
+        return self._held is not None
+
+    def hold(self, state: State) -> None:
+        """That at the end of a stage waits until the stage is on its way to the log: see `save_held`."""
+        self._held = state
+
+    def save_held(self, stage: e.Stage, last_words: Sequence[e.Event], is_branch_point: bool) -> bool:
+        """Store what is held. last_words: about the chain, if this was its end: they go on record together with it.
+
+        Whether anything was held; if not, nothing is said.
+        """
+        state, self._held = self._held, None
+        if state is None:
+            return False
+
+        def put(stored: Stored) -> None:
+            fact = _kept(stage.node, stage.end, stored, is_intermediate=False)
+            if last_words:
+                self._outbox.put(self._claim, [fact, *last_words], Finish(), is_last=True, is_news=True)
+            else:
+                self._outbox.put(self._claim, [fact], is_news=True)
+
+        self._saver.save(self._claim, self._place(stage, stage.end), state, put, is_branch_point=is_branch_point)
+        return True
+
+    def save_inside(
+        self,
+        stage: e.Stage,
+        step: int,
+        state: State,
+        *,
+        copy_seconds: float,
+        is_intermediate: bool,
+        branches: tuple[int, ...],
+    ) -> None:
+        """Store a state inside a stage. branches: as in `Kept`."""
+
+        def put(stored: Stored) -> None:
+            fact = _kept(stage.node, step, stored, is_intermediate=is_intermediate)
+            if is_intermediate:
+                self._intermediates.keep(fact, stage.start, branches)
+            else:
+                self._outbox.put(self._claim, [fact], is_news=True)
+
+        self._saver.save(self._claim, self._place(stage, step), state, put, copy_seconds=copy_seconds)
+
+    def close(self) -> None:
+        """Nobody wants what is held."""
+        if self._held is not None:
+            self._held.close()
+
+    def _place(self, stage: e.Stage, step: int) -> str:
+        return f"{self._claim.stream}/{stage.node}/{step}"
+
+
+def _kept(node: NodeId, step: int, stored: Stored, *, is_intermediate: bool) -> e.CheckpointKept:
     """The fact that a state is stored."""
     return e.CheckpointKept(
         node=node, step=step, key=stored.key, sha256=stored.sha256, size=stored.size, intermediate=is_intermediate

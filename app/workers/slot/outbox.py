@@ -1,4 +1,6 @@
-"""The facts of a slot on their way to the log: the only place from which it appends.
+"""Runs on: the outbox's thread, but for `put`, which whoever has a fact calls.
+
+The facts of a slot on their way to the log: the only place from which it appends.
 
 They go one after the other, each with the proof of the right to state it. While the database is away they wait, and the
 training goes on; what decides is the database's answer, not the time that has passed here.
@@ -6,8 +8,10 @@ training goes on; what decides is the database's answer, not the time that has p
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -15,9 +19,8 @@ from app.away import LostRace
 from app.domain import events as e
 from app.events.codec import Unwritable, write
 from app.events.database import DatabaseUnavailable
-from app.events.log import Alongside
 from app.events.records import Records
-from app.events.rows import Fenced
+from app.events.rows import Fenced, SlotLost
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
 from app.workers.slot.patience import Patience
@@ -35,13 +38,95 @@ SAY_AGAIN = 10
 """Of so many tries without success, one leaves a line."""
 
 
+class RowChange(ABC):
+    """What goes on record in the rows together with facts, and proves that the slot may state them."""
+
+    @abstractmethod
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        """Raises `Fenced` where the chain is over, or another worker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard(RowChange):
+    """Nothing changes; the chain must be ours."""
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        rows.chains.guard(chain, fence)
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(RowChange):
+    """A stage was completed. index: of the next one."""
+
+    index: int
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        rows.chains.advance(chain, fence, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Release(RowChange):
+    """All is trained: the slot is free, with the model in memory at this step of this node."""
+
+    plan: str
+    node: str
+    step: int
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        rows.chains.release(chain, fence, {"plan": self.plan, "node": self.node, "step": self.step})
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(RowChange):
+    """All is trained and saved."""
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        rows.chains.finish(chain, fence)
+
+
+@dataclass(frozen=True, slots=True)
+class End(RowChange):
+    """The chain has ended before its end."""
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        rows.chains.end(chain, fence)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSlot(RowChange):
+    """The versions of a slot's trainers, and what it waits for; nothing if the slot is not its owner's any more."""
+
+    slot: str
+    owner: str
+    trainers: Mapping[str, str]
+    note: str | None
+
+    def apply(self, rows: RowsPort, chain: str, fence: int) -> None:
+        with contextlib.suppress(SlotLost):
+            rows.slots.describe(self.slot, self.owner, trainers=self.trainers, note=self.note)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineSlot(RowChange):
+    """The slot is given nothing for so many seconds; None: it is well again. As `DescribeSlot` about its owner."""
+
+    slot: str
+    owner: str
+    seconds: float | None
+    reason: str | None
+
+    def apply(self, rows: RowsPort, chain: str = "", fence: int = 0) -> None:
+        with contextlib.suppress(SlotLost):
+            rows.slots.quarantine(self.slot, self.owner, seconds=self.seconds, reason=self.reason)
+
+
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """Facts about a chain, and what proves that they may be stated. key: makes sure that they are recorded once."""
+    """Facts about a chain, with what changes in the rows. key: makes sure that they are recorded once."""
 
     claim: Claim
     facts: tuple[e.Event, ...]
-    proof: Alongside
+    changes: tuple[RowChange, ...]
     key: str
     at: float
     is_last: bool
@@ -52,16 +137,18 @@ class _Statement:
     def with_more(self, more: _Statement) -> _Statement:
         """Both as one, under the key of this one."""
 
-        def proof(rows: RowsPort) -> None:
-            self.proof(rows)
-            more.proof(rows)
-
         def then() -> None:
             self.then()
             more.then()
 
         is_news, facts = self.is_news or more.is_news, (*self.facts, *more.facts)
-        return replace(more, key=self.key, facts=facts, proof=proof, is_news=is_news, then=then)
+        return replace(
+            more, key=self.key, facts=facts, changes=(*self.changes, *more.changes), is_news=is_news, then=then
+        )
+
+    def change(self, rows: RowsPort) -> None:
+        for each in self.changes:
+            each.apply(rows, self.claim.chain, self.claim.fence)
 
 
 class FactOutbox:
@@ -72,15 +159,14 @@ class FactOutbox:
     ) -> None:
         self._log, self._clock, self._notify, self._patience = records.log, clock, notify, patience
         self._numbers = count(1)
-        self._versions: dict[str, int] = {}
+        self._versions: Mapping[str, int] = {}  # put in place whole: others read it
         self._thread = WorkerThread("outbox", self._record, patience, CAPACITY)
 
     def put(
         self,
         claim: Claim,
         facts: Sequence[e.Event],
-        proof: Alongside | None = None,
-        *,
+        *changes: RowChange,
         is_last: bool = False,
         is_news: bool = False,
         awaits_more: bool = False,
@@ -88,18 +174,14 @@ class FactOutbox:
     ) -> None:
         """State facts about a chain, after all that was stated before.
 
-        proof: changes the rows of the chain, or raises `Fenced`; by default the chain must just be ours. is_last:
-        nothing more follows about this chain. is_news: the scheduler is told. awaits_more: what follows about the chain
-        is about to come, and goes on record together with this. `then` is called when they are on record.
-        Raises `Closing` if there was no room for it before the slot was to end.
+        changes: by default the chain must just be ours. is_last: nothing more follows about this chain. is_news: the
+        scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
+        this. `then` is called when they are on record. Raises `Closing` if there was no room for it before the slot was
+        to end.
         """
-
-        def guard(rows: RowsPort) -> None:
-            rows.chains.guard(claim.chain, claim.fence)
-
         key, is_news = f"{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
-        said, at = tuple(facts), self._clock()
-        self._thread.put(_Statement(claim, said, proof or guard, key, at, is_last, is_news, awaits_more, then))
+        changes, at = changes or (Guard(),), self._clock()
+        self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, then))
 
     def version(self, stream: str) -> int:
         """That of the last fact of this slot in a stream; 0 if there was none."""
@@ -161,13 +243,13 @@ class FactOutbox:
                     expected=None,
                     at=statement.at,
                     key=statement.key,
-                    alongside=statement.proof,
+                    alongside=statement.change,
                 )
             except (DatabaseUnavailable, LostRace) as problem:
                 level = logging.WARNING if number % SAY_AGAIN == 1 else logging.DEBUG
                 logger.log(level, "facts of chain %s wait: %s", statement.claim.chain, problem)
                 continue
-            self._versions[stream] = recorded[-1].version
+            self._versions = {**self._versions, stream: recorded[-1].version}
             return
 
 

@@ -1,9 +1,13 @@
-"""How long a slot waits for what is away: for ever, but not once it is to close."""
+"""Runs on: any thread of a slot.
+
+How long a slot waits for what is away, for ever, but not once it is to close; and what people are told meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import Event as Flag
+from threading import Lock
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between the first two tries, and between those after many."""
@@ -41,3 +45,25 @@ class Patience:
             yield number
             self.pause(seconds)
             number, seconds = number + 1, min(2 * seconds, LONGEST_PAUSE)
+
+
+class Notes:
+    """What a slot waits for, or is unwell with, in words: at most one note of each source. For its row, where people
+    look. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+        self._lock = Lock()
+
+    def put(self, source: str, text: str) -> None:
+        with self._lock:
+            self._notes[source] = text
+
+    def remove(self, source: str) -> None:
+        with self._lock:
+            self._notes.pop(source, None)
+
+    @property
+    def text(self) -> str | None:
+        with self._lock:
+            return "; ".join(self._notes[source] for source in sorted(self._notes)) or None

@@ -1,4 +1,6 @@
-"""A chain that trains nothing new: it trains steps that are on record again, in a fresh process, and compares.
+"""Runs on: the thread that trains.
+
+A chain that trains nothing new: it trains steps that are on record again, in a fresh process, and compares.
 
 See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, and may be stopped at any step.
 """
@@ -6,143 +8,103 @@ See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId
 from app.domain.states import ChainOutcome, FailureKind, ProofKind
-from app.events.log import Alongside
-from app.events.rows import ChainFlags, Lease
-from app.scheduling.assignment import ChainAssignment, Comparison, ProofOrder
-from app.workers.slot import quarantine
+from app.scheduling.assignment import Comparison, ProofOrder
 from app.workers.slot.bench import OFF, Bench, Unproven, last_line
 from app.workers.slot.checking import CheckFailed, check
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
-from app.workers.slot.claim import Claim
-from app.workers.slot.heartbeat import Pulse
-from app.workers.slot.parts import Parts
-from app.workers.slot.patience import Closing
-from app.workers.slot.proofs import Proofs
-from app.workers.slot.trainer_host import NoTrainerProcess, OtherVersion, TrainerHost
-from app.workers.slot.unwanted import Lost, Stopped
+from app.workers.slot.context import SlotContext
+from app.workers.slot.execution import Progress
+from app.workers.slot.lane import Lane, Stage
+from app.workers.slot.models import LaneContext
+from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.state import State
-from app.workers.trainer_connection import TrainerKilled
 from app.workers.trainer_process import Stray
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics, other_metrics, used
+from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics, other_metrics
 
 logger = logging.getLogger(__name__)
 
 NEW = "in a new one"
 
 
-@dataclass(slots=True)
-class ProofProgress:
-    """step: how far the model has been trained. has_begun: whether the one message of the chain has arrived."""
-
-    step: int
-    has_begun: bool = False
-    kept: frozenset[int] = field(default_factory=frozenset)
-
-    def can_begin(self, index: int) -> bool:
-        return index == 0 and not self.has_begun
-
-    def closed(self) -> None:
-        """Nothing more comes from the chain."""
-        self.has_begun = True
-
-
-class ProofRun:
-    """device: as the slot's row says it. All of it runs on the thread that trains."""
+class ProofLane(Lane):
+    """One stage, in which it trains by itself: whoever else would be trained with it would be compared as well."""
 
     is_between_stages = False
+    progress = Progress(0)
 
-    def __init__(
-        self, lease: Lease, claim: Claim, work: ChainAssignment, parts: Parts, host: TrainerHost, device: str
-    ) -> None:
-        assert work.proof is not None
-        self.claim, self.work, self._lease, self._parts, self._host = claim, work, lease, parts, host
-        self._order: ProofOrder = work.proof
-        self._device, self._kind = device, ProofKind(work.proof.kind)
-        self._begin = work.resume.step if work.resume else 0
-        self.execution = ProofProgress(work.stages[0].start)
-        self._proofs = Proofs(claim, parts)
-        self._began_at = 0.0
+    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
+        super().__init__(slot, its)
+        assert self.work.proof is not None
+        self._order: ProofOrder = self.work.proof
+        self._kind = ProofKind(self._order.kind)
+        self._begin = self.work.resume.step if self.work.resume else 0
+        self.progress, self._has_begun = Progress(self.work.stages[0].start), False
+        self._began_at = its.seconds()
         self._waiting = list(self._order.comparisons)
         self._differs = False
-        self._bench = Bench(work, parts, host, self._check_wanted, self._at_step)
+        self._bench = Bench(self.work, slot, its, self._check_wanted, self._at_step)
 
-    @property
-    def pulse(self) -> Pulse:
-        return Pulse(self.claim, self.execution.step)
+    def can_begin(self, index: int) -> bool:
+        return index == 0 and not self._has_begun
 
-    @property
-    def flags(self) -> ChainFlags:
-        """What the scheduler wanted when the chain was claimed, and wants by now."""
-        now, first = self._parts.flags(self.claim.chain), self._lease.flags
-        return ChainFlags(stop=first.stop or now.stop, preempt=first.preempt or now.preempt)
-
-    def run_stage(self) -> bool:
-        """Make the proof; whether that was done to its end."""
-        self._began_at, self.execution.has_begun = self._parts.clock(), True
-        try:
-            facts, proof, is_done = self._proven()
-        except (Lost, Closing) as end:
-            logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__)
-            self.claim.over.set()
-            return False
-        finally:
-            if self._kind == ProofKind.CHECK or self._differs:  # else it is as good as any that has trained before
-                self._host.end_process()
-        self._parts.outbox.put(self.claim, facts, proof, is_last=True)
-        return is_done
-
-    def give_back(self) -> None:
-        """The message that begins it will not come any more."""
-        self._parts.outbox.put(self.claim, [self._ended(ChainOutcome.STOPPED)], self._proofs.over, is_last=True)
+    def close(self) -> None:
+        self._has_begun = True
 
     # ------------------------------------------------------------------------------------------------ its end
 
-    def _proven(self) -> tuple[list[e.Event], Alongside, bool]:
-        """The last words about the chain, and what becomes of its row. Raises `Lost`, `Closing`."""
+    def _train(self) -> Stage:
+        yield from ()  # it asks nobody to train
+        self._began_at, self._has_begun = self._its.seconds(), True
         try:
             self._prove()
-        except (Stopped, TrainerKilled):
-            return [self._ended(ChainOutcome.STOPPED)], self._proofs.over, False
         except CheckFailed as failed:
-            return [self._failed(failed)], self._proofs.over, True
-        except (Unproven, CheckpointUnreadable) as problem:
-            return [self._tested(unproven=str(problem)), self._ended(ChainOutcome.DONE)], self._proofs.finish, True
-        except TrainerFailed as failed:
-            if failed.kind == "internal":
-                return self._interrupted(failed.error)
-            words = f"{self._the_proof} ended with {_accident(failed)}"
-            return [self._tested(unproven=words), self._ended(ChainOutcome.DONE)], self._proofs.finish, True
-        except (OtherVersion, NoTrainerProcess) as problem:
-            return self._interrupted(str(problem), is_hopeless=isinstance(problem, NoTrainerProcess))
-        except (Lost, Closing):
-            raise
-        except Exception as error:
-            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain)
-            return self._interrupted(f"{type(error).__name__}: {error}")
-        self._parts.health.succeeded()
-        self._parts.notes.remove("health")
-        return [self._ended(ChainOutcome.DONE)], self._proofs.finish, True
+            self._end([self._failed(failed)])
+            return True
+        except Unproven as problem:
+            return self._end_unproven(str(problem))
+        self._slot.quarantine.succeeded()
+        self._end([self._ended(ChainOutcome.DONE)], Finish())
+        return True
+
+    def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
+        self._end_process()
+        self._slot.outbox.put(self.claim, facts, *(changes or (End(),)), is_last=True)
+
+    def _abandon(self, end: Exception) -> None:
+        super()._abandon(end)
+        self._end_process()
+
+    def _end_process(self) -> None:
+        """Unless it is as good as any that has trained before: where bits differed, nobody goes on with it."""
+        if self._has_begun and (self._kind == ProofKind.CHECK or self._differs):
+            self._slot.trainer.end_process()
+
+    def _end_unproven(self, why: str) -> bool:
+        self._end([self._tested(unproven=why), self._ended(ChainOutcome.DONE)], Finish())
+        return True
+
+    def _discard(self, problem: CheckpointUnreadable) -> bool:
+        return self._end_unproven(str(problem))
+
+    def _fail(self, failed: TrainerFailed) -> bool:
+        if failed.kind == "internal":
+            self._interrupt(failed.error)
+            return False
+        return self._end_unproven(f"{self._the_proof} ended with {_accident(failed)}")
 
     @property
     def _the_proof(self) -> str:
         return "the check" if self._kind == ProofKind.CHECK else "training again to compare"
 
-    def _interrupted(self, reason: str, is_hopeless: bool = False) -> tuple[list[e.Event], Alongside, bool]:
-        """An accident of ours: the proof may be made again, perhaps elsewhere."""
-        logger.warning("chain %s is given back: %s", self.claim.chain, reason)
-        self._parts.health.had_accident()
-        sentence = quarantine.after_accident(self._parts, reason, is_hopeless=is_hopeless)
-        return [self._ended(ChainOutcome.INTERRUPTED)], self._proofs.given_back(sentence), False
-
     def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
-        seconds = self._parts.clock() - self._began_at if self.execution.has_begun else 0.0
+        seconds = self._its.seconds() - self._began_at if self._has_begun else 0.0
         return e.ChainEnded(chain=ChainId(self.claim.chain), outcome=outcome, steps=self._bench.steps, seconds=seconds)
 
     def _failed(self, failed: CheckFailed) -> e.StageFailed:
@@ -152,7 +114,7 @@ class ProofRun:
             step=failed.step,
             kind=failed.kind,
             error=failed.error,
-            seconds=self._parts.clock() - self._began_at,
+            seconds=self._its.seconds() - self._began_at,
             signature=failed.signature,
         )
 
@@ -162,24 +124,17 @@ class ProofRun:
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
             place = {"node": NodeId(at.node), "step": at.step, "since": at.since}
-        about = {"chain": ChainId(self.claim.chain), "proof": self._kind, "device": self._device}
+        about = {"chain": ChainId(self.claim.chain), "proof": self._kind, "device": self._slot.device}
         return e.ExactnessTested(**about, **place, begin=self._begin, **found)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------------------------------------ what it does
 
-    def _check_wanted(self) -> None:
-        """Raises `Lost`, `Stopped`."""
-        if self.claim.over.is_set():
-            raise Lost(f"chain {self.claim.chain} is over, or another worker's")
-        if self.flags.end:
-            raise Stopped
-
     def _at_step(self, step: int) -> None:
-        self.execution.step = step
+        self.progress = Progress(step)
 
     def _prove(self) -> None:
         bench = self._bench
-        bench.print_to(self._parts.logs.begin(self.claim.chain, self.work, 0))
+        bench.print_to(self._slot.logs.begin(self.claim.chain, self.work, 0))
         if self._kind == ProofKind.CHECK:
             found = check(bench, self._order, self.work.stages[0].end)
             self._state(self._tested(difference=found.difference, stray=dict(found.stray), unproven=found.unproven))
@@ -255,7 +210,7 @@ class ProofRun:
         if text and bench.changes:
             raise Unproven(f"the state that it began with was made elsewhere: it {bench.changes[0]}")
         if text and bench.operations:
-            raise Unproven(f"the trainer {used(bench.operations[0])}")
+            raise Unproven(f"the trainer {bench.operations[0]}")
         return text
 
     def _go_on_in_the_used(self, bench: Bench, mine: State, at: Comparison) -> None:
@@ -286,7 +241,7 @@ class ProofRun:
     def _state(self, fact: e.ExactnessTested) -> None:
         """It goes on record now, whatever becomes of the rest."""
         self._differs |= bool(fact.difference)
-        self._parts.outbox.put(self.claim, [fact], is_news=True)
+        self._slot.outbox.put(self.claim, [fact], is_news=True)
 
 
 def _accident(failed: TrainerFailed) -> str:

@@ -1,4 +1,6 @@
-"""Checkpoints on their way to the store, in order, while the next stage trains.
+"""Runs on: the saver's thread, but for `save`, `submit` and `delete`, which the thread that trains calls.
+
+Checkpoints on their way to the store, in order, while the next stage trains.
 
 Who is away is waited for, as long as the process lives and the chain is ours: no fact is dropped. Whatever must come
 after a checkpoint, such as the end of its chain, goes through here as well.
@@ -7,14 +9,14 @@ after a checkpoint, such as the end of its chain, goes through here as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.notes import Notes
-from app.workers.slot.patience import Patience
+from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.times import Clock
 from app.workers.slot.worker_thread import WorkerThread
 from app.workers.state import State
 
@@ -22,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 4
 """So many states may wait in memory; whoever has one more waits."""
+
+SAVE_SECONDS = 0.05
+"""What keeping a state is taken to cost before one of its plan was kept."""
 
 NOTED_AFTER = 4
 """After so many tries in vain, the slot's row says that it waits."""
@@ -34,10 +39,11 @@ class _Job:
 
 
 class Saver:
-    """clock: any that does not go back."""
+    """clock: of how long it takes."""
 
-    def __init__(self, store: CheckpointStore, patience: Patience, notes: Notes, clock: Callable[[], float]) -> None:
+    def __init__(self, store: CheckpointStore, patience: Patience, notes: Notes, clock: Clock) -> None:
         self._store, self._patience, self._notes, self._clock = store, patience, notes, clock
+        self._costs: Mapping[str, float] = {}  # put in place whole: others read it
         self._thread = WorkerThread[_Job]("saver", self._do, patience, BACKLOG)
 
     @property
@@ -48,18 +54,24 @@ class Saver:
         """Whether a state, or that there is none, would be told of about as soon as a fact is on record."""
         return self.is_idle and (state is None or state.size <= SMALL)
 
+    def seconds(self, plan: str) -> float:
+        """What keeping a state of a plan took the last time, copying it included."""
+        return self._costs.get(plan, SAVE_SECONDS)
+
     def save(
         self,
         claim: Claim,
         place: str,
         state: State,
-        then: Callable[[Stored, float], None],
+        then: Callable[[Stored], None],
         *,
+        copy_seconds: float = 0.0,
         is_branch_point: bool = False,
     ) -> None:
-        """Store a state, which is the saver's from here on; `then` gets what was stored, and the seconds it took.
+        """Store a state, which is the saver's from here on; `then` gets what was stored.
 
-        is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there never was room for it.
+        copy_seconds: what it took so far. is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there
+        never was room for it.
         """
 
         def save() -> None:
@@ -69,7 +81,8 @@ class Saver:
             finally:
                 state.close()
             if stored is not None:
-                then(stored, self._clock() - begun_at)
+                self._costs = {**self._costs, claim.stream: copy_seconds + self._clock() - begun_at}
+                then(stored)
 
         self._thread.put(_Job(claim, save))
 

@@ -1,4 +1,6 @@
-"""What a chain is trained with besides its assignment: the files that its trainer reads, and the environment.
+"""Runs on: the thread that trains; the environment is looked at on the saver's.
+
+What a chain is trained with besides its assignment: the files that its trainer reads, and the environment.
 
 Both go on record as a slot sees them, so that what has changed is a fact and no riddle.
 """
@@ -10,7 +12,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ from app.scheduling.assignment import ChainAssignment
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox
 from app.workers.slot.saver import Saver
+from app.workers.slot.times import Clock, Instant, monotonic
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +67,9 @@ class Surveyor:
 class LookAround:
     """Looks at what a chain is trained with when it begins. clock: any that does not go back."""
 
-    def __init__(self, surveyor: Surveyor | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, surveyor: Surveyor | None = None, clock: Clock = monotonic) -> None:
         self._surveyor, self._clock = surveyor, clock
-        self._looked: dict[str, tuple[float, str]] = {}  # by record: when, and what was found
+        self._looked: dict[str, tuple[Instant, str]] = {}  # by record: when, and what was found
 
     def look(self, claim: Claim, work: ChainAssignment, index: int) -> tuple[list[e.Event], list[str]]:
         """What is to go on record, and why stages may be of other inputs than their study: words after "3 stages".

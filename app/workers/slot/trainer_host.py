@@ -1,4 +1,6 @@
-"""The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
+"""Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
+
+The process that trains, and the one model in it: the next stage goes on with it, and no checkpoint is read.
 
 A fresh process is started for another trainer file or version, after any failure, when asked, and between two chains
 if the one before has kept more and more memory.
@@ -13,13 +15,16 @@ from typing import Any, TypeVar
 
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
-from app.workers.deadline import Deadline
 from app.workers.memory import MemoryWatch
+from app.workers.slot.claim import NoTrainerProcess, OtherVersion, Stopped
+from app.workers.slot.times import Clock, Instant
 from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
+from app.workers.trainer_connection import Deadline, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact import used
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +34,6 @@ Place = tuple[str, str, int]
 
 CLOSE_SECONDS = 1.0
 """A process that is not wanted any more has so long to end by itself."""
-
-
-class OtherVersion(Exception):
-    """This slot has not the trainer of a chain, or not in its version; that is nobody's fault."""
-
-
-class NoTrainerProcess(Exception):
-    """No process that trains can be started here, or not with the slot's device."""
 
 
 class ModelMisplaced(Exception):
@@ -74,7 +71,7 @@ class TrainerHost:
         start: Callable[[], TrainerProcess],
         sources: Callable[[], Mapping[str, TrainerSource]],
         silence_seconds: float,
-        clock: Callable[[], float],
+        clock: Clock,
         growth_bytes: int = 2**30,
     ) -> None:
         self._start, self._sources, self._clock = start, sources, clock
@@ -85,14 +82,14 @@ class TrainerHost:
         self._built: _Built | None = None
         self._place: Place | None = None  # None while it is on its way, and when it cannot be relied on
         self._deadlines: dict[str, Deadline] = {}
-        self.busy_since: float | None = None
+        self.busy_since: Instant | None = None
         self.has_failed = False
         self.changes: tuple[str, ...] = ()
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Those without a deterministic form that the model has used."""
-        return () if self._process is None else self._process.not_exact
+        """Why what the model did is not exact: a reason for each operation without a deterministic form."""
+        return () if self._process is None else tuple(map(used, self._process.not_exact))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -265,7 +262,10 @@ class TrainerHost:
         return self._process is not None
 
     def call(self, do: Callable[[TrainerProcess], Result], spares: Container[str] = ()) -> Result:
-        """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm."""
+        """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm.
+
+        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process.
+        """
         process = self._process
         if process is None:
             raise ModelMisplaced("there is no process with a model")
@@ -276,6 +276,8 @@ class TrainerHost:
             self.has_failed = True
             if not (isinstance(error, TrainerFailed) and error.kind in spares):
                 self.end_process()
+            if isinstance(error, TrainerKilled):
+                raise Stopped from error
             raise
         finally:
             self.busy_since = None

@@ -1,0 +1,303 @@
+"""Examples of what the API answers, for its description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}, "bs": 64}
+NODE = "5f0c3a1be2d94c7788a1c2d3e4f50617"
+
+STUDY_FILE: Json = {
+    "name": "digits-grid",
+    "trainer": "digits",
+    "trainer_args": {"width": 32},
+    "seed": 0,
+    "metric": "val_accuracy",
+    "mode": "max",
+    "eval_every": 10,
+    "space": {"lr": [HP["lr"], 0.1], "bs": [64, {"family": "values", "values": [64, 128], "milestones": [24]}]},
+    "tuner": {"kind": "grid", "max_steps": 40},
+}
+RESULTS: Json = {"last": {"step": 40, "value": 0.9889}, "best": {"step": 30, "value": 0.9917}}
+TRIAL: Json = {
+    "trial": 3,
+    "state": "completed",
+    "standing": "trained to step 40",
+    "steps": 40,
+    "trained": 40,
+    "value": 0.9889,
+    **RESULTS,
+    "rung": None,
+    "rank": None,
+    "hp": HP,
+}
+TRIAL_DETAIL: Json = {
+    **TRIAL,
+    "asked": [10, 40],
+    "reason": {"by": "tuner"},
+    "path": [NODE],
+    "curve": [{"step": 10, "metrics": {"val_accuracy": 0.91}}],
+    "not_exact": [],
+    "notes": [],
+}
+LISTED: Json = {
+    "study": "digits-grid-3f9c1a",
+    "name": "digits-grid",
+    "state": "running",
+    "submitted_at": 1789000000.0,
+    "plan": "plan-0f6a2c9d8b7e4a51",
+    "slots": {"used": 2, "due": 1.5},
+}
+UNDER_WAY: Json = {
+    "slot": "gpu0",
+    "study": "digits-grid-3f9c1a",
+    "node": NODE,
+    "start": 20,
+    "end": 40,
+    "step": 31,
+    "trials": [3, 4],
+    "trial_count": 2,
+    "forms": {"bs": "64", "lr": "0.1"},
+}
+PROGRESS: Json = {
+    "trials": {"done": 1, "resting": 0, "expected": 4},
+    "steps": {"done": 82, "expected": 104},
+    "seconds_left": 2.2,
+    "rungs": [],
+    "last": None,
+    "running": [UNDER_WAY],
+}
+COST: Json = {
+    "alone": 160,
+    "stopped_early": 0,
+    "unfinished": 49,
+    "shared": 40,
+    "known": 0,
+    "repeated": 0,
+    "retried": 0,
+    "lost": 0,
+    "struck": 0,
+    "run": 71,
+    "taken": 111,
+    "saved_by_sharing": 0.3604,
+    "saved_by_stopping": 0.0,
+}
+NOTE: Json = {"event": 42, "time": 1789000004.2, "trial": 3, "text": "diverges after the warm-up"}
+STUDY: Json = {
+    "study": "digits-grid-3f9c1a",
+    "name": "digits-grid",
+    "state": "running",
+    "error": None,
+    "not_exact": ["2 stages went on under another torch (2.13.0 after 2.12.0)"],
+    "exactness": {
+        "verdict": "exact",
+        "proven_to": 22,
+        "text": "proven to step 22 of 40",
+        "mark": "proven to step 22 of 40",
+        "reason": "",
+        "stray": [],
+        "isolated": False,
+        "audited": False,
+        "proof_steps": 7,
+    },
+    "ending": None,
+    "metric": "val_accuracy",
+    "mode": "max",
+    "value": "last",
+    "tuner": "grid",
+    "best": {"trial": 3, "value": 0.9889, "steps": 40, "hp": HP, **RESULTS},
+    "counts": {"waiting": 1, "running": 2, "completed": 1, "stopped": 0, "failed": 0, "cancelled": 0},
+    "steps": {"requested": 160, "unique": 104, "executed": 71},
+    "failed": 0,
+    "failures": [],
+    "cost": COST,
+    "merge_rate": 1.538,
+    "gpu_seconds": 7.2,
+    "wall_seconds": 4.1,
+    "submitted_at": 1789000000.0,
+    "finished_at": None,
+    "slots": {"used": 2, "due": 1.5},
+    "progress": PROGRESS,
+    "notes": [NOTE],
+    "spec": STUDY_FILE,
+    "trials": [TRIAL],
+}
+EVENT: Json = {
+    "position": 42,
+    "version": 17,
+    "type": "Evaluated",
+    "data": {"node": NODE, "step": 40, "metrics": {"val_accuracy": 0.9889}},
+    "at": 1789000004.2,
+}
+PREVIEW: Json = {
+    "trials": 32,
+    "requested": 1280,
+    "unique": 608,
+    "merge_rate": 2.105,
+    "alone": 1280,
+    "saved_by_sharing": 0.525,
+    "saved_by_stopping": 0.0,
+    "critical_path_steps": 40,
+    "makespan_steps": 304,
+    "slots": 2,
+    "advice": [],
+}
+NODE_EXAMPLE: Json = {
+    "id": NODE,
+    "parent": None,
+    "start": 0,
+    "forms": {"bs": "64", "lr": "0.1"},
+    "studies": ["digits-grid-3f9c1a"],
+    "checkpoints": [20],
+    "metrics": [{"step": 20, "metrics": {"val_accuracy": 0.95}}],
+    "waiting": [],
+    "running": [],
+}
+STAGE: Json = {"node": NODE, "start": 20, "end": 40, "parent": None, "ready": True}
+SLOT: Json = {
+    "name": "gpu0",
+    "device": "cuda:0",
+    "host": "node-1",
+    "state": "busy",
+    "note": None,
+    "quarantined_until": None,
+    "trainers": {"digits": "9c0ffee1d2b3a456"},
+    "chain": "c1",
+    "stage": {"node": NODE, "start": 20, "end": 40, "step": 31},
+    "study": "digits-grid-3f9c1a",
+    "seen_at": 1789000004.0,
+}
+REPLAY: Json = {
+    "study": "digits-asha-3f9c1a",
+    "identical": True,
+    "events": 214,
+    "decisions": 41,
+    "state": "completed",
+    "best": {"trial": 3, "value": 0.97, "steps": 60},
+    "steps": {"requested": 600, "unique": 412, "executed": 412},
+    "plan": [{"node": NODE, "parent": None, "start": 0, "asked": 15, "checkpoints": [1, 15], "evaluated": [15]}],
+    "rungs": [{"bracket": 0, "rung": 0, "trials": [{"trial": 3, "value": 0.91, "steps": 15, "promoted": True}]}],
+    "history": [
+        {
+            "event": 12,
+            "kind": "promote",
+            "trial": 3,
+            "rung": 1,
+            "steps": 60,
+            "reason": {"rung": 1, "rank": 1, "cut": 1, "of": 4, "loss": -0.91},
+        }
+    ],
+}
+IMAGINED: Json = {
+    "study": "digits-asha-3f9c1a",
+    "changes": {"tuner.reduction_factor": 2},
+    "trials": 40,
+    "requested": 480,
+    "unique": 390,
+    "saved": 8,
+    "needed": 12,
+    "not_known": 3,
+    "best": {"trial": 3, "value": 0.97, "steps": 60},
+}
+TREE: Json = {
+    "count": 1,
+    "nodes": {
+        "id": [NODE],
+        "parent": [-1],
+        "start": [0],
+        "end": [40],
+        "trained": [20],
+        "trials": [2],
+        "running": [[[20, 40]]],
+        "checkpoints": [[20]],
+        "steps": [[20]],
+        "values": [[0.91]],
+    },
+    "forms": [{"bs": "64", "lr": "0.1"}],
+    "trials": {"node": [0, 0], "steps": [20, 40], "state": ["completed", "active"]},
+}
+RUNG: Json = {"bracket": 0, "rung": 0, "steps": 20, "entered": 2, "trials": [1, 0], "values": [0.91, 0.9]}
+TIMELINE: Json = {
+    "count": 1,
+    "at": 1789000009.0,
+    "spans": {
+        "slot": ["gpu0"],
+        "node": [NODE],
+        "start": [0],
+        "end": [20],
+        "own": [True],
+        "begun": [4],
+        "ended": [5],
+        "begun_at": [1789000001.0],
+        "ended_at": [1789000009.0],
+        "outcome": ["done"],
+        "proof": [None],
+    },
+    "marks": {"position": [6], "at": [1789000009.0], "kind": ["evaluated"], "span": [0], "step": [20]},
+}
+HISTORY: Json = {
+    "position": 6,
+    "at": 1789000009.0,
+    "decisions": {
+        "position": [7],
+        "kind": ["stop"],
+        "trial": [0],
+        "steps": [None],
+        "reason": [{"rung": 0, "rank": 2, "of": 2, "cut": 1}],
+    },
+    "best": [{"position": 6, "at": 1789000009.0, "slot_seconds": 8.0, "trial": 1, "step": 20, "value": 0.91}],
+    "times": [[1, 1789000000.0], [6, 1789000009.0]],
+}
+CHECKS = ("database", "schema", "broker", "store", "scheduler", "slots")
+
+
+def _page(item: Json, more: str | None = None) -> Json:
+    return {"items": [item], "next_cursor": more}
+
+
+EXAMPLES: dict[str, Json] = {
+    "Columns": {"count": 2, "columns": {"trial": [0, 1], "value": [0.98, None], "hp.lr": [0.1, 0.2]}},
+    "Environments": {"devices": [{"device": "cpu", "python": "3.11.7", "torch": "2.13.0", "packages": {}}]},
+    "Event": EVENT,
+    "EventPage": _page(EVENT, "17"),
+    "Health": {"status": "ok"},
+    "History": HISTORY,
+    "Imagined": IMAGINED,
+    "Importance": {
+        "method": "PED-ANOVA",
+        "trials": 32,
+        "note": None,
+        "items": [{"name": "hp.lr", "importance": 1.0}],
+    },
+    "Listed": LISTED,
+    "Logged": {"items": [{"step": 7, "metrics": {"train_loss": 0.41}, "node": "0f3a"}]},
+    "Note": NOTE,
+    "Plan": {
+        "plan": "plan-0f6a2c9d8b7e4a51",
+        "trainer": "digits",
+        "trainer_version": "1",
+        "trainer_args": {"width": 32},
+        "seed": 0,
+        "studies": ["digits-grid-3f9c1a"],
+        "nodes": [NODE_EXAMPLE],
+    },
+    "Preview": PREVIEW,
+    "Readiness": {"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")},
+    "Replay": REPLAY,
+    "Rungs": {"items": [RUNG | {"promoted": [1]}]},
+    "Schedules": {"items": [{"name": "lr", "steps": [0, 19, 20, 39], "values": [0.1, 0.1, 0.01, 0.01]}]},
+    "SlotPage": _page(SLOT),
+    "StageTree": {"stages": [STAGE], "critical_path_steps": 20},
+    "Study": STUDY,
+    "StudyPage": _page(LISTED, "digits-grid-3f9c1a"),
+    "Timeline": TIMELINE,
+    "TrainerPage": _page({"name": "digits", "version": "1"}),
+    "Tree": TREE,
+    "Trial": TRIAL,
+    "TrialBatch": {"items": [TRIAL_DETAIL]},
+    "TrialDetail": TRIAL_DETAIL,
+    "TrialPage": _page(TRIAL),
+}
+"""By the name of the object in the document."""

@@ -1,0 +1,176 @@
+"""The log, event by event: folded, checked, and each recorded decision compared with the one derived again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+
+from app.domain import events as e
+from app.domain.commands import Extend, Prioritize, Start, Stop
+from app.domain.evolve import evolve, strikes
+from app.domain.ids import StudyId, canonical_json
+from app.domain.search_plan import Study
+from app.tuning.replay.consistency import broken, check
+from app.tuning.replay.report import Json, Replay, lines
+from app.tuning.samplers.base import NonAdaptive, Sampler
+from app.tuning.tuners import sampler_of
+from app.tuning.tuners.base import Context, End, NewTrial
+from app.tuning.tuners.driver import TunerDriver
+from stagetree.spec import StudySpec
+
+NOT_DERIVED = ("by", "sample", "asked")
+"""What the reason of a trial holds beside the tuner's: who wanted it, and how its configuration came about."""
+
+
+def is_decision(event: e.Event, study: StudyId) -> bool:
+    if isinstance(event, e.StudyCompleted):
+        return event.study == study
+    if isinstance(event, e.TrialAdded):
+        return event.study == study and event.reason.get("by") == "tuner"
+    if isinstance(event, e.TrialExtended):
+        return event.study == study and event.reason.get("by") != "user"
+    return isinstance(event, e.TrialStopped | e.TrialPrioritized) and event.study == study
+
+
+def as_recorded(event: e.Event, with_hp: bool) -> Json:
+    match event:
+        case e.TrialAdded():
+            reason = {name: value for name, value in event.reason.items() if name not in NOT_DERIVED}
+            start = {"kind": "start", "steps": event.steps, "reason": reason}
+            return {**start, "hp": event.hp} if with_hp else start
+        case e.TrialExtended():
+            return {"kind": "promote", "trial": event.trial, "steps": event.steps, "reason": dict(event.reason)}
+        case e.TrialStopped():
+            return {"kind": "stop", "trial": event.trial, "reason": dict(event.reason)}
+        case e.TrialPrioritized():
+            return _prioritized(event)
+        case e.StudyCompleted() if event.reason:
+            return {"kind": "complete", "reason": dict(event.reason)}
+    return {"kind": "complete"}
+
+
+def _prioritized(what: e.TrialPrioritized | Prioritize) -> Json:
+    return {"kind": "prioritize", "trial": what.trial, "priority": what.priority, "reason": dict(what.reason)}
+
+
+def context_of(study: Study, event: e.Event) -> Context:
+    """What the tuner looked at beside the history when it decided so."""
+    if isinstance(event, e.StudyCompleted):
+        return Context(elapsed=round(max(0.0, event.at - study.submitted_at), 3))
+    return Context.recorded(getattr(event, "reason", {}))
+
+
+def named(decision: Json | None) -> str:
+    """A decision in a few words."""
+    match decision:
+        case None:
+            return "to wait"
+        case {"kind": "start", "steps": steps}:
+            return f"a new trial for {steps} steps" + (f" with {decision['hp']}" if "hp" in decision else "")
+        case {"kind": "promote", "trial": trial, "steps": steps}:
+            return f"the promotion of trial {trial} to {steps} steps"
+        case {"kind": "stop", "trial": trial}:
+            return f"the end of trial {trial}"
+        case {"kind": "prioritize", "trial": trial, "priority": priority}:
+            return f"priority {priority:g} for trial {trial}"
+        case {"reason": {"by": by}}:
+            return f"the end of the study by its {by}"
+    return "the end of the study"
+
+
+class Judge:
+    """Says what the study's tuner would have decided. Raises what tuners and study files raise."""
+
+    def __init__(self, spec: Json) -> None:
+        parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
+        sampler = sampler_of(parsed)
+        self._driver = TunerDriver(spec)
+        self._sampler: Sampler | None = sampler if isinstance(sampler, NonAdaptive) else None
+
+    def decision(self, study: Study, context: Context) -> Json | None:
+        """What comes next; None where nothing does."""
+        self._driver.observe(study, context)
+        action = self._driver.expected()
+        match action:
+            case NewTrial() | Start():
+                hp = action.hp if isinstance(action, Start) else self._drawn(study)
+                start = {"kind": "start", "steps": action.steps, "reason": dict(action.reason)}
+                return start if hp is None else {**start, "hp": hp}
+            case Extend():
+                return {
+                    "kind": "promote",
+                    "trial": action.trial,
+                    "steps": action.steps,
+                    "reason": dict(action.reason),
+                }
+            case Stop():
+                return {"kind": "stop", "trial": action.trial, "reason": dict(action.reason)}
+            case Prioritize():
+                return _prioritized(action)
+            case End():
+                return {"kind": "complete", "reason": dict(action.reason)}
+        return {"kind": "complete"} if study.active == 0 else None
+
+    def _drawn(self, study: Study) -> Json | None:
+        """The next configuration; None where it depends on results."""
+        number = sum(trial.reason.get("by") == "tuner" for trial in study.trials)
+        proposal = self._sampler.propose(number) if self._sampler else None
+        return None if proposal is None else proposal.hp
+
+
+Numbered = tuple[int, e.Event]
+
+
+def replay(
+    log: Iterable[Numbered], study: StudyId, *, at: int | None = None, struck: frozenset[StudyId] | None = None
+) -> Replay:
+    """Replay one study of a plan's log, up to event number `at`. Other studies on the plan are folded, not judged.
+
+    struck: the studies that were struck, of which there is nothing to derive; where that is not said, the log is held
+    as a whole, to know it beforehand.
+    """
+    found = Replay(study)
+    judge: Judge | None = None
+    events: Iterator[Numbered] = takewhile(lambda numbered: at is None or numbered[0] <= at, log)
+    if struck is None:
+        held = list(events)
+        struck, events = strikes(event for _, event in held), iter(held)
+    found.plan.struck = struck
+    for number, event in events:
+        try:
+            judge = _follow(found, judge, number, event)
+        except Exception as error:  # whatever is in a file that somebody edited: it is only read
+            found.difference = found.difference or broken(number, event, error)
+            break
+    return found
+
+
+def _follow(found: Replay, judge: Judge | None, number: int, event: e.Event) -> Judge | None:
+    """Take in one event, once it was compared with what the tuner says; the judge from there on."""
+    study = found.study
+    if judge is not None and is_decision(event, study):
+        _compare(found, judge, number, event)
+    check(found.plan, event)
+    known = len(found.plan.studies[study].history) if study in found.plan.studies else 0
+    evolve(found.plan, event)
+    found.events += 1
+    if study in found.plan.studies:
+        found.history += lines(found, number, event, found.plan.studies[study], known)
+    if isinstance(event, e.StudySubmitted | e.StudyReopened) and event.study == study:
+        return Judge(event.spec)
+    if isinstance(event, e.StudyIsolated) and event.study == study:  # its tuner begins anew
+        return Judge(found.plan.studies[study].spec)
+    return judge
+
+
+def _compare(found: Replay, judge: Judge, number: int, event: e.Event) -> None:
+    """Derive the decision that was recorded as event `number`."""
+    study = found.plan.studies[found.study]
+    found.decisions += 1
+    if found.difference is not None:
+        return
+    derived = judge.decision(study, context_of(study, event))
+    recorded = as_recorded(event, with_hp=derived is not None and "hp" in derived)
+    if canonical_json(recorded) != canonical_json(derived):
+        problem = f"event {number} was recorded as {named(recorded)}, and the tuner's decision is {named(derived)}"
+        found.difference = {"event": number, "problem": problem, "recorded": recorded, "derived": derived}

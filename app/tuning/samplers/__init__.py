@@ -1,0 +1,39 @@
+"""Where new configurations come from: a part of its own, usable with any tuner that samples.
+
+What a sampler proposes is recorded with the trial, so replay never asks it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+from app.tuning.samplers.base import Enqueued, Grid, Proposal, QMCSampler, Random, Sampler
+from app.tuning.samplers.optuna_sampler import OptunaSampler
+from stagetree.spec import StudySpec
+from stagetree.spec.tuners import SamplingTuner
+
+SAMPLERS: dict[str, Callable[[StudySpec], Sampler]] = {
+    "random": Random,
+    "grid": Grid,
+    "sobol": partial(QMCSampler, kind="sobol"),
+    "halton": partial(QMCSampler, kind="halton"),
+    "tpe": partial(OptunaSampler, kind="tpe"),
+    "cmaes": partial(OptunaSampler, kind="cmaes"),
+    "gp": partial(OptunaSampler, kind="gp"),
+}
+
+NEEDED = {"tpe": ("optuna",), "cmaes": ("optuna", "cmaes"), "gp": ("optuna",)}
+"""The packages that samplers need beyond what is always installed."""
+
+
+def unavailable(spec: StudySpec) -> str | None:
+    """Why the study's sampler cannot work here, in a sentence; None where it can."""
+    sampler = spec.tuner.sampler if isinstance(spec.tuner, SamplingTuner) else ""
+    if all(map(find_spec, NEEDED.get(sampler, ()))):
+        return None
+    return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
+
+
+__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "unavailable"]

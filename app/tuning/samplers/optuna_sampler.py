@@ -1,0 +1,279 @@
+"""TPE, CMA-ES and Gaussian processes, by Optuna's samplers: they learn from the results there are.
+
+Optuna is told what the history says, and asked for one configuration at a time. A proposal is a function of the study
+file and of the history: every one gets a sampler of its own, seeded by the study's seed and the proposal's number, on
+an Optuna study that can be made again from the history at any time. None of it is done before a proposal is needed.
+
+What is told of a trial is the study's metric at the highest step it reached: the best-informed number there is, and
+tuners that stop trials early let only good ones get further. A result at a higher step replaces the one before it;
+CMA-ES, which uses up each generation once, keeps the first. A trial that failed, or ended without a result, is told as
+failed. Trials under way are there as such: TPE takes them for bad ones (a constant liar), the Gaussian process for
+points to keep away from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+from app.tuning.samplers.base import Proposal, Values, distinct_of, to_json
+from stagetree.sequences import SequenceError, parse
+from stagetree.space import Choice, Choose, Distribution, LogUniform, RandInt, drawing
+from stagetree.space.distinct import Configuration, Distinct
+from stagetree.spec import StudySpec
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+ATTEMPTS = 50
+"""How often a sampler is asked again, where `where` refuses, before the draws are left to chance."""
+
+REPEATS = 10
+"""How often it is asked again for what was drawn before: a model that is sure of its best names it again and again."""
+
+DRAWS = 1000
+
+_ENDS = frozenset({"result", "fail", "stop", "cancel"})
+
+
+class OptunaSampler:
+    """Proposals of one of Optuna's samplers.
+
+    With each trial is recorded `sample`: the values it was made of, and `asked`: how often Optuna was asked for them.
+    mirror: what Optuna knows; None until it was asked.
+    """
+
+    adaptive = True
+
+    def __init__(self, spec: StudySpec, kind: str) -> None:
+        self._spec, self._kind, self._space = spec, kind, spec.search_space
+        self._seen: list[TrialEvent] = []
+        self._distinct = distinct_of(spec)
+        self._size = None if self._distinct is None else self._distinct.size()
+        self.mirror: OptunaMirror | None = None
+        self._last: tuple[tuple[int, int], Proposal | None] | None = None
+
+    def size(self) -> int | None:
+        return self._size
+
+    def observe(self, event: TrialEvent) -> None:
+        self._seen.append(event)
+        if self._distinct is not None and event.kind == TrialEventKind.START:
+            self._distinct.take({name: parse(value) for name, value in event.hp.items()})
+
+    def propose(self, number: int) -> Proposal | None:
+        now = (number, len(self._seen))
+        if self._last is None or self._last[0] != now:
+            self._last = (now, self._ask(number))
+        return self._last[1]
+
+    def _ask(self, number: int) -> Proposal | None:
+        self.mirror = self.mirror or OptunaMirror(self._spec, self._kind)
+        self.mirror.catch_up(self._seen)
+        asked = repeats = 0
+        while asked < ATTEMPTS and repeats < REPEATS:
+            sample, choose = _keeping(self.mirror.ask(f"{number}/{asked}"))
+            configuration, asked = self._made_of(choose), asked + 1
+            if configuration is not None and self._is_new(configuration):
+                return Proposal(to_json(configuration), {"sample": sample, "asked": asked})
+            repeats += configuration is not None
+        return self._drawn(number, asked)
+
+    def _drawn(self, number: int, asked: int) -> Proposal | None:
+        """A configuration by chance; None where none is left."""
+        if self._distinct is not None and self._distinct.is_listable:
+            return self._left(self._distinct, number, asked)
+        repeated: Proposal | None = None
+        for attempt in range(DRAWS):
+            sample, choose = _keeping(drawing(Random(f"{self._spec.sampling_seed}/{number}/{attempt}")))
+            if (configuration := self._made_of(choose)) is not None:
+                repeated = Proposal(to_json(configuration), {"sample": sample, "asked": asked})
+                if self._is_new(configuration):
+                    return repeated
+        if repeated is None:
+            raise SequenceError("", f"must hold configurations that can be found: none of {DRAWS} draws is one")
+        return repeated
+
+    def _left(self, distinct: Distinct, number: int, asked: int) -> Proposal | None:
+        """One of those that are left, all alike."""
+        if not (left := distinct.left()):
+            return None
+        configuration = left[int(Random(f"{self._spec.sampling_seed}/{number}").random() * len(left))]
+        sample = self._space.values(configuration)
+        return Proposal(to_json(configuration), {} if sample is None else {"sample": sample, "asked": asked})
+
+    def _is_new(self, configuration: Configuration) -> bool:
+        return self._distinct is None or self._distinct.is_new(configuration)
+
+    def _made_of(self, choose: Choose) -> Configuration | None:
+        """The configuration that is chosen; None where it makes no sequence, or `where` refuses it."""
+        try:
+            configuration = self._space.compose(choose)
+        except SequenceError:
+            return None
+        return configuration if self._space.allows(configuration) else None
+
+
+def _keeping(choose: Choose) -> tuple[Values, Choose]:
+    """Choose where there is a choice, and keep what was chosen."""
+    sample: Values = {}
+
+    def kept(place: str, free: Distribution) -> Any:
+        if free.low == free.high:
+            return free.low
+        sample[place] = choose(place, free)
+        return sample[place]
+
+    return sample, kept
+
+
+class OptunaMirror:
+    """An Optuna study that knows what the history says.
+
+    Each time Optuna is asked leaves a failed trial in it, which its samplers pass over. They are counted, and made
+    again when the study is: CMA-ES seeds by the number of a trial.
+
+    study: Optuna's; numbers: of its trials, by ours. open: its trial that values are being asked for.
+    """
+
+    def __init__(self, spec: StudySpec, kind: str) -> None:
+        self._optuna = load_optuna()
+        self._spec, self._kind, self._once = spec, kind, kind == "cmaes"
+        self._free = spec.search_space.parameters()
+        self._verdicts: dict[int, float | None] = {}  # by trial: its value, or that it failed
+        self._begin()
+
+    def _begin(self) -> None:
+        direction = "maximize" if self._spec.mode == "max" else "minimize"
+        self.study: Study = self._optuna.create_study(direction=direction)
+        self.numbers: dict[int, int] = {}
+        self._settled: dict[int, float | None] = {}  # by trial: what Optuna was told
+        self._asked = self._read = 0
+        self.open: Trial | None = None
+
+    def ask(self, key: str) -> Choose:
+        """Optuna's choice of values, until it is asked again. `key` is what chance it has."""
+        self._give_up()
+        trial = self.open = self._trial(key)
+        return lambda place, free: _suggest(trial, place, free)
+
+    def _trial(self, key: str) -> Trial:
+        seed = int.from_bytes(sha256(f"{self._spec.sampling_seed}/{key}".encode()).digest()[:4])
+        self.study.sampler = _sampler(self._kind, seed)
+        return self.study.ask()
+
+    def _give_up(self) -> None:
+        if self.open is not None:
+            self._tell(self.open.number, None)
+            self._asked += 1
+            self.open = None
+
+    # What happened
+
+    def catch_up(self, seen: Sequence[TrialEvent]) -> None:
+        """Tell Optuna the rest of what was seen; all of it anew, where it was told what is so no longer."""
+        self._give_up()
+        for event in seen[self._read :]:
+            self._judge(event)
+        if self._is_stale(seen[self._read :]):
+            self._begin()
+        for event in seen[self._read :]:
+            self._take(event)
+        self._read = len(seen)
+
+    def _judge(self, event: TrialEvent) -> None:
+        match event.kind:
+            case TrialEventKind.RESULT if not (self._once and event.trial in self._verdicts):
+                self._verdicts[event.trial] = event.metrics.get(self._spec.metric)
+            case TrialEventKind.FAIL if not (self._once and event.trial in self._verdicts):
+                self._verdicts[event.trial] = None
+            case TrialEventKind.STOP | TrialEventKind.CANCEL:
+                self._verdicts.setdefault(event.trial, None)
+
+    def _is_stale(self, news: Sequence[TrialEvent]) -> bool:
+        """Whether Optuna knows a trial by what is its result no longer, or was asked for what came to nothing."""
+        asked = next((event.reason.get("asked", 0) for event in news if event.kind == TrialEventKind.START), 0)
+        return self._asked > asked or any(self._verdicts[trial] != told for trial, told in self._settled.items())
+
+    def _take(self, event: TrialEvent) -> None:
+        if event.kind == TrialEventKind.START and "sample" in event.reason:
+            self._start(event.trial, event.reason["sample"], event.reason["asked"])
+        elif event.kind in _ENDS and event.trial in self.numbers and event.trial not in self._settled:
+            self._settled[event.trial] = self._verdicts[event.trial]
+            self._tell(self.numbers[event.trial], self._verdicts[event.trial])
+
+    def _start(self, number: int, sample: Values, asked: int) -> None:
+        """A trial of Optuna's, with these values, under way."""
+        for _ in range(asked - self._asked):
+            self.study.add_trial(self._optuna.create_trial(state=self._optuna.trial.TrialState.FAIL))
+        self._asked = 0
+        self.numbers[number] = len(self.study.get_trials(deepcopy=False))
+        if self._once:  # CMA-ES keeps its state in the trials that it was asked for
+            self.study.enqueue_trial(sample)
+            trial = self._trial(f"{number}")
+            _ = trial.relative_params  # asked for its sake alone
+            for name in sample:
+                _suggest(trial, name, self._free[name])
+        else:
+            free = {name: _distribution(self._free[name]) for name in sample}
+            running = self._optuna.trial.TrialState.RUNNING
+            self.study.add_trial(self._optuna.create_trial(state=running, params=sample, distributions=free))
+
+    def _tell(self, number: int, value: float | None) -> None:
+        if value is None:
+            self.study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self.study.tell(number, value)
+
+
+@cache
+def load_optuna() -> Any:
+    """The library, which keeps its thoughts to itself."""
+    try:
+        import optuna
+    except ImportError:
+        raise RuntimeError("this sampler needs Optuna: pip install 'stagetree[optuna]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _sampler(kind: str, seed: int) -> BaseSampler:
+    from optuna.samplers import CmaEsSampler, GPSampler, TPESampler
+
+    match kind:
+        case "tpe":
+            # each parameter by itself, whatever the library's default: the better of the two on recorded curves
+            return TPESampler(seed=seed, multivariate=False, constant_liar=True)
+        case "cmaes":
+            return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case _:
+            return GPSampler(seed=seed, warn_independent_sampling=False)
+
+
+def _suggest(trial: Trial, place: str, free: Distribution) -> Any:
+    match free:
+        case Choice():
+            return trial.suggest_categorical(place, range(len(free.options)))
+        case RandInt():
+            return trial.suggest_int(place, free.low, free.high)
+        case _:
+            return trial.suggest_float(place, free.low, free.high, log=isinstance(free, LogUniform))
+
+
+def _distribution(free: Distribution) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match free:
+        case Choice():
+            return CategoricalDistribution(range(len(free.options)))
+        case RandInt():
+            return IntDistribution(free.low, free.high)
+        case _:
+            return FloatDistribution(free.low, free.high, log=isinstance(free, LogUniform))

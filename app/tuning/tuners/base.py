@@ -1,0 +1,146 @@
+"""What a tuner is: told a study's history event by event, it says what is wanted next. Nothing else goes in or out.
+
+A tuner in twenty lines:
+
+    class Best(Tuner):
+        '''Trains ten configurations for 5 steps, then the best of them for 50.'''
+
+        def __init__(self, spec):
+            super().__init__(spec)
+            self.started, self.losses, self.promoted = 0, {}, False
+
+        def observe(self, event):
+            match event.kind:
+                case TrialEventKind.START:
+                    self.started += 1
+                case TrialEventKind.PROMOTE:
+                    self.promoted = True
+                case TrialEventKind.RESULT | TrialEventKind.FAIL:
+                    self.losses.setdefault(event.trial, self.loss(event))
+
+        def suggest(self):
+            if self.started < 10:
+                return NewTrial(steps=5)
+            if len(self.losses) == 10 and not self.promoted:
+                return Extend(trial=min(self.losses, key=lambda trial: (self.losses[trial], trial)), steps=50)
+            return None
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from app.domain.commands import Extend, Prioritize, Start, Stop
+from app.domain.search_plan import SearchPlan, Study, TrialEvent
+from app.domain.states import TrialEventKind
+from stagetree.spec import StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTrial:
+    """An action: train a new configuration, from wherever the study takes them, for `steps` steps."""
+
+    steps: int
+    reason: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The study ends, whatever its tuner would want: no tuner says so, its driver does."""
+
+    reason: Mapping[str, Any]
+
+
+Next = NewTrial | Start | Extend | Stop | Prioritize
+
+
+def _unknown(trial: int) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a tuner may look at beside the history: how it stands in the world now.
+
+    A tuner whose action depends on it writes what it used into the action's reason (`elapsed`, `slots` and
+    `seconds_per_step`, of the trial that the action is about), from where it is read again for replay.
+
+    elapsed: seconds since the study was submitted. seconds_per_step: of a trial, 0 while nothing is known.
+    """
+
+    elapsed: float = 0.0
+    slots: int = 1
+    seconds_per_step: Callable[[int], float] = _unknown
+
+    @classmethod
+    def recorded(cls, reason: Mapping[str, Any]) -> Context:
+        """The context of the action that was recorded with this reason."""
+        seconds = float(reason.get("seconds_per_step", 0.0))
+        return cls(float(reason.get("elapsed", 0.0)), int(reason.get("slots", 1)), lambda trial: seconds)
+
+
+NOWHERE = Context()
+"""Where nothing is known but the history."""
+
+
+class Tuner(ABC):
+    """A search algorithm as a fold over the history of its study. It never reads a clock or rolls a die.
+
+    What may depend on time or slots is given to it as a `Context`.
+    eager: its actions are taken at once, and which trials it starts next does not depend on what comes meanwhile; the
+    others are asked for one more whenever a slot could train it.
+    open_ended: others add trials too, so that wanting nothing does not end the study.
+    """
+
+    eager: ClassVar[bool] = False
+    open_ended: ClassVar[bool] = False
+
+    def __init__(self, spec: StudySpec) -> None:
+        self.metric, self._sign = spec.metric, -1.0 if spec.mode == "max" else 1.0
+
+    def set_context(self, context: Context) -> None:  # noqa: B027 - few look at clocks and slots
+        """What `suggest` may look at beside the history, until this is called again."""
+
+    def set_max_trials(self, trials: int) -> None:  # noqa: B027 - most tuners know how many trials they want
+        """The study has no more than `trials` configurations. Said once, before anything is seen."""
+
+    @abstractmethod
+    def observe(self, event: TrialEvent) -> None:
+        """Take in what happened: every action that was granted comes back here, and what became of each trial."""
+
+    @abstractmethod
+    def suggest(self) -> Next | None:
+        """What is wanted most, given what was seen; None while it is nothing. Changes nothing."""
+
+    def suggest_many(self, most: int) -> Sequence[Next]:
+        """Up to `most` actions that follow whatever becomes of those before them; the first is what `suggest` says.
+
+        One, unless the tuner knows better: whoever starts a thousand trials should say so at once.
+        """
+        action = self.suggest() if most else None
+        return () if action is None else (action,)
+
+    def loss(self, event: TrialEvent) -> float:
+        """The study's metric, turned so that less is better; infinite for a trial that failed."""
+        value = event.metrics.get(self.metric) if event.kind == TrialEventKind.RESULT else None
+        return math.inf if value is None else self._sign * value
+
+
+def context_of(plan: SearchPlan, study: Study, now: float, slots: int) -> Context:
+    """How a study stands at a time, in the unit of its `submitted_at`, with so many slots to train on.
+
+    Numbers are rounded, so that what is recorded of them is what was looked at.
+    """
+    elapsed = round(max(0.0, now - study.submitted_at), 3)
+    return Context(elapsed, slots, lambda trial: _seconds_per_step(plan, study, trial))
+
+
+def _seconds_per_step(plan: SearchPlan, study: Study, trial: int) -> float:
+    """The mean over the steps that were run on the trial's path, for whomever; 0 if none were."""
+    nodes = [plan.nodes[name] for name in study.trials[trial].path]
+    steps = sum(node.steps_run for node in nodes)
+    return float(f"{sum(node.seconds for node in nodes) / steps:.6g}") if steps else 0.0

@@ -1,0 +1,163 @@
+"""Which trials POP counts as promising, and how many slots these have for themselves (HyperDrive, §3.2).
+
+p, the probability that a trial reaches the target, divides the slots only where it is proven: where earlier forecasts
+in this study came true as often as they said. Where it is not proven, the rank of a trial stands in for p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import floor, inf
+from typing import Any
+
+from app.domain.search_plan import TrialEvent
+from app.domain.states import TrialEventKind
+
+ENOUGH_NEXT = 20
+"""So many claims about the next boundary must have been settled."""
+ENOUGH_ENDED = 20
+"""So many trials about whose end something was claimed must have come to it."""
+
+FORETOLD = "foretold"
+"""In the reason of a judgement: what was claimed. `mark`, a value of the metric; `next`, a step; and the probabilities
+`p_next` and `p_end` that the trial is at the mark at that step, and at its end."""
+
+
+@dataclass(slots=True)
+class Score:
+    """The Brier scores of claims that were settled, of the last value's verdict on them, and of their base rate."""
+
+    number: int = 0
+    hits: int = 0
+    _claimed: float = 0.0
+    _verdicts: int = 0
+
+    def add(self, p: float, is_there: bool, came: bool) -> None:
+        """A claim: its p, whether the last value was at the mark when it was made, and whether the later one was."""
+        self.number += 1
+        self.hits += came
+        self._claimed += (p - came) ** 2
+        self._verdicts += is_there != came
+
+    @property
+    def of_claims(self) -> float:
+        return self._claimed / self.number if self.number else inf
+
+    @property
+    def of_verdicts(self) -> float:
+        return self._verdicts / self.number if self.number else inf
+
+    @property
+    def of_base_rate(self) -> float:
+        """What the part of them that came true would have scored as the p of all: known only afterwards."""
+        rate = self.hits / self.number if self.number else 0.0
+        return rate * (1 - rate)
+
+    @property
+    def is_no_worse(self) -> bool:
+        """Whether the claims score no worse than the verdicts, and no worse than the base rate."""
+        return self.of_claims <= min(self.of_verdicts, self.of_base_rate)
+
+
+class Proof:
+    """A fold over a study's history: p is proven while two scores of the claims of earlier judgements are good.
+
+    Each judgement claims, with a probability each, that the trial will be at the best value of that time (a) at its
+    next boundary and (b) at its end. A claim is settled when the trial is evaluated there. p is *proven* while
+
+    1. at least 20 claims of (a) are settled, and those of (b) of at least 20 trials, and
+    2. of either kind the Brier score is no worse than that of the last value's own verdict (it is at the mark, or not)
+       and that of the base rate (the part of them that came true, known only afterwards).
+
+    (a) holds for every trial that goes on, whoever is chosen for that by values that were seen: so it shows if all
+    trials are expected to gain too much. (b) is about the range of p itself, and about trials that went far only.
+
+    sign: -1 where more of the metric is better, else 1.
+    """
+
+    def __init__(self, metric: str, sign: float, end: int) -> None:
+        self._metric, self._sign, self._end = metric, sign, end
+        self.next, self.at_end, self.ended = Score(), Score(), 0
+        self._last: dict[int, float] = {}
+        self._claims: dict[int, list[tuple[Mapping[str, Any], bool]]] = {}
+
+    @property
+    def is_given(self) -> bool:
+        """Whether p is proven now."""
+        if self.next.number < ENOUGH_NEXT or self.ended < ENOUGH_ENDED:
+            return False
+        return self.next.is_no_worse and self.at_end.is_no_worse
+
+    def observe(self, event: TrialEvent) -> None:
+        """Take in a line of the study's history."""
+        if event.kind == TrialEventKind.PRIORITIZE and FORETOLD in event.reason:
+            self._claim(event.trial, event.reason[FORETOLD])
+        elif event.kind == TrialEventKind.RESULT and (value := event.metrics.get(self._metric)) is not None:
+            self._settle(event.trial, event.steps, value)
+            self._last[event.trial] = value
+        elif event.kind in (TrialEventKind.STOP, TrialEventKind.FAIL, TrialEventKind.CANCEL):
+            self._claims.pop(event.trial, None)
+
+    def _claim(self, trial: int, claim: Mapping[str, Any]) -> None:
+        if trial in self._last:
+            self._claims.setdefault(trial, []).append((claim, self._is_at(self._last[trial], claim)))
+
+    def _settle(self, trial: int, step: int, value: float) -> None:
+        claims = self._claims.get(trial, [])
+        for claim, is_there in claims:
+            if claim["next"] == step:
+                self.next.add(claim["p_next"], is_there, self._is_at(value, claim))
+            if step == self._end:
+                self.at_end.add(claim["p_end"], is_there, self._is_at(value, claim))
+        if step == self._end and claims:
+            self.ended += 1
+            del self._claims[trial]
+
+    def _is_at(self, value: float, claim: Mapping[str, Any]) -> bool:
+        return bool(self._sign * value <= self._sign * claim["mark"])
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """threshold: trials whose p is at least this are promising. effective: S_effective there, of all slots.
+
+    slots: how many of them promising trials have for themselves, the nearest whole number.
+    """
+
+    threshold: float
+    effective: float
+    slots: int
+
+
+NOBODY = Pools(inf, 0.0, 0)
+
+
+def divide(confidences: Iterable[float], slots: int) -> Pools:
+    """The threshold that gives promising trials the most slots which they both desire and deserve.
+
+    confidences: p of all trials that go on. S_desired(p) is how many of them have at least p, with a slot each (k = 1);
+    S_deserved(p) = S p; S_effective(p) is the lesser. Between two of the p of trials only S_deserved changes, and
+    grows: so the maximum is at one of them. Of equal ones the highest threshold counts. Where the paper leaves half a
+    slot over, it is rounded, upwards; and where there is no slot for them, nobody is promising.
+    """
+    ranked = sorted(confidences, reverse=True)
+    best, threshold = 0.0, inf
+    for number, p in enumerate(ranked, start=1):
+        effective = min(float(number), slots * p)
+        if effective > best:
+            best, threshold = effective, p
+    own = floor(best + 0.5)
+    return Pools(threshold, best, own) if own else NOBODY
+
+
+BEST_PART = 0.1
+"""Beyond the best tenth of those that came to its step, a trial's rank speaks for it no more."""
+
+
+def by_rank(rank: int, number: int) -> float:
+    """How much the rank of a trial, from 1, among so many at its step speaks for it: what p is, where none is proven.
+
+    It falls from 1, of the best, to 0 beyond the best tenth.
+    """
+    return round(max(0.0, 1 - (rank - 1) / number / BEST_PART), 4)

@@ -1,0 +1,181 @@
+"""Runs on: the thread that trains; the heartbeat's reads `pulse` and `flags`.
+
+One chain in the hands of a slot: what it does next, and how it ends, whatever goes wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from app.domain import events as e
+from app.domain.states import ChainOutcome
+from app.events.rows import ChainFlags
+from app.workers.slot.checkpoint_store import CheckpointUnreadable
+from app.workers.slot.claim import Lost, NoTrainerProcess, OtherVersion, PackBroken, Pulse, Stopped
+from app.workers.slot.context import SlotContext
+from app.workers.slot.execution import Progress
+from app.workers.slot.models import LaneContext
+from app.workers.slot.outbox import DescribeSlot, End, RowChange
+from app.workers.slot.patience import Closing
+from app.workers.slot.times import Instant
+from stagetree.runtime.failures import TrainerFailed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """To be trained from step `begin` until step `until`. on_progress: says, of the step that is reached by now, where
+    the training is to end; `begin` or less for at the next step."""
+
+    begin: int
+    until: int
+    on_progress: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The step that was reached. changes: why it was not reached with the bits of a model alone, besides what the model
+    itself says."""
+
+    step: int
+    changes: tuple[str, ...] = ()
+
+
+Stage = Generator[Wish, Trained, bool]
+"""A stage as a conversation: it says how far it would be trained, and is told how far it was. What goes wrong meanwhile
+is thrown into it. It returns whether the stage was completed; if not, its chain is over."""
+
+
+def answer(stage: Stage, train: Callable[[], Trained]) -> Wish:
+    """Do what a stage wants; what it wants next. Raises StopIteration when it is over."""
+    try:
+        trained = train()
+    except Exception as error:  # the stage's to deal with
+        return stage.throw(error)
+    return stage.send(trained)
+
+
+class Lane(ABC):
+    """A chain that is ours, one stage after the other.
+
+    waits_since: when its last stage was done, if the message that begins the next one is not there.
+    """
+
+    waits_since: Instant | None = None
+
+    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
+        self.claim, self.work, self._asked = its.claimed.claim, its.claimed.work, its.claimed.lease.flags
+        self._slot, self._its = slot, its
+
+    @property
+    @abstractmethod
+    def progress(self) -> Progress:
+        """How far it is."""
+
+    @property
+    def pulse(self) -> Pulse:
+        progress = self.progress
+        return Pulse(self.claim, progress.step, self.waits_since, progress.kept)
+
+    @property
+    def flags(self) -> ChainFlags:
+        """What the scheduler wanted when the chain was claimed, and wants by now."""
+        now, first = self._slot.flags(self.claim.chain), self._asked
+        steps, branches = first.extra_eval_steps + now.extra_eval_steps, first.branch_steps + now.branch_steps
+        return ChainFlags(steps, first.stop or now.stop, first.preempt or now.preempt, branches)
+
+    @abstractmethod
+    def can_begin(self, index: int) -> bool:
+        """Whether a message that begins stage `index` is neither stale nor a copy."""
+
+    @property
+    @abstractmethod
+    def is_between_stages(self) -> bool:
+        """Whether another stage follows, and has not begun."""
+
+    def stage(self) -> Stage:
+        """Train the next stage."""
+        self.waits_since = None
+        try:
+            return (yield from self._train())
+        except (Lost, Closing) as end:
+            self._abandon(end)
+        except Stopped:
+            self._end([self._ended(ChainOutcome.STOPPED)])
+        except TrainerFailed as failed:
+            return self._fail(failed)
+        except CheckpointUnreadable as problem:
+            return self._discard(problem)
+        except PackBroken:
+            self._end([self._ended(ChainOutcome.INTERRUPTED)])
+        except (OtherVersion, NoTrainerProcess) as problem:
+            self._interrupt(str(problem), is_hopeless=isinstance(problem, NoTrainerProcess))
+        except Exception as error:
+            logger.exception("chain %s is interrupted by a fault of ours", self.claim.chain)
+            self._slot.trainer.end_process()
+            self._interrupt(f"{type(error).__name__}: {error}")
+        return False
+
+    def give_back(self) -> None:
+        """The message that begins the next stage will not come any more."""
+        self._end([self._ended(ChainOutcome.STOPPED)])
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more comes from the chain."""
+
+    # ------------------------------------------------------------------------------------------------ what differs
+
+    @abstractmethod
+    def _train(self) -> Stage:
+        """Whether the stage was completed. Raises everything that can go wrong."""
+
+    @abstractmethod
+    def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
+        """The fact that the chain ends here."""
+
+    @abstractmethod
+    def _fail(self, failed: TrainerFailed) -> bool:
+        """The user's code failed, or an accident of the trainer's process; whether the chain came to its end."""
+
+    @abstractmethod
+    def _discard(self, problem: CheckpointUnreadable) -> bool:
+        """A checkpoint is lost; whether the chain came to its end."""
+
+    @abstractmethod
+    def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
+        """Last words about the chain."""
+
+    # ------------------------------------------------------------------------------------------------ what is common
+
+    def _check_ours(self) -> None:
+        """Raises `Lost`."""
+        if self.claim.over.is_set():
+            raise Lost(f"chain {self.claim.chain} is over, or another worker's")
+
+    def _check_wanted(self) -> None:
+        """Raises `Lost`, `Stopped`."""
+        self._check_ours()
+        if self.flags.end:
+            raise Stopped
+
+    def _interrupt(self, reason: str, is_hopeless: bool = False) -> None:
+        """An accident: the chain is given back, and its work comes again, perhaps elsewhere.
+
+        The scheduler learns in the same transaction what this slot has, and does not give it the same again.
+        """
+        logger.warning("chain %s is given back: %s", self.claim.chain, reason)
+        slot = self._slot
+        quarantine = slot.quarantine.after_accident(reason, is_hopeless=is_hopeless)
+        says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.notes.text)
+        changes = (End(), says) if quarantine is None else (End(), says, quarantine)
+        self._end([self._ended(ChainOutcome.INTERRUPTED)], *changes)
+
+    def _abandon(self, end: Exception) -> None:
+        logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__)
+        self.claim.over.set()
+        self.close()

@@ -1,0 +1,153 @@
+"""Runs on: the thread that trains.
+
+The model of a lane, as its lane sees it; and those of a pack, which the trainer's process trains at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.scheduling.assignment import ChainAssignment, ResumePoint
+from app.workers.slot.checkpoint_store import Reader
+from app.workers.slot.claim import Claimed, PackBroken, Stopped
+from app.workers.slot.times import Seconds
+from app.workers.slot.trainer_host import Place, TrainerHost
+from app.workers.slot.trial_log import StageFiles
+from app.workers.state import State
+from app.workers.trainer_process import TrainedTogether, TrainerProcess
+from stagetree.runtime.failures import TrainerFailed
+
+logger = logging.getLogger(__name__)
+
+ITS_OWN = ("exception", "out_of_memory")
+"""What the user's code raises where only one lane is concerned: the process goes on with the others."""
+
+NO_ROOM = ("out_of_memory",)
+"""What a model that is not the first may fail of for no fault of its own."""
+
+
+class LaneModel(Protocol):
+    """The model of a lane, which its group trains. A `TrainerHost` is that of the only lane; see there for what the
+    methods raise."""
+
+    @property
+    def changes(self) -> tuple[str, ...]: ...
+    @property
+    def operations(self) -> tuple[str, ...]: ...
+    def begin(
+        self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
+    ) -> None: ...
+    def evaluate(self) -> dict[str, float | None]: ...
+    def save(self) -> State: ...
+    def mark_at(self, place: Place) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContext:
+    """What a lane has. seconds: what it took of the slot's time by now. changes: why what is trained with it may end
+    with other last bits, besides what its model says.
+    """
+
+    claimed: Claimed
+    model: LaneModel
+    reader: Reader
+    seconds: Callable[[], Seconds]
+    changes: tuple[str, ...] = ()
+
+
+class PackedModel:
+    """The model of one lane of a pack. number: of the lane. Whatever the others do, it is where it is until it leaves.
+
+    changes: as those of `TrainerHost`.
+    """
+
+    def __init__(self, host: TrainerHost, number: int) -> None:
+        self._host, self.number = host, number
+        self.changes: tuple[str, ...] = ()
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return self._host.operations
+
+    def begin(
+        self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
+    ) -> None:
+        """Have the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
+        if index == 0:
+            self._join(work, read)
+        self.changes = self.changes if index == 0 else ()
+        if log is not None:
+            files = log
+            self._host.call(lambda process: process.log(files.printed, files.rows, lane=self.number))
+
+    def evaluate(self) -> dict[str, float | None]:
+        deadline = self._host.deadline("evaluate")
+        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), spares=ITS_OWN)
+
+    def save(self) -> State:
+        deadline = self._host.deadline("save")
+        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), spares=ITS_OWN)
+
+    def mark_at(self, place: Place) -> None:
+        """A pack's models leave with its end: nobody goes on with them."""
+
+    def measure(self, work: ChainAssignment) -> tuple[Mapping[str, Any], str]:
+        """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
+        deadline = self._host.deadline("measure")
+        return self._host.call(
+            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), spares=ITS_OWN
+        )
+
+    def leave(self) -> None:
+        """The memory of the model is free after that. It may be gone already, with its process, or go with it now."""
+        if self._host.has_process:
+            deadline = self._host.deadline("leave")
+            with suppress(TrainerFailed, Stopped):  # those that are still there find that out by themselves
+                self._host.call(lambda process: process.leave([self.number], deadline=deadline))
+
+    def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
+        state = None if work.first_read is None else read(work.first_read)
+        spares = NO_ROOM if self.number else ()
+        try:
+            self._host.build_lane(work, spares)
+            if state is not None:
+                self._host.load(work, state, spares)
+                self.changes = self._host.changes
+            deadline = self._host.deadline("join")
+            self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
+        except TrainerFailed as failed:
+            if failed.kind in spares:
+                raise PackBroken(f"there is no room for it beside {self.number} others") from failed
+            raise
+        finally:
+            if state is not None:
+                state.close()
+
+
+def train_together(
+    host: TrainerHost,
+    works: Mapping[int, ChainAssignment],
+    steps: int,
+    on_progress: Callable[[int], int],
+    profile: bool,
+) -> TrainedTogether:
+    """Train these lanes of a pack for so many steps each; fewer if `on_progress` says so, or if one fails.
+
+    Raises `TrainerFailed` for what concerns all, and `ModelMisplaced` where the process has ended meanwhile.
+
+    on_progress: called with how many they have taken, it returns how many they are to take in all. profile: whether to
+    measure what packs cost, too.
+    """
+    hps = {number: work.hp for number, work in works.items()}
+    deadline = host.deadline("train")
+
+    def train(process: TrainerProcess) -> TrainedTogether:
+        return process.train_together(hps, steps, deadline=deadline, on_progress=on_progress, profile=profile)
+
+    trained = host.call(train)
+    host.has_failed |= bool(trained.failed)
+    return trained

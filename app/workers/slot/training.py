@@ -1,0 +1,204 @@
+"""Runs on: the thread that trains.
+
+A chain that trains: does what its execution says, and hands its facts on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from app.domain import events as e
+from app.domain.ids import NodeId
+from app.domain.states import ChainOutcome, FailureKind
+from app.workers.slot.checkpoint_store import CheckpointUnreadable
+from app.workers.slot.claim import NoTrainerProcess
+from app.workers.slot.context import SlotContext
+from app.workers.slot.execution import (
+    ChainExecution,
+    Complete,
+    Evaluate,
+    ExecutionState,
+    Outside,
+    Progress,
+    Save,
+    Stop,
+    Train,
+)
+from app.workers.slot.intermediates import ChainCheckpoints
+from app.workers.slot.lane import Lane, Stage, Wish
+from app.workers.slot.models import LaneContext
+from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
+from stagetree.runtime.failures import TrainerFailed
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingLane(Lane):
+    """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
+
+    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
+        super().__init__(slot, its)
+        self._execution = ChainExecution(self.claim.chain, self.work, slot.overhead)
+        room = self.work.intermediate_bytes
+        self._checkpoints = ChainCheckpoints(self.claim, room, slot.given.records, slot.outbox, slot.saver)
+        self._facts: list[e.Event] = []
+
+    @property
+    def progress(self) -> Progress:
+        return self._execution.progress
+
+    @property
+    def is_between_stages(self) -> bool:
+        return self._execution.state == ExecutionState.BETWEEN_STAGES
+
+    def can_begin(self, index: int) -> bool:
+        return self._execution.can_begin(index)
+
+    def close(self) -> None:
+        self._execution.closed()
+        self._checkpoints.close()
+
+    # ------------------------------------------------------------------------------------------------ a stage
+
+    def _train(self) -> Stage:
+        self._check_ours()
+        execution, slot, its = self._execution, self._slot, self._its
+        execution.begin(its.seconds())
+        log = slot.logs.begin(self.claim.chain, self.work, execution.index)
+        its.model.begin(self.work, execution.index, lambda resume: its.reader.read(resume, self._check_wanted), log)
+        seen, changes = slot.around.look(self.claim, self.work, execution.index)
+        self._facts += [*seen, *execution.not_exact((*its.model.changes, *its.changes, *changes))]
+        while True:
+            self._check_ours()
+            match execution.next(self._outside()):
+                case Train(until):
+                    self._state_facts()
+                    trained = yield Wish(execution.step, until, self._on_progress)
+                    self._facts += execution.not_exact((*trained.changes, *its.model.operations))
+                    execution.reached(trained.step)
+                case Evaluate():
+                    self._facts.append(execution.evaluated(its.model.evaluate()))
+                    self._facts += execution.not_exact(its.model.operations)
+                case Save(is_intermediate):
+                    self._save(is_intermediate)
+                case Complete():
+                    self._complete()
+                    return True
+                case Stop():
+                    self._stop()
+                    return False
+
+    def _on_progress(self, step: int) -> int:
+        if self.claim.over.is_set():
+            return 0
+        return self._execution.end_of_training(step, self._outside())
+
+    def _outside(self) -> Outside:
+        saver = self._slot.saver
+        return Outside(self._its.seconds(), self.flags, saver.seconds(self.claim.stream), saver.is_idle)
+
+    def _state_facts(
+        self, *more: e.Event, change: RowChange | None = None, is_news: bool = False, awaits_more: bool = False
+    ) -> None:
+        """What was found since the last time goes on record."""
+        facts, self._facts = [*self._facts, *more], []
+        if facts:
+            news, changes = is_news or self._execution.is_news(facts, self.flags), () if change is None else (change,)
+            self._slot.outbox.put(self.claim, facts, *changes, is_news=news, awaits_more=awaits_more)
+
+    def _complete(self) -> None:
+        """The stage is done; after the last one the slot is free, and the chain is closed when all is saved."""
+        execution, slot, stage = self._execution, self._slot, self._execution.stage
+        is_last, is_branch_point = execution.is_last_stage, execution.index in self.work.branch_points
+        self._its.model.mark_at((self.work.plan, stage.node, stage.end))
+        slot.quarantine.succeeded()
+        news = is_last or execution.is_news(self._facts, self.flags)
+        done = execution.completed(self._its.seconds())
+        slot.notes.remove("lost")
+        change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
+        follows = is_last or self._checkpoints.has_held  # the chain's last words, or that the state was kept
+        self._state_facts(done, change=change, is_news=news, awaits_more=follows and self._checkpoints.is_quick)
+        last_words = [execution.finished()] if is_last else []
+        if not self._checkpoints.save_held(stage, last_words, is_branch_point) and is_last:
+            self._end(last_words, Finish())
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _save(self, is_intermediate: bool) -> None:
+        """Copy the state. That at the end of a stage waits until the stage is on its way to the log."""
+        execution, stage = self._execution, self._execution.stage
+        begun_at = self._its.seconds()
+        state = self._its.model.save()
+        copied_at = self._its.seconds()
+        execution.saved(copied_at)
+        if execution.step >= stage.end:
+            self._checkpoints.hold(state)
+            return
+        self._checkpoints.save_inside(
+            stage,
+            execution.step,
+            state,
+            copy_seconds=copied_at - begun_at,
+            is_intermediate=is_intermediate,
+            branches=execution.branches_inside(self.flags),
+        )
+
+    # ------------------------------------------------------------------------------------------------ endings
+
+    def _stop(self) -> None:
+        """Nobody wants more of the chain; its model stays in memory, where the state was just kept."""
+        stage, step = self._execution.stage, self._execution.step
+        self._its.model.mark_at((self.work.plan, stage.node, step))
+        self._end([self._ended(ChainOutcome.STOPPED)])
+
+    def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
+        return self._execution.ended(outcome, self._its.seconds())
+
+    def _fail(self, failed: TrainerFailed) -> bool:
+        """The user's code failed. A fault of ours is an accident the first time."""
+        execution, slot, stage = self._execution, self._slot, self._execution.stage
+        logger.warning("stage %s of chain %s failed:\n%s", execution.index, self.claim.chain, failed.error)
+        if failed.kind == "internal" and slot.quarantine.is_first_accident:
+            self._interrupt(failed.error)
+            return False
+        self._facts.clear()  # what was found at a step that is not good is not told
+        kind = FailureKind.CRASH if failed.kind == "internal" else FailureKind(failed.kind)
+        fact = execution.failed(kind, failed.error, failed.signature, failed.step, self._its.seconds())
+        version = slot.outbox.version(self.claim.stream)
+        quarantine = slot.quarantine.after_failure(self.claim, stage.node, version)
+        if quarantine is None:
+            self._end([fact])
+        else:
+            self._end([fact], End(), quarantine)
+            slot.quarantine.lift(self._is_well)
+        return False
+
+    def _is_well(self) -> bool:
+        """Whether a fresh process starts, once all is on record."""
+        slot = self._slot
+        slot.saver.drain()
+        slot.outbox.drain()
+        try:
+            slot.trainer.check()
+        except NoTrainerProcess as problem:
+            logger.warning("slot %s stays in quarantine: %s", slot.me.slot, problem)
+            return False
+        return True
+
+    def _discard(self, problem: CheckpointUnreadable) -> bool:
+        """The checkpoint to resume from is struck from the plan, and its steps are trained again."""
+        if (resume := self.work.resume) is None:
+            return self._fail(TrainerFailed("storage", f"the weights that it begins from: {problem}"))
+        logger.warning("%s: its steps are trained again", problem)
+        dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
+        self._end([dropped, self._ended(ChainOutcome.INTERRUPTED)])
+        self._slot.notes.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
+        return False
+
+    def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
+        """After all its checkpoints."""
+        slot, said, changes = self._slot, [*self._facts, *facts], changes or (End(),)
+        self._facts = []
+        slot.notes.remove("lost")
+        slot.saver.submit(self.claim, lambda: slot.outbox.put(self.claim, said, *changes, is_last=True))
