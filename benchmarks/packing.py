@@ -28,7 +28,7 @@ from app.domain.events import PackingProfiled
 from app.scheduling.packs import better_width, times_faster
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, NotPackable, Pack
-from stagetree.training import generators
+from stagetree.trainer import generators
 
 ROOT = Path(__file__).parent.parent
 PAPER = {

@@ -13,18 +13,20 @@ from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from stagetree.integrations import hooks
-from stagetree.integrations.lightning_names import (
+from stagetree.integrations.lightning_module import (
     CALLED_OF_DATA,
+    COUNTED,
     PACKAGES,
+    Heard,
+    Place,
     base_of,
     refuse,
     refuse_own_loop,
     refuse_steps_here,
 )
-from stagetree.integrations.lightning_place import COUNTED, Heard, Place
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.training.order import Span
-from stagetree.training.tensors import Mean, one_number
+from stagetree.trainer.order import Span
+from stagetree.trainer.tensors import Mean, one_number
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 
 class LightningTrainer(TorchTrainer):

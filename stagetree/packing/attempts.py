@@ -17,7 +17,7 @@ from stagetree.packing.loss import Learnt, Loss
 from stagetree.packing.places import places
 from stagetree.packing.refusals import late
 from stagetree.packing.stack import Stack
-from stagetree.training import generators
+from stagetree.trainer import generators
 
 Outcome = Learnt | Exception
 

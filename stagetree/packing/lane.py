@@ -8,15 +8,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from stagetree.lanes import BATCH_SIZES
-from stagetree.logged import Logged
+from stagetree.limits import BATCH_SIZES
 from stagetree.packing.refusals import NotPackable, refuse
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.trainer import Trainer
-from stagetree.training import generators
-from stagetree.training.building import Recorded
-from stagetree.training.order import Span, parts
-from stagetree.training.precision import Precision
+from stagetree.trainer import Trainer, generators
+from stagetree.trainer.base import Logged
+from stagetree.trainer.building import Recorded
+from stagetree.trainer.order import Span, parts
+from stagetree.trainer.precision import Precision
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 Generators = dict[str, Any]
 Traits = tuple[Any, ...]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from stagetree.logged import Logged
 from stagetree.packing.refusals import NotPackable
 from stagetree.packing.stack import Rows
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.training.tensors import Mean, one_mean
+from stagetree.trainer.base import Logged
+from stagetree.trainer.tensors import Mean, one_mean
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 Tensors = Mapping[str, Tensor]
 

@@ -12,8 +12,7 @@ from stagetree.packing.lane import Generators, Lane
 from stagetree.packing.passes import Failures, Passes, Refusals
 from stagetree.packing.profile import Profile
 from stagetree.packing.refusals import meaning
-from stagetree.trainer import Trainer
-from stagetree.training import generators
+from stagetree.trainer import Trainer, generators
 
 
 class Pack:

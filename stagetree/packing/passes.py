@@ -15,7 +15,7 @@ from stagetree.packing.profile import Cost, Profile, timed, widths_below
 from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
 from stagetree.packing.stack import Stack
 from stagetree.packing.steps import Steps
-from stagetree.training import generators
+from stagetree.trainer import generators
 
 Failures = dict[Lane, Exception]
 Refusals = dict[Lane, NotPackable]

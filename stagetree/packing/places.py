@@ -17,8 +17,8 @@ from torch import Tensor
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import Learnt, Loss
 from stagetree.packing.stack import Stack
-from stagetree.training import generators
-from stagetree.training.tensors import map_tensors
+from stagetree.trainer import generators
+from stagetree.trainer.tensors import map_tensors
 
 DRAWS = 6
 """Of weights: rows that add up in another order agree on at most a quarter of them."""

@@ -25,8 +25,7 @@ from typing import Any
 
 from stagetree.runtime import attributes, inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
-from stagetree.runtime.forking import import_before_forking
-from stagetree.runtime.loading import load_trainer
+from stagetree.runtime.loading import import_before_forking, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline

@@ -24,10 +24,10 @@ from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.journal import Journal, print_to
-from stagetree.runtime.lanes import Lanes
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
+from stagetree.runtime.packed import Lanes
 from stagetree.runtime.timeline import Timeline
 from stagetree.runtime.wire import Message, Wire
 

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from stagetree.logged import Logged
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.timeline import Timeline
 from stagetree.runtime.weight_files import load_weights
-from stagetree.trainer import Trainer
-from stagetree.training import generators
+from stagetree.trainer import Trainer, generators
+from stagetree.trainer.base import Logged
 
 
 class Model:

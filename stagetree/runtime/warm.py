@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
-from stagetree.runtime.forking import import_before_forking
+from stagetree.runtime.loading import import_before_forking
 from stagetree.runtime.wire import Message, Wire, pair
 
 PR_SET_PDEATHSIG = 1

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from stagetree.lanes import MOST_LANES
+from stagetree.limits import MOST_LANES
 from stagetree.space import plain
 from stagetree.spec.errors import FieldError
 from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink, as_width

@@ -12,6 +12,7 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import Space
+from stagetree.space.where import Where, WhereError
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
@@ -33,7 +34,6 @@ from stagetree.spec.problems import problem_in
 from stagetree.spec.reading import BeginFrom, Inputs, absolute
 from stagetree.spec.tuners import KINDS, CurveTuner, GridTuner, RandomTuner, Tuner
 from stagetree.spec.values import as_where
-from stagetree.where import Where, WhereError
 
 
 class StudySpec(Model):

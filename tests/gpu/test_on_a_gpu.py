@@ -12,7 +12,7 @@ import pytest
 import torch
 from gpu_trainers import LENGTHS, made
 
-from stagetree.logged import Logged
+from stagetree.trainer.base import Logged
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 

@@ -15,8 +15,8 @@ from stagetree import TorchTrainer
 from stagetree.packing import Profile
 from stagetree.packing.profile import Cost, timed
 from stagetree.runtime.timeline import Timeline
-from stagetree.training.order import Batching
-from stagetree.training.tensors import map_tensors
+from stagetree.trainer.order import Batching
+from stagetree.trainer.tensors import map_tensors
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 4

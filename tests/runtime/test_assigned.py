@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagetree import Trainer
-from stagetree.runtime.assigned import forgotten, set_in_training
+from stagetree.runtime.comparing import forgotten, set_in_training
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
 

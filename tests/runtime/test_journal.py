@@ -11,12 +11,12 @@ import torch
 from moods import TOY, Start
 
 from app.workers.trainer_connection import Deadline
-from stagetree.logged import Logged
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.journal import DRAIN_SECONDS, Journal
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import Timeline
 from stagetree.trainer import Trainer
+from stagetree.trainer.base import Logged
 
 ONE = Timeline({"lr": 1.0})
 

@@ -20,8 +20,7 @@ from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
 from app.tuning.tuners.sha import Rung
 from stagetree.spec import StudySpec
-from stagetree.spec.boundaries import steps_asked
-from stagetree.spec.rungs import rung_steps
+from stagetree.spec.rungs import rung_steps, steps_asked
 
 Reason = dict[str, Any]
 Verdict = tuple[bool, Reason]

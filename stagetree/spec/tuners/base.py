@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field
 
 from stagetree.sequences import Sequence
 from stagetree.space import Space
+from stagetree.space.where import WhereError
 from stagetree.spec.errors import FieldError
 from stagetree.spec.fields import Seed, Sequences, distinct_field, first_field, sampling_seed_field
 from stagetree.spec.sentences import Part
-from stagetree.where import WhereError
 
 
 class TunedStudy(Protocol):
