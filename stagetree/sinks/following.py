@@ -99,13 +99,13 @@ class Follower:
         self._ledger.completed(at)
 
     def _ended(self, trial: Json, at: float) -> Ended:
-        return Ended(trial["trial"], trial["state"], at, trial.get("exactness", ""), self._runs.is_alone)
+        return Ended(trial["trial"], trial["state"], trial.get("exactness", ""), at=at, is_alone=self._runs.is_alone)
 
     def _logged(self, number: int, at: float) -> Iterable[Record]:
         """What a trial is the first to have passed."""
         for point in map(_document, self._source.logged(self._study, number)):
             if self._runs.is_first(number, point["node"], point["step"]):
-                yield Logged(number, point["step"], point["metrics"], at, self._runs.is_alone)
+                yield Logged(number, point["step"], point["metrics"], at=at, is_alone=self._runs.is_alone)
 
     def _write(self, position: int | None, records: Iterable[Record]) -> None:
         """Write what is not written yet of the event at a position, or of the end of the study."""
