@@ -23,10 +23,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stagetree.client import AsyncClient
 from stagetree.client.asking import Asker, Hp, Known, Result
 from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
-from stagetree.client.client import Folder, Holds, body_of, path_of
+from stagetree.client.client import AsyncClient, Folder, Holds, body_of, path_of
 from stagetree.client.http import Json
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer

@@ -21,6 +21,7 @@ from stagetree.space.distributions import Choice, Distribution, LogUniform, Rand
 from stagetree.space.entries import read_entry
 from stagetree.space.patterns import DISTRIBUTIONS, Choose, drawing
 from stagetree.space.space import Space
+from stagetree.space.where import Where, WhereError
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -32,6 +33,8 @@ __all__ = [
     "Space",
     "SpaceError",
     "Uniform",
+    "Where",
+    "WhereError",
     "drawing",
     "plain",
     "read_entry",

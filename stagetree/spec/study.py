@@ -11,8 +11,7 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
-from stagetree.space import Space
-from stagetree.space.where import Where, WhereError
+from stagetree.space import Space, Where, WhereError
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
