@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagetree.packing.attempts import Attempts
+from stagetree.packing.fused_optimizer import FusedOptimizer
 from stagetree.packing.lane import Lane
 from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import Learnt, Loss
@@ -14,7 +15,6 @@ from stagetree.packing.places import places
 from stagetree.packing.profile import Cost, Profile, timed, widths_below
 from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
 from stagetree.packing.stack import Stack
-from stagetree.packing.steps import Steps
 from stagetree.trainer import generators
 
 Failures = dict[Lane, Exception]
@@ -31,7 +31,7 @@ class Passes:
     def __init__(self, like: Lane, width: int) -> None:
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width)
-        self._steps = Steps(self._stack)
+        self._optimizer = FusedOptimizer(self._stack)
         self._attempts = Attempts(self._stack)
         self._likeness = Likeness(self._stack, self._attempts)
         self._checked: dict[Lane, Any] = {}
@@ -45,7 +45,7 @@ class Passes:
 
     def release(self, lane: Lane) -> None:
         self._checked.pop(lane, None)
-        self._steps.leave(lane.number)
+        self._optimizer.leave(lane.number)
         self._stack.release(lane.model)
 
     # ------------------------------------------------------------------------------------------------ learning
@@ -75,7 +75,7 @@ class Passes:
         joint = [lane for lane in bucket if not lane.updates_itself and self._is_joint(lane)]
         if joint:
             self._stack.clip_gradients(joint[0].trainer.clip_grad_norm, _numbers(joint))
-        errors = self._steps.step(_numbers(joint))
+        errors = self._optimizer.step(_numbers(joint))
         failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
         for lane in bucket:
             if lane in failures:
@@ -87,7 +87,7 @@ class Passes:
         return failures
 
     def _is_joint(self, lane: Lane) -> bool:
-        return self._steps.join(lane.number, lane.model, lane.trainer.optimizer)
+        return self._optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
 
     # ------------------------------------------------------------------------------------------------ looking first
 

@@ -34,10 +34,10 @@ ELEMENTWISE = frozenset(
 State = dict[str, Any]
 
 
-class Row:
+class FusedParameters:
     """What one lane's optimizer has to do with one segment: a parameter that is the lane's row, with its gradient.
 
-    Raises `Apart` where that is not what the optimizer would do.
+    Raises `NotFusable` where that is not what the optimizer would do.
     """
 
     def __init__(self, segment: Segment, lane: int, model: nn.Module, optimizer: Optimizer) -> None:
@@ -81,7 +81,7 @@ class Row:
         held = {id(each) for each in group["params"]}
         inside = [id(each) in held for each in self._parameters.values()]
         if any(inside) and not all(inside):
-            raise Apart
+            raise NotFusable
         return all(inside)
 
     def _taken_over(self) -> State:
@@ -89,7 +89,7 @@ class Row:
         states = {name: self._optimizer.state.get(each, {}) for name, each in self._parameters.items()}
         keys = set().union(*states.values())
         if any(state.keys() != keys for state in states.values()):
-            raise Apart
+            raise NotFusable
         return {key: self._joined(key, {name: state[key] for name, state in states.items()}) for key in sorted(keys)}
 
     def _joined(self, key: str, values: dict[str, Any]) -> Any:
@@ -98,24 +98,24 @@ class Row:
             row = torch.zeros_like(self.parameter, dtype=first.dtype)
             for name, part in self._segment.parts(row):
                 if values[name].shape != part.shape:
-                    raise Apart
+                    raise NotFusable
                 part.copy_(values[name])
             return row
         if any(bool(value != first) for value in values.values()):
-            raise Apart
+            raise NotFusable
         return first.clone() if isinstance(first, Tensor) else first
 
 
-class Apart(Exception):
+class NotFusable(Exception):
     """A lane's optimizer makes its steps by itself."""
 
 
-class Steps:
+class FusedOptimizer:
     """The optimizers of a stack's lanes."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._rows: dict[int, list[Row]] = {}
+        self._rows: dict[int, list[FusedParameters]] = {}
         self._of: dict[int, Optimizer] = {}
         self._joint: dict[type[Optimizer], Optimizer] = {}
 
@@ -127,7 +127,7 @@ class Steps:
         self._of[lane] = optimizer
         try:
             self._rows[lane] = self._rows_of(lane, model, optimizer)
-        except Apart:
+        except NotFusable:
             return False
         return True
 
@@ -138,7 +138,7 @@ class Steps:
 
     def step(self, lanes: Iterable[int]) -> dict[int, Exception]:
         """Change the parameters of these lanes by their gradients; the errors of those whose optimizer failed."""
-        by_kind: defaultdict[type[Optimizer], list[Row]] = defaultdict(list)
+        by_kind: defaultdict[type[Optimizer], list[FusedParameters]] = defaultdict(list)
         for lane in lanes:
             by_kind[type(self._of[lane])] += self._rows[lane]
         failed: dict[int, Exception] = {}
@@ -146,10 +146,10 @@ class Steps:
             failed |= _step(self._joint[kind], rows)
         return failed
 
-    def _rows_of(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[Row]:
+    def _rows_of(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[FusedParameters]:
         if type(optimizer) not in ELEMENTWISE or _has_hooks(optimizer):
-            raise Apart
-        rows = [Row(segment, lane, model, optimizer) for segment in self._stack.segments]
+            raise NotFusable
+        rows = [FusedParameters(segment, lane, model, optimizer) for segment in self._stack.segments]
         self._joint.setdefault(type(optimizer), copy.copy(optimizer))
         return rows
 
@@ -164,7 +164,7 @@ class _Groups(list[dict[str, Any]]):
             yield group
 
 
-def _step(joint: Optimizer, rows: Sequence[Row]) -> dict[int, Exception]:
+def _step(joint: Optimizer, rows: Sequence[FusedParameters]) -> dict[int, Exception]:
     """A step for each row, one after the other; the errors, by lane."""
     failed: dict[int, Exception] = {}
     while rows:
@@ -197,5 +197,5 @@ def _has_hooks(optimizer: Optimizer) -> bool:
 
 def _only(groups: list[dict[str, Any]]) -> dict[str, Any]:
     if len(groups) != 1:
-        raise Apart
+        raise NotFusable
     return groups[0]
