@@ -18,7 +18,7 @@ from stagetree.trainer.precision import Precision
 from stagetree.trainer.torch_trainer import TorchTrainer
 
 Generators = dict[str, Any]
-Traits = tuple[Any, ...]
+BatchKey = tuple[Any, ...]
 
 PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed"})
 """Attributes of a trainer that are compared by themselves, or are equal within a plan."""
@@ -28,7 +28,7 @@ class Lane:
     """A trainer that has been set up; `Pack.join` makes it.
 
     device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
-    stack. is_apart: whether it shares no pass with others, since its loss knows something that theirs does not.
+    stack. is_excluded: whether it shares no pass with others, since its loss knows something that theirs does not.
     refusal: why it is in no pass any more, if one with nobody else in it has failed. other_draws: the first module that
     draws other random numbers in a pack than the model does alone, by its name in the model; empty if none does.
     """
@@ -36,11 +36,11 @@ class Lane:
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
         self.trainer: TorchTrainer = refuse(trainer)
         self.device, self.generators, self.number = device, generators, number
-        self.is_apart = False
+        self.is_excluded = False
         self.refusal: NotPackable | None = None
         self.other_draws = ""
         self._read = frozenset[str]()
-        self._traits: Traits | None = None
+        self._batch_key: BatchKey | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -50,7 +50,7 @@ class Lane:
 
     def setup(self, hp: Mapping[str, Any]) -> None:
         """Bring values into force, as the trainer's own `setup` does."""
-        self._traits = None
+        self._batch_key = None
         self.by_itself(lambda: self.trainer.setup(dict(hp)))
 
     def by_itself(self, do: Callable[[], None]) -> None:
@@ -128,30 +128,30 @@ class Lane:
 
     # ------------------------------------------------------------------------------------------------ what it is
 
-    def is_like(self, other: Lane) -> bool:
+    def shares_batch_with(self, other: Lane) -> bool:
         """Whether both learn from the same batch with the same random numbers, and differ in tensors only."""
         one, two = self.trainer, other.trainer
         return (
-            not (self.is_apart or other.is_apart)
+            not (self.is_excluded or other.is_excluded)
             and (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
-            and self.traits == other.traits
+            and self.batch_key == other.batch_key
             and generators.are_equal(self.generators, other.generators)
         )
 
     @property
-    def traits(self) -> Traits:
+    def batch_key(self) -> BatchKey:
         """What the loss and the batches may depend on besides tensors and place.
 
         These are the hyper-parameters that are not the optimizer's or are read all the same, the kinds of the modules,
         and the plain values that trainer and modules have.
         """
-        if self._traits is None:
+        if self._batch_key is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
             owned = (owned | {*BATCH_SIZES, "optimizer", "momentum"}) - self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
             modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
-            self._traits = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
-        return self._traits
+            self._batch_key = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
+        return self._batch_key
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -163,7 +163,7 @@ class Lane:
         finally:
             self.trainer.hp = hp
         self._read |= recorded.read
-        self._traits = None
+        self._batch_key = None
         if _plain(vars(self.trainer)) != before:
             raise NotPackable("its loss or its way to a batch changes the trainer itself: see `log`, and `after_step`")
 

@@ -50,7 +50,9 @@ class Pack:
     def refusals(self, lanes: Sequence[Lane]) -> Refusals:
         """Those of these lanes that cannot be trained in a pack, and why, before their next step."""
         assert self._passes is not None
-        return {lane: reason for bucket in alike(lanes) for lane, reason in self._passes.check(bucket).items()}
+        return {
+            lane: reason for bucket in group_by_batch_key(lanes) for lane, reason in self._passes.check(bucket).items()
+        }
 
     def train(self, lanes: Sequence[Lane]) -> Failures:
         """One step of each of these lanes; those that failed, which are somewhere within that step.
@@ -60,7 +62,7 @@ class Pack:
         failures: Failures = {}
         left = {lane: lane.batches() for lane in lanes}
         while left:
-            for bucket in alike(left):
+            for bucket in group_by_batch_key(left):
                 done = 1 if any(lane.has_hooks for lane in bucket) else left[bucket[0]]
                 failures |= self._run(bucket, done)
                 left.update({lane: left[lane] - done for lane in bucket})
@@ -115,11 +117,11 @@ def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
         lane.generators = at
 
 
-def alike(lanes: Iterable[Lane]) -> list[list[Lane]]:
+def group_by_batch_key(lanes: Iterable[Lane]) -> list[list[Lane]]:
     """The lanes in buckets, each of lanes that can share a pass."""
     buckets: list[list[Lane]] = []
     for lane in lanes:
-        bucket = next((bucket for bucket in buckets if bucket[0].is_like(lane)), None)
+        bucket = next((bucket for bucket in buckets if bucket[0].shares_batch_with(lane)), None)
         if bucket is None:
             buckets.append([lane])
         else:

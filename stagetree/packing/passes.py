@@ -138,18 +138,18 @@ class Passes:
         It depends on each lane by itself, and not on its weights. A lane that does not learn what the first one would
         in its place is apart from here on. Nothing else is changed.
         """
-        if all(self._checked.get(lane) == lane.traits for lane in bucket):
+        if all(self._checked.get(lane) == lane.batch_key for lane in bucket):
             return {}
         try:
             unlike = self._likeness.unlike(bucket)
         except NotPackable as reason:
             return {bucket[0]: reason, **(self.check(bucket[1:]) if len(bucket) > 1 else {})}
-        self._checked.update({lane: lane.traits for lane in bucket if lane not in unlike})
+        self._checked.update({lane: lane.batch_key for lane in bucket if lane not in unlike})
         refusals: Refusals = {}
         for lane in unlike:
             if len(bucket) == 1:
                 return {lane: self._likeness.difference(lane)}
-            lane.is_apart = True
+            lane.is_excluded = True
             refusals |= self.check([lane])
         return refusals
 

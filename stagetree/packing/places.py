@@ -51,7 +51,7 @@ def places(stack: Stack, lane: Lane, batch: Any) -> Places:
     They do not depend on what the lane's weights are. Nothing is changed. Raises whatever the loss does.
     """
     shapes = _shapes(batch)
-    key = (type(lane.trainer), lane.traits, stack.shape, stack.width, shapes)
+    key = (type(lane.trainer), lane.batch_key, stack.shape, stack.width, shapes)
     if key not in _found:
         with generators.kept(lane.device):
             _found[key] = _looked_for(stack, lane, batch, shapes)
