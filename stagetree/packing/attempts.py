@@ -31,11 +31,11 @@ class Attempts:
     def outcomes(self, bucket: Sequence[Lane], batch: Any, share: float) -> Iterator[tuple[Sequence[Lane], Outcome]]:
         """What lanes that are alike learn from a batch, times `share`, or why they cannot.
 
-        A lane that has learned without a pass is in none any more: it has a `refusal` from here on.
+        A lane that has learned without a pass takes part in none any more: its `unpackable_reason` says why.
         """
         draws = _Draws(bucket[0].device)
-        refused = [lane for lane in bucket if lane.refusal is not None]
-        for lanes in self.groups([lane for lane in bucket if lane.refusal is None], batch):
+        refused = [lane for lane in bucket if lane.unpackable_reason is not None]
+        for lanes in self.groups([lane for lane in bucket if lane.unpackable_reason is None], batch):
             outcome = draws.outcome(partial(self.packed, lanes, batch, share))
             if isinstance(outcome, Exception):
                 for lane in lanes:
@@ -72,7 +72,7 @@ class Attempts:
             error = outcome
         outcome = draws.outcome(partial(Loss(lane.trainer).by_itself, batch, share))
         if not isinstance(outcome, Exception):
-            lane.refusal = late(error)
+            lane.unpackable_reason = late(error)
         return outcome
 
 

@@ -27,17 +27,17 @@ PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed"})
 class Lane:
     """A trainer that has been set up; `Pack.join` makes it.
 
-    device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
-    stack. is_excluded: whether it shares no pass with others, since its loss knows something that theirs does not.
-    refusal: why it is in no pass any more, if one with nobody else in it has failed. other_draws: the first module that
-    draws other random numbers in a pack than the model does alone, by its name in the model; empty if none does.
+    device: as torch writes it. generators: the states of the global random generators at its next step. number: its row
+    in the stack. is_excluded: whether it shares no pass with others, because its loss depends on a value in which they
+    differ. unpackable_reason: why it takes part in no pass any more, if one of its own has failed. other_draws: the name
+    of the first module that draws other random numbers in a pack than in the model alone; empty if none does.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
         self.trainer: TorchTrainer = refuse(trainer)
         self.device, self.generators, self.number = device, generators, number
         self.is_excluded = False
-        self.refusal: NotPackable | None = None
+        self.unpackable_reason: NotPackable | None = None
         self.other_draws = ""
         self._read = frozenset[str]()
         self._batch_key: BatchKey | None = None

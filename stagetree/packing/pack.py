@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
-from stagetree.packing.passes import Failures, Passes, Refusals
+from stagetree.packing.passes import Failures, Passes, Unpackable
 from stagetree.packing.profile import Profile
 from stagetree.packing.refusals import meaning
 from stagetree.trainer import Trainer, generators
@@ -47,7 +47,7 @@ class Pack:
         assert self._passes is not None  # or it would not be here
         self._passes.release(lane)
 
-    def refusals(self, lanes: Sequence[Lane]) -> Refusals:
+    def unpackable(self, lanes: Sequence[Lane]) -> Unpackable:
         """Those of these lanes that cannot be trained in a pack, and why, before their next step."""
         assert self._passes is not None
         return {
@@ -57,7 +57,7 @@ class Pack:
     def train(self, lanes: Sequence[Lane]) -> Failures:
         """One step of each of these lanes; those that failed, which are somewhere within that step.
 
-        A lane has a `refusal` from here on if it could learn only without the others: see `Attempts`.
+        A lane that could learn only without the others has an `unpackable_reason` from here on: see `Attempts`.
         """
         failures: Failures = {}
         left = {lane: lane.batches() for lane in lanes}
@@ -77,7 +77,7 @@ class Pack:
     def measure(self, lane: Lane, widest: int) -> Profile:
         """As `profile`, of packs of up to so many lanes, for a lane before its first step. Raises `NotPackable`."""
         assert self._passes is not None
-        for reason in self.refusals([lane]).values():
+        for reason in self.unpackable([lane]).values():
             raise reason
         return self._passes.measure(lane, widest)
 

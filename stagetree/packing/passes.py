@@ -18,7 +18,7 @@ from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
 Failures = dict[Lane, Exception]
-Refusals = dict[Lane, NotPackable]
+Unpackable = dict[Lane, NotPackable]
 
 
 class Passes:
@@ -132,7 +132,7 @@ class Passes:
         """Of a pass with so many rows, as a narrower pack has."""
         return timed(lambda: Loss(lane.trainer).learnt(self._stack.rows([lane.number] * rows), batch), lane.device)
 
-    def check(self, bucket: Sequence[Lane]) -> Refusals:
+    def check(self, bucket: Sequence[Lane]) -> Unpackable:
         """Those of lanes that are alike which cannot learn in passes; looked for once.
 
         It depends on each lane by itself, and not on its weights. A lane that does not learn what the first one would
@@ -145,7 +145,7 @@ class Passes:
         except NotPackable as reason:
             return {bucket[0]: reason, **(self.check(bucket[1:]) if len(bucket) > 1 else {})}
         self._checked.update({lane: lane.batch_key for lane in bucket if lane not in unlike})
-        refusals: Refusals = {}
+        refusals: Unpackable = {}
         for lane in unlike:
             if len(bucket) == 1:
                 return {lane: self._likeness.difference(lane)}

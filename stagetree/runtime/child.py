@@ -211,8 +211,8 @@ class Child:
         return {
             "step": steps,
             "lanes": told,
-            "refusal": self._lanes.refusal,
-            "put_out": self._lanes.put_out,
+            "unpackable_reason": self._lanes.unpackable_reason,
+            "evicted": self._lanes.evicted,
             "not_exact": inexact.seen(),
             "profile": profile,
         }
@@ -220,7 +220,7 @@ class Child:
     def _measure(self, message: Message, fds: list[int]) -> Message:
         """Measure what packs of up to so many lanes would cost the model of a lane, and train nothing."""
         profile = self._lanes.measure(message["lane"], Timeline(message["hp"]), message["widest"])
-        return {"profile": profile, "refusal": self._lanes.refusal}
+        return {"profile": profile, "unpackable_reason": self._lanes.unpackable_reason}
 
     def _leave(self, message: Message, fds: list[int]) -> Message:
         """These lanes are no more."""

@@ -29,8 +29,8 @@ class PackedModels:
         self._models: dict[int, Model] = {}
         self._lanes: dict[int, Lane] = {}
         self._packs: dict[Lane, Pack] = {}
-        self._refusals: dict[int, str] = {}
-        self._put_out = set[int]()
+        self._unpackable: dict[int, str] = {}
+        self._evicted = set[int]()
 
     def __getitem__(self, number: int) -> Model:
         """Raises KeyError."""
@@ -41,14 +41,14 @@ class PackedModels:
         self._models[number] = model
 
     @property
-    def refusal(self) -> str:
+    def unpackable_reason(self) -> str:
         """Why one of them is not packed; empty if all are."""
-        return next(iter(self._refusals.values()), "")
+        return next(iter(self._unpackable.values()), "")
 
     @property
-    def put_out(self) -> list[int]:
+    def evicted(self) -> list[int]:
         """Those that are not packed, though they could be: their numbers are not those that they have in a pack."""
-        return sorted(self._put_out)
+        return sorted(self._evicted)
 
     def profile(self) -> Profile | None:
         """As `Pack.profile`, after a step; None where they cannot be packed, or all have left."""
@@ -73,8 +73,8 @@ class PackedModels:
     def leave(self, number: int) -> Model:
         """The model goes on by itself, or is no more."""
         self._part(number)
-        self._refusals.pop(number, None)
-        self._put_out.discard(number)
+        self._unpackable.pop(number, None)
+        self._evicted.discard(number)
         return self._models.pop(number)
 
     def _part(self, number: int) -> None:
@@ -94,11 +94,11 @@ class PackedModels:
         """
         failed = self._set_up(timelines)
         failed |= self._together([number for number in timelines if number not in failed and number in self._lanes])
-        refused = [number for number in timelines if number not in failed and number in self._refusals]
+        refused = [number for number in timelines if number not in failed and number in self._unpackable]
         failed |= self._one_by_one({number: timelines[number] for number in refused})
         for number in failed:
             self.leave(number)
-        for number, reason in [(number, lane.refusal) for number, lane in self._lanes.items()]:
+        for number, reason in [(number, lane.unpackable_reason) for number, lane in self._lanes.items()]:
             if reason is not None:  # from the next step on
                 self._refuse(number, reason)
         return failed
@@ -108,7 +108,7 @@ class PackedModels:
         failed: Failed = {}
         for number, timeline in timelines.items():
             try:
-                if number not in self._refusals:
+                if number not in self._unpackable:
                     self._set_up_lane(number, timeline)
             except NotPackable as reason:
                 self._refuse(number, reason)
@@ -138,9 +138,9 @@ class PackedModels:
 
     def _refuse(self, number: int, reason: NotPackable) -> None:
         self._part(number)
-        self._refusals[number] = str(reason)  # an error holds on to the memory of what it came from
+        self._unpackable[number] = str(reason)  # an error holds on to the memory of what it came from
         if not reason.is_own:
-            self._put_out.add(number)
+            self._evicted.add(number)
 
     def _together(self, numbers: Sequence[int]) -> Failed:
         """A step of those that can be packed."""
@@ -148,7 +148,7 @@ class PackedModels:
         for pack in dict.fromkeys(self._packs.values()):
             lanes = {self._lanes[number]: number for number in numbers if self._packs[self._lanes[number]] is pack}
             with user_code():
-                for lane, reason in pack.refusals(list(lanes)).items():
+                for lane, reason in pack.unpackable(list(lanes)).items():
                     self._refuse(lanes.pop(lane), reason)
                 errors = pack.train(list(lanes))
             failed |= {lanes[lane]: _failure(error) for lane, error in errors.items()}
@@ -195,14 +195,14 @@ class Lanes:
         return self._models[lane] if lane in self._models.numbers else None
 
     @property
-    def refusal(self) -> str:
+    def unpackable_reason(self) -> str:
         """Why some of them are trained by themselves, if they are."""
-        return self._models.refusal
+        return self._models.unpackable_reason
 
     @property
-    def put_out(self) -> list[int]:
-        """As `PackedModels.put_out`."""
-        return self._models.put_out
+    def evicted(self) -> list[int]:
+        """As `PackedModels.evicted`."""
+        return self._models.evicted
 
     def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
         """A lane of a kind is to be built: one that has left, if it is to be loaded and there is one."""

@@ -85,8 +85,8 @@ def test_models_of_all_kinds_are_the_same_in_any_place(
     hps = dict(enumerate([*neighbours[:lane], mine, *neighbours[lane:]]))
     among_others = fresh(width, hps, Usual, **how)
     assert lane not in packed(among_others, hps, 3)
-    assert among_others.refusal == by_itself.refusal
-    assert "precision" in numbers or not by_itself.refusal
+    assert among_others.unpackable_reason == by_itself.unpackable_reason
+    assert "precision" in numbers or not by_itself.unpackable_reason
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
     assert among_others[lane].logged() == by_itself[0].logged()
     assert among_others[lane].evaluate() == by_itself[0].evaluate()
@@ -118,7 +118,7 @@ def test_of_rounding_adam_makes_steps_and_nothing_else_is_off() -> None:
     """The exception that the documentation names: these two are magnified rounding, and the rest is as near as ever."""
     hp = {"lr": 0.05, "bs": 4}
     pack = fresh(WIDTH, [0], Biased)
-    assert not packed(pack, {0: hp}, 4) and not pack.refusal
+    assert not packed(pack, {0: hp}, 4) and not pack.unpackable_reason
     one, other = pack[0].trainer.model.state_dict(), alone(hp, 4, Biased).trainer.model.state_dict()
     off = {name for name in one if distance({name: one[name]}, {name: other[name]}) > 1e-11}
     assert off <= {"0.bias", "1.running_mean"}

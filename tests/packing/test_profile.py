@@ -75,7 +75,7 @@ def apart_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how:
     """How far a lane and the trial alone are from each other."""
     pack = fresh(WIDTH, [0, 1], kind, **how)
     assert not packed(pack, {0: hp, 1: {**hp, "lr": hp["lr"] / 2}}, steps)
-    assert not pack.refusal
+    assert not pack.unpackable_reason
     return distance(weights(pack[0]), weights(alone(hp, steps, kind, **how)))
 
 
@@ -167,7 +167,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
     monkeypatch.setattr("stagetree.packing.passes.timed", cost)
     pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
     profile = pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), widest)
-    assert (profile is None) == bool(pack.refusal)
+    assert (profile is None) == bool(pack.unpackable_reason)
     return profile
 
 
@@ -202,4 +202,4 @@ def test_measuring_leaves_the_weights_as_they_are() -> None:
 def test_what_cannot_be_packed_is_not_measured() -> None:
     pack = fresh(1, [0], Unpackable, batches_per_step=1)
     assert pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), 4) is None
-    assert "asks a tensor for its value" in pack.refusal
+    assert "asks a tensor for its value" in pack.unpackable_reason
