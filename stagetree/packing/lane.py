@@ -29,8 +29,8 @@ class Lane:
 
     device: as torch writes it. generators: the states of the global random generators at its next step. number: its row
     in the stack. is_excluded: whether it shares no pass with others, because its loss depends on a value in which they
-    differ. unpackable_reason: why it takes part in no pass any more, if one of its own has failed. other_draws: the name
-    of the first module that draws other random numbers in a pack than in the model alone; empty if none does.
+    differ. unpackable_reason: why it takes part in no pass any more, if one of its own has failed. other_draws: the
+    name of the first module that draws other random numbers in a pack than in the model alone; empty if none does.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:

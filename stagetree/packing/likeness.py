@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stagetree.packing.attempts import Attempts
+from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.lane import Generators, Lane
-from stagetree.packing.loss import Learnt, Loss
+from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
@@ -109,16 +109,16 @@ class Sample:
     """What is learned from one batch. own: in the trainer's precision. single: in that of the parameters; the same
     where that is no other. drawn: the random numbers that it took."""
 
-    own: Learnt
-    single: Learnt
+    own: BackwardResult
+    single: BackwardResult
     drawn: Sequence[Draw]
 
 
 class Likeness:
     """Of the lanes over one stack, in which it changes nothing."""
 
-    def __init__(self, stack: Stack, attempts: Attempts) -> None:
-        self._stack, self._attempts = stack, attempts
+    def __init__(self, stack: Stack, attempts: FallbackStep) -> None:
+        self._stack, self._fallback = stack, attempts
 
     def unlike(self, bucket: Sequence[Lane]) -> list[Lane]:
         """Of lanes that are alike, those that have other gradients alone than the first one has in a pass.
@@ -128,9 +128,9 @@ class Likeness:
         """
         lead = bucket[0]
         batch, share, at = self._batch(lead)
-        self._attempts.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
+        self._fallback.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
         with lead.watched():
-            packed = self._sample(lead, at, lambda: self._attempts.packed([lead], batch, share))
+            packed = self._sample(lead, at, lambda: self._fallback.packed([lead], batch, share))
         unlike: list[Lane] = []
         for lane in bucket:
             try:
@@ -175,7 +175,7 @@ class Likeness:
             raise meaning(error) from error
         return batch, share, generators.state(lane.device)
 
-    def _sample(self, lane: Lane, at: Generators, learn: Callable[[], Learnt]) -> Sample:
+    def _sample(self, lane: Lane, at: Generators, learn: Callable[[], BackwardResult]) -> Sample:
         draws = Draws(lane.model)
         with draws.naming():
             own = self._found(lane, at, learn)

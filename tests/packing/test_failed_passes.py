@@ -9,8 +9,7 @@ import torch
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, is_packed, packed, weights
 from torch import Tensor
 
-from stagetree.packing import attempts
-from stagetree.packing.places import Places
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.packed import PackedModels
 
@@ -98,7 +97,9 @@ def test_only_who_fails_in_passes_leaves_them() -> None:
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_who_fails_in_one_of_several_passes_ends_alone(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(attempts, "places", lambda *_: Places(rows=WIDTH, lanes=2, exact=False))
+    monkeypatch.setattr(
+        "stagetree.packing.fallback.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
+    )
     pack = started(HPS)
     failing(pack, number, 1)
     assert packed(pack, HPS, STEPS - 1).keys() == {number}

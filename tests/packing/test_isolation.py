@@ -12,8 +12,7 @@ from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, pack
 from torch import nn
 from torch.optim import AdamW
 
-from stagetree.packing import passes
-from stagetree.packing.places import Places
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.packed import PackedModels
 from stagetree.runtime.timeline import Timeline
 from tests.plans import MORE
@@ -126,7 +125,9 @@ def test_of_rounding_adam_makes_steps_and_nothing_else_is_off() -> None:
 
 
 def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "places", lambda *_: Places(rows=WIDTH, lanes=2, exact=False))
+    monkeypatch.setattr(
+        "stagetree.packing.packed_step.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
+    )
     hps = {number: {**STEADY, "lr": 0.1 / (1 + number)} for number in range(WIDTH)}
     pack = fresh(WIDTH, hps)
     assert not packed(pack, hps, 3)

@@ -164,7 +164,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
             raise found
         return Cost(found, 0)
 
-    monkeypatch.setattr("stagetree.packing.passes.timed", cost)
+    monkeypatch.setattr("stagetree.packing.packed_step.timed", cost)
     pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
     profile = pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), widest)
     assert (profile is None) == bool(pack.unpackable_reason)

@@ -1,8 +1,8 @@
-"""What lanes learn from a batch: together, and where that fails one by one, so that only who fails alone has failed.
+"""The gradients of lanes on a batch: by one pass, or lane by lane where it fails, so that no lane fails for others.
 
-A pass fails for all lanes in it: the loss raises, or there is too little memory for so many models. Then each of them
-has a pass of its own, of as many rows, which gives it the same bits. Where that fails, too, its model learns as it does
-without a pack, with other last bits.
+A pass fails for all lanes in it: the loss raises, or there is too little memory for so many models. Then each lane gets
+a pass of its own with as many rows, which gives it the same bits. Where that fails, too, its model computes its
+gradients as it does without a pack, with other last bits.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from functools import partial
 from typing import Any
 
 from stagetree.packing.lane import Lane
-from stagetree.packing.loss import Learnt, Loss
-from stagetree.packing.places import places
+from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.refusals import late
+from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
-Outcome = Learnt | Exception
+Outcome = BackwardResult | Exception
 
 
-class Attempts:
-    """Those over one stack, in which they change nothing."""
+class FallbackStep:
+    """The passes over one stack; they change nothing in it."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
 
     def outcomes(self, bucket: Sequence[Lane], batch: Any, share: float) -> Iterator[tuple[Sequence[Lane], Outcome]]:
-        """What lanes that are alike learn from a batch, times `share`, or why they cannot.
+        """The gradients of lanes with one batch key on a batch, times `share`, or the error.
 
         A lane that has learned without a pass takes part in none any more: its `unpackable_reason` says why.
         """
@@ -51,17 +51,17 @@ class Attempts:
         if not lanes:
             return []
         try:
-            size = places(self._stack, lanes[0], batch).lanes
+            size = stable_width(self._stack, lanes[0], batch).lanes
         except Exception:  # which the pass of each will raise again
             size = 1
         return [lanes[begin : begin + size] for begin in range(0, len(lanes), size)]
 
-    def packed(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> Learnt:
+    def packed(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
         """By one pass. The first lane is computed again in the rows that nobody has. Raises whatever the loss does."""
         lead, numbers = lanes[0], [lane.number for lane in lanes]
-        room = places(self._stack, lead, batch)
+        room = stable_width(self._stack, lead, batch)
         rows = self._stack.rows(numbers + numbers[:1] * (room.rows - len(numbers)))
-        return Loss(lead.trainer).learnt(rows, batch, share)
+        return Loss(lead.trainer).packed(rows, batch, share)
 
     def _by_itself(self, lane: Lane, error: Exception | None, draws: _Draws, batch: Any, share: float) -> Outcome:
         """error: why its pass has failed, if it was in one by itself."""
@@ -77,14 +77,14 @@ class Attempts:
 
 
 class _Draws:
-    """Attempts that all begin with the generators where they are, and end where one that succeeded has left them."""
+    """Runs attempts that all begin with the generators as they are; the first success says where they end."""
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._begin = self._end = generators.mark(device)
         self._is_first = True
 
-    def outcome(self, attempt: Callable[[], Learnt]) -> Outcome:
+    def outcome(self, attempt: Callable[[], BackwardResult]) -> Outcome:
         """An error holds on to nothing that was computed: there may be no memory left for the next attempt."""
         if not self._is_first:
             self._end = generators.mark(self._device)

@@ -1,4 +1,4 @@
-"""One batch, and what all lanes of a stack learn from it in one pass."""
+"""A step of all lanes of a stack: one backward pass over their batch, and one step of their optimizers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stagetree.packing.attempts import Attempts
+from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.fused_optimizer import FusedOptimizer
 from stagetree.packing.lane import Lane
 from stagetree.packing.likeness import Likeness
-from stagetree.packing.loss import Learnt, Loss
-from stagetree.packing.places import places
+from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.profile import Cost, Profile, timed, widths_below
 from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
+from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 
@@ -21,8 +21,8 @@ Failures = dict[Lane, Exception]
 Unpackable = dict[Lane, NotPackable]
 
 
-class Passes:
-    """The stack of a pack. like: a lane of the shape that all are to have.
+class PackedStep:
+    """The stack of a pack and its steps. like: a lane of the shape that all lanes have.
 
     Every pass has the same number of rows, whoever is there: with another one a device picks other kernels, and a lane
     would differ in its last bits by how many others there are.
@@ -32,8 +32,8 @@ class Passes:
         model, groups = like.model, like.trainer.optimizer.param_groups
         self._stack = Stack(model, [group["params"] for group in groups], width)
         self._optimizer = FusedOptimizer(self._stack)
-        self._attempts = Attempts(self._stack)
-        self._likeness = Likeness(self._stack, self._attempts)
+        self._fallback = FallbackStep(self._stack)
+        self._likeness = Likeness(self._stack, self._fallback)
         self._checked: dict[Lane, Any] = {}
 
     def hold(self, lane: Lane) -> bool:
@@ -50,28 +50,28 @@ class Passes:
 
     # ------------------------------------------------------------------------------------------------ learning
 
-    def learn(self, bucket: Sequence[Lane]) -> Failures:
-        """Have the gradients of lanes that are alike on their next batch, and go by it; those that failed at it.
+    def backward(self, bucket: Sequence[Lane]) -> Failures:
+        """Compute the gradients of lanes with one batch key on their next batch; the lanes that failed, with the error.
 
-        Raises what reading the batch does, which concerns all of them.
+        Raises the error of reading the batch, which concerns all of them.
         """
         lead, failures = bucket[0], Failures()
         span = lead.next_batch()
         for number, (batch, share) in enumerate(lead.read(span)):
             left = [lane for lane in bucket if lane not in failures]
-            for lanes, outcome in self._attempts.outcomes(left, batch, share) if left else ():
+            for lanes, outcome in self._fallback.outcomes(left, batch, share) if left else ():
                 if isinstance(outcome, Exception):
                     failures |= dict.fromkeys(lanes, outcome)
                     continue
                 self._stack.put(_numbers(lanes), outcome.gradients, outcome.buffers, add=number > 0)
-                _tell(lanes, outcome)
+                _log(lanes, outcome)
         lead.pass_by(span)
         for lane in bucket[1:]:
             lane.follow(lead)
         return failures
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
-        """Change the parameters by the gradients that are there; those whose own code failed meanwhile."""
+        """Change the parameters by their gradients; the lanes whose own code failed meanwhile."""
         joint = [lane for lane in bucket if not lane.updates_itself and self._is_joint(lane)]
         if joint:
             self._stack.clip_gradients(joint[0].trainer.clip_grad_norm, _numbers(joint))
@@ -97,9 +97,9 @@ class Passes:
             generators.restore(lane.generators, lane.device)
             batch, _ = next(lane.read(lane.next_batch()))
             alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
-            groups = self._attempts.groups([lane] * self._stack.width, batch)
-            full = timed(lambda: [self._attempts.packed(lanes, batch) for lanes in groups], lane.device)
-            room, narrower = places(self._stack, lane, batch), widths_below(self._stack.width)
+            groups = self._fallback.groups([lane] * self._stack.width, batch)
+            full = timed(lambda: [self._fallback.packed(lanes, batch) for lanes in groups], lane.device)
+            room, narrower = stable_width(self._stack, lane, batch), widths_below(self._stack.width)
             packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
             is_exact = room.exact and lane.trainer.clip_grad_norm is None
         return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact, lane.other_draws)
@@ -113,7 +113,8 @@ class Passes:
         with generators.kept(lane.device):
             generators.restore(lane.generators, lane.device)
             batch, _ = next(lane.read(lane.next_batch()))
-            alone, room = timed(lambda: Loss(lane.trainer).alone(batch), lane.device), places(self._stack, lane, batch)
+            alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
+            room = stable_width(self._stack, lane, batch)
             packed: dict[int, Cost] = {}
             least = math.inf
             for width in (*widths_below(widest), widest):
@@ -130,13 +131,13 @@ class Passes:
 
     def _cost(self, lane: Lane, batch: Any, rows: int) -> Cost:
         """Of a pass with so many rows, as a narrower pack has."""
-        return timed(lambda: Loss(lane.trainer).learnt(self._stack.rows([lane.number] * rows), batch), lane.device)
+        return timed(lambda: Loss(lane.trainer).packed(self._stack.rows([lane.number] * rows), batch), lane.device)
 
     def check(self, bucket: Sequence[Lane]) -> Unpackable:
-        """Those of lanes that are alike which cannot learn in passes; looked for once.
+        """The lanes, of some with one batch key, that cannot train in passes; each is checked once.
 
-        It depends on each lane by itself, and not on its weights. A lane that does not learn what the first one would
-        in its place is apart from here on. Nothing else is changed.
+        The result depends on each lane by itself, and not on its weights. A lane whose gradients are not those of the
+        first one in its place is excluded from here on. Nothing else is changed.
         """
         if all(self._checked.get(lane) == lane.batch_key for lane in bucket):
             return {}
@@ -154,11 +155,11 @@ class Passes:
         return refusals
 
 
-def _tell(lanes: Sequence[Lane], learnt: Learnt) -> None:
-    """What was logged, to each whose it is."""
-    for name, sums in learnt.sums.items():
+def _log(lanes: Sequence[Lane], result: BackwardResult) -> None:
+    """Hand each lane what its model logged."""
+    for name, sums in result.sums.items():
         for lane, total in zip(lanes, sums, strict=False):
-            lane.log(name, total, learnt.counts[name])
+            lane.log(name, total, result.counts[name])
 
 
 def _numbers(lanes: Sequence[Lane]) -> list[int]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stagetree.packing.lane import Lane
-from stagetree.packing.loss import Learnt, Loss
+from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.stack import Stack
 from stagetree.trainer import generators
 from stagetree.trainer.tensors import map_tensors
@@ -33,7 +33,7 @@ Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StableWidth:
     """rows: of a pass. lanes: how many of the first ones are for lanes. exact: whether these have, on all weights that
     were tried, the gradients and buffers that a model alone has, to the bit."""
 
@@ -42,13 +42,13 @@ class Places:
     exact: bool
 
 
-_found: dict[tuple[object, ...], Places] = {}
+_found: dict[tuple[object, ...], StableWidth] = {}
 
 
-def places(stack: Stack, lane: Lane, batch: Any) -> Places:
-    """Those of passes over batches of this shape, for lanes like this one; looked for once in a process.
+def stable_width(stack: Stack, lane: Lane, batch: Any) -> StableWidth:
+    """The rows of passes over batches of this shape, for lanes like this one; searched for once in a process.
 
-    They do not depend on what the lane's weights are. Nothing is changed. Raises whatever the loss does.
+    The result does not depend on the weights of the lane. Nothing is changed. Raises whatever the loss raises.
     """
     shapes = _shapes(batch)
     key = (type(lane.trainer), lane.batch_key, stack.shape, stack.width, shapes)
@@ -58,13 +58,13 @@ def places(stack: Stack, lane: Lane, batch: Any) -> Places:
     return _found[key]
 
 
-def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> Places:
+def _looked_for(stack: Stack, lane: Lane, batch: Any, shapes: Shapes) -> StableWidth:
     samples = min((shape[0] for shape, _ in shapes if shape), default=1)
-    best = Places(stack.width, 0, False)
+    best = StableWidth(stack.width, 0, False)
     for rows in _candidates(stack.width, samples * (2 if lane.is_coarse else stack.dtype.itemsize)):
         agreeing, exact = _agreeing(stack, lane, batch, rows)
         if agreeing > best.lanes:
-            best = Places(rows, min(agreeing, stack.width), exact)
+            best = StableWidth(rows, min(agreeing, stack.width), exact)
         if agreeing >= stack.width:
             break
     return best
@@ -88,7 +88,7 @@ def _agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, boo
     for draw in range(DRAWS):
         with stack.drawn(lane.number, draw):
             generators.restore(at, lane.device)
-            packed = loss.learnt(stack.rows([lane.number] * rows), batch)
+            packed = loss.packed(stack.rows([lane.number] * rows), batch)
             generators.restore(at, lane.device)
             alone = loss.alone(batch)
         for each in _results(packed):
@@ -98,11 +98,11 @@ def _agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[int, boo
     return int(agree.cumprod(dim=0).sum()), exact
 
 
-def _results(packed: Learnt) -> Iterable[Tensor]:
+def _results(packed: BackwardResult) -> Iterable[Tensor]:
     return (*packed.gradients.values(), *packed.buffers.values(), *packed.sums.values())
 
 
-def _is_same(packed: Learnt, alone: Learnt) -> bool:
+def _is_same(packed: BackwardResult, alone: BackwardResult) -> bool:
     """Whether the first row has what the model alone has."""
     pairs = ((packed.gradients, alone.gradients), (packed.buffers, alone.buffers))
     return all(
