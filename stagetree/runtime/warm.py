@@ -59,7 +59,7 @@ def main() -> int:
     _leave_sigterm_to_the_worker()
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
-    warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
+    warm = ForkServer(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
     try:
         import_before_forking()
     except Exception as error:
@@ -72,7 +72,7 @@ def main() -> int:
     return run(wire)
 
 
-class Warm:
+class ForkServer:
     """The forks, by process id, with their lifelines."""
 
     def __init__(self, owner: socket.socket, listener: socket.socket | None = None) -> None:
