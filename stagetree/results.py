@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stagetree.models import TrialDetail
 from stagetree.notebook import frames
-from stagetree.notebook.record import History, StudyRecord
+from stagetree.notebook.record import StudyRecord, TrialHistory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stagetree.client import AsyncClient
     from stagetree.plot import Plots
 
-__all__ = ["History", "Results"]
+__all__ = ["Results", "TrialHistory"]
 
 _AT_ONCE = 16
 """How many trials are asked about at the same time."""

@@ -35,7 +35,7 @@ class Result:
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class PendingAsk:
     """A configuration that is wanted at a step. `key` is the configuration's name with us, `node` its place there."""
 
     key: str
@@ -91,9 +91,9 @@ class Asker:
 
     def __init__(self, http: Http, known: Known) -> None:
         self._http, self.known = http, known
-        self._wanted: dict[tuple[str, int], Ask] = {}
-        self._asks: list[Ask] = []
-        self._pending: list[Ask] = []
+        self._wanted: dict[tuple[str, int], PendingAsk] = {}
+        self._asks: list[PendingAsk] = []
+        self._pending: list[PendingAsk] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_doubtful = self._is_struck = False
 
@@ -116,12 +116,12 @@ class Asker:
     def _all_trials(self) -> AsyncIterator[Json]:
         return self._http.pages(f"{self._path}/trials")
 
-    def ask(self, hp: Hp, step: int) -> Ask:
+    def ask(self, hp: Hp, step: int) -> PendingAsk:
         """A configuration at a step, asked for already or from now on. Raises `SequenceError`."""
         given = {name: parse(plain(value), name).to_json() for name, value in hp.items()}
         place = _key(given), step
         if place not in self._wanted:
-            self._wanted[place] = Ask(place[0], given, step, asyncio.get_running_loop().create_future())
+            self._wanted[place] = PendingAsk(place[0], given, step, asyncio.get_running_loop().create_future())
             self._wanted[place].result.add_done_callback(_look_at)
             self._asks.append(self._wanted[place])
             self._start("ask", self._ask_server)
@@ -139,7 +139,7 @@ class Asker:
         except Exception as error:
             self._fail(error, self._open())
 
-    def _open(self) -> list[Ask]:
+    def _open(self) -> list[PendingAsk]:
         return [ask for ask in self._wanted.values() if not ask.result.done()]
 
     async def _ask_server(self) -> None:
@@ -152,17 +152,17 @@ class Asker:
             except StagetreeError as error:
                 self._fail(error, batch)
 
-    def _next_batch(self) -> list[Ask]:
+    def _next_batch(self) -> list[PendingAsk]:
         """Each configuration once: asked for more steps, it is the trial that the answer to the first will name."""
         self._asks.sort(key=lambda ask: ask.step)
-        first: dict[str, Ask] = {}
+        first: dict[str, PendingAsk] = {}
         for ask in self._asks:
             first.setdefault(ask.key, ask)
         batch = list(first.values())[:_MOST]
         self._asks = [ask for ask in self._asks if ask not in batch]
         return batch
 
-    async def _ask_one_by_one(self, batch: list[Ask]) -> None:
+    async def _ask_one_by_one(self, batch: list[PendingAsk]) -> None:
         """The server refused: find out whose fault it is. What it will not train on, it may well train anew."""
         for ask in batch:
             try:
@@ -175,7 +175,7 @@ class Asker:
             except StagetreeError as error:
                 self._fail(error, [ask])
 
-    async def _ask_for(self, batch: list[Ask]) -> None:
+    async def _ask_for(self, batch: list[PendingAsk]) -> None:
         endings = self.known.endings
         asked = [self._body(ask) for ask in batch]
         answer = await self._http.post(f"{self._path}/trials:batch", {"trials": asked})
@@ -186,11 +186,11 @@ class Asker:
         if endings != self.known.endings:
             self._doubt()
 
-    def _body(self, ask: Ask) -> Json:
+    def _body(self, ask: PendingAsk) -> Json:
         number = self.known.extendable(ask.key, ask.step)
         return {"hp": ask.hp, "steps": ask.step} if number is None else {"trial": number, "steps": ask.step}
 
-    def _asked(self, ask: Ask, trial: Json) -> None:
+    def _asked(self, ask: PendingAsk, trial: Json) -> None:
         self.known.take(trial)
         if _key(trial["hp"]) != ask.key:  # since it was named, all was struck, and its number is another one's
             self.known.longest.pop(ask.key, None)
@@ -247,7 +247,7 @@ class Asker:
             if (node, ask.step) in self.known.metrics:
                 self._answer(ask, self.known.metrics[node, ask.step])
 
-    def _answer(self, ask: Ask, metrics: Mapping[str, float | None]) -> None:
+    def _answer(self, ask: PendingAsk, metrics: Mapping[str, float | None]) -> None:
         value = metrics.get(self.known.study["metric"])
         if value is None:
             return self._doubt()
@@ -275,12 +275,12 @@ class Asker:
                     self.known.take(trial)
                     self._end(ask, trial)
 
-    def _end(self, ask: Ask, trial: Json) -> None:
+    def _end(self, ask: PendingAsk, trial: Json) -> None:
         if trial["state"] in ("failed", "cancelled", "stopped") and not ask.result.done():
             self._pending.remove(ask)
             ask.result.set_exception(TrialFailed(ask.trial, trial["state"], trial.get("error", "")))
 
-    def _fail(self, error: Exception, asks: list[Ask]) -> None:
+    def _fail(self, error: Exception, asks: list[PendingAsk]) -> None:
         """No result came, for a reason that is not the trials': asked for again, they are tried again."""
         for ask in list(asks):
             self._wanted.pop((ask.key, ask.step), None)

@@ -114,7 +114,7 @@ def base_of(thing: Any, name: str) -> type:
 COUNTED = ("current_epoch", "global_step", "batch_idx", "is_within_epoch")
 
 
-class Place:
+class TrainerStandIn:
     """Stands where a module looks for its Trainer of Lightning's: what is true of our loop, and no more."""
 
     def __init__(self) -> None:

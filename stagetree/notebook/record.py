@@ -11,7 +11,7 @@ from stagetree.models import Event, Node, StudyAnswer, TrialDetail
 
 
 @dataclass(slots=True)
-class History:
+class TrialHistory:
     """When a trial was added, and had its last result or was ended, in seconds since 1970; where it stands, and why."""
 
     added: float | None = None
@@ -38,16 +38,16 @@ class StudyRecord:
         name = metric or self.study.metric
         return {point.step: point.metrics.get(name) for point in self.trials[number].curve}
 
-    def history(self, number: int) -> History:
+    def history(self, number: int) -> TrialHistory:
         """What happened to a trial."""
         return self._histories[number]
 
     @cached_property
-    def _histories(self) -> dict[int, History]:
-        histories = {trial.trial: History() for trial in self.trials}
+    def _histories(self) -> dict[int, TrialHistory]:
+        histories = {trial.trial: TrialHistory() for trial in self.trials}
         for event in self.events:
             if event.type == "StudyIsolated":  # what was before is struck: other trials bear the numbers
-                histories = {trial.trial: History() for trial in self.trials}
+                histories = {trial.trial: TrialHistory() for trial in self.trials}
             if event.data.get("trial") in histories:
                 _take(histories[event.data["trial"]], event)
         for number, history in histories.items():
@@ -68,7 +68,7 @@ class StudyRecord:
         return [(node, point.step) for node in trial.path for point in trial.curve]
 
 
-def _take(history: History, event: Event) -> None:
+def _take(history: TrialHistory, event: Event) -> None:
     reason = event.data.get("reason") or {}
     if event.type == "TrialAdded":
         history.added = event.at

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
-from stagetree.packing.stack import Segment, Stack
+from stagetree.packing.stack import Stack, StackSegment
 
 ELEMENTWISE = frozenset(
     {
@@ -40,7 +40,7 @@ class FusedParameters:
     Raises `NotFusable` where that is not what the optimizer would do.
     """
 
-    def __init__(self, segment: Segment, lane: int, model: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(self, segment: StackSegment, lane: int, model: nn.Module, optimizer: Optimizer) -> None:
         named = dict(model.named_parameters())
         self.lane = lane
         self._segment, self._optimizer = segment, optimizer

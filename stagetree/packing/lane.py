@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from stagetree.limits import BATCH_SIZES
 from stagetree.packing.refusals import NotPackable, refuse
 from stagetree.trainer import Trainer, generators
-from stagetree.trainer.base import Logged
+from stagetree.trainer.base import MetricSums
 from stagetree.trainer.building import Recorded
-from stagetree.trainer.order import Span, parts
+from stagetree.trainer.order import BatchSpan, parts
 from stagetree.trainer.precision import Precision
 from stagetree.trainer.torch_trainer import TorchTrainer
 
@@ -63,7 +63,7 @@ class Lane:
         """How many there are in the coming step."""
         return self.trainer._batches_in_step()
 
-    def next_batch(self) -> Span:
+    def next_batch(self) -> BatchSpan:
         return self.trainer._next_batch()
 
     @property
@@ -71,7 +71,7 @@ class Lane:
         """The hyper-parameters that decide which samples are in its batches."""
         return {name: self.trainer.hp[name] for name in BATCH_SIZES if name in self.trainer.hp}
 
-    def pass_by(self, span: Span) -> None:
+    def pass_by(self, span: BatchSpan) -> None:
         """It has been learned from."""
         self.trainer._pass(span)
 
@@ -79,7 +79,7 @@ class Lane:
         """Be where another lane is in the data."""
         self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
 
-    def read(self, span: Span) -> Iterator[tuple[Any, float]]:
+    def read(self, span: BatchSpan) -> Iterator[tuple[Any, float]]:
         """The parts of a batch, each with its share of the samples."""
         for part in parts(span, self.trainer._batching.micro_size):
             yield self.trainer._batch(part), len(part.indices) / len(span.indices)
@@ -124,7 +124,7 @@ class Lane:
 
     def log(self, name: str, total: Tensor, count: int) -> None:
         """It has logged so much, in so many times."""
-        vars(self.trainer).setdefault("_logged", Logged()).add_total(name, total, count)
+        vars(self.trainer).setdefault("_logged", MetricSums()).add_total(name, total, count)
 
     # ------------------------------------------------------------------------------------------------ what it is
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from stagetree.packing.refusals import NotPackable
-from stagetree.packing.stack import Rows
-from stagetree.trainer.base import Logged
+from stagetree.packing.stack import StackRows
+from stagetree.trainer.base import MetricSums
 from stagetree.trainer.tensors import Mean, one_mean
 from stagetree.trainer.torch_trainer import TorchTrainer
 
@@ -45,7 +45,7 @@ class Loss(nn.Module):
         with self._trainer.autocast():
             return self._trainer.loss(batch)
 
-    def packed(self, rows: Rows, batch: Any, share: float = 1.0) -> BackwardResult:
+    def packed(self, rows: StackRows, batch: Any, share: float = 1.0) -> BackwardResult:
         """The gradients of the lanes in `rows` on one batch, times `share`. Raises whatever the loss raises.
 
         Every lane draws the same random numbers from the global generators, as each would alone with the generators
@@ -81,7 +81,7 @@ class Loss(nn.Module):
         sums, counts = _totals(logged)
         return BackwardResult(gradients, after, sums, counts)
 
-    def outputs(self, batch: Any, rows: Rows | None = None) -> dict[str, Tensor]:
+    def outputs(self, batch: Any, rows: StackRows | None = None) -> dict[str, Tensor]:
         """What each module of the model gives, by its name, in the order in which they are done: only real numbers.
 
         rows: of the lanes of a pass, of which the first one's are told; None for the model alone. Raises whatever the
@@ -139,7 +139,7 @@ def _as_row(tensors: Tensors) -> Tensors:
     return {name: each.unsqueeze(0) for name, each in tensors.items()}
 
 
-def _totals(logged: Logged) -> tuple[dict[str, Tensor], dict[str, int]]:
+def _totals(logged: MetricSums) -> tuple[dict[str, Tensor], dict[str, int]]:
     """The sums of what was logged, and how often it was."""
     totals = logged.totals()
     sums = {name: torch.as_tensor(total) for name, (total, _) in totals.items()}
@@ -167,9 +167,9 @@ def _noted(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 @contextmanager
-def logging(trainer: TorchTrainer) -> Iterator[Logged]:
+def logging(trainer: TorchTrainer) -> Iterator[MetricSums]:
     """What the trainer logs goes there for a while."""
-    logged, before = Logged(), vars(trainer).get("_logged")
+    logged, before = MetricSums(), vars(trainer).get("_logged")
     vars(trainer)["_logged"] = logged
     try:
         yield logged

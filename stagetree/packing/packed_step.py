@@ -11,7 +11,7 @@ from stagetree.packing.fused_optimizer import FusedOptimizer
 from stagetree.packing.lane import Lane
 from stagetree.packing.likeness import Likeness
 from stagetree.packing.loss import BackwardResult, Loss
-from stagetree.packing.profile import Cost, Profile, timed, widths_below
+from stagetree.packing.profile import PackCost, Profile, timed, widths_below
 from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
 from stagetree.packing.stable_width import stable_width
 from stagetree.packing.stack import Stack
@@ -115,7 +115,7 @@ class PackedStep:
             batch, _ = next(lane.read(lane.next_batch()))
             alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
             room = stable_width(self._stack, lane, batch)
-            packed: dict[int, Cost] = {}
+            packed: dict[int, PackCost] = {}
             least = math.inf
             for width in (*widths_below(widest), widest):
                 try:
@@ -129,7 +129,7 @@ class PackedStep:
                 least = packed[width].seconds / width
         return Profile(alone, packed, lane.batch_hp, other_draws=lane.other_draws)
 
-    def _cost(self, lane: Lane, batch: Any, rows: int) -> Cost:
+    def _cost(self, lane: Lane, batch: Any, rows: int) -> PackCost:
         """Of a pass with so many rows, as a narrower pack has."""
         return timed(lambda: Loss(lane.trainer).packed(self._stack.rows([lane.number] * rows), batch), lane.device)
 

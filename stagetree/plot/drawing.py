@@ -23,7 +23,7 @@ def shade(share: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LineStyle:
     """How a line looks. name: for the legend; is_dotted: with a dot at each point; is_stepped: level up to the next."""
 
     width: float = 1.5
@@ -39,7 +39,7 @@ class Drawing(Protocol):
 
     result: Any
 
-    def line(self, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+    def line(self, x: Sequence[float], y: Sequence[float], look: LineStyle) -> None:
         """Through these points."""
 
     def dots(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
@@ -76,7 +76,7 @@ class OnMatplotlib:
     def __init__(self, axes: Any) -> None:
         self.result = axes
 
-    def line(self, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+    def line(self, x: Sequence[float], y: Sequence[float], look: LineStyle) -> None:
         (line,) = self.result.plot(x, y, linewidth=look.width, color=look.color, alpha=look.alpha)
         line.set(marker="." if look.is_dotted else "", label=look.name or None)
         line.set_drawstyle("steps-post" if look.is_stepped else "default")
@@ -117,7 +117,7 @@ class OnPlotly:
     def __init__(self, figure: Any) -> None:
         self.result = figure
 
-    def line(self, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+    def line(self, x: Sequence[float], y: Sequence[float], look: LineStyle) -> None:
         line = {"width": look.width, "color": look.color, "shape": "hv" if look.is_stepped else "linear"}
         mode = "lines+markers" if look.is_dotted else "lines"
         named = {"name": look.name, "showlegend": bool(look.name)}

@@ -32,7 +32,7 @@ Place = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LinePart:
     """A part of a line between two measurements, the trials on it, and whether the best is among them."""
 
     start: Place
@@ -41,7 +41,7 @@ class Segment:
     is_best: bool
 
 
-def segments(record: StudyRecord) -> list[Segment]:
+def segments(record: StudyRecord) -> list[LinePart]:
     """What is drawn, that of the best trial last."""
     best = record.study.best.trial if record.study.best else None
     on: Counter[tuple[str, Place, Place]] = Counter()
@@ -50,7 +50,7 @@ def segments(record: StudyRecord) -> list[Segment]:
         parts = list(_parts(record, trial))
         on.update(parts)
         way |= set(parts) if trial.trial == best else set()
-    found = [Segment(start, end, trials, key in way) for key, trials in on.items() for _, start, end in [key]]
+    found = [LinePart(start, end, trials, key in way) for key, trials in on.items() for _, start, end in [key]]
     return sorted(found, key=lambda each: each.is_best)
 
 
@@ -114,7 +114,7 @@ def _axes(record: StudyRecord, scale: _Scale) -> Iterator[str]:
         yield f'<text x="{LEFT - 8}" y="{scale.y(value) + 4}" text-anchor="end">{value:.4g}</text>'
 
 
-def _line(each: Segment, scale: _Scale, record: StudyRecord) -> str:
+def _line(each: LinePart, scale: _Scale, record: StudyRecord) -> str:
     width = round(1 + 9 * math.log2(each.trials) / math.log2(1 + len(record.trials)), 1)
     (x0, y0), (x1, y1) = ((scale.x(step), scale.y(value)) for step, value in (each.start, each.end))
     look = 'class="best"' if each.is_best else 'opacity="0.6"'

@@ -19,7 +19,7 @@ from stagetree.errors import StagetreeError
 from stagetree.models import Node, TrialDetail
 from stagetree.notebook import frames
 from stagetree.notebook.record import StudyRecord
-from stagetree.plot.drawing import BLUE, GRAY, RED, Drawing, Look, drawing_on, shade
+from stagetree.plot.drawing import BLUE, GRAY, RED, Drawing, LineStyle, drawing_on, shade
 from stagetree.plot.picture import segments
 
 __all__ = ["Plots"]
@@ -50,7 +50,7 @@ class Plots:
         numbers, values = [trial.trial for trial, _ in valued], [value for _, value in valued]
         best = np.maximum.accumulate(values) if study.mode == "max" else np.minimum.accumulate(values)
         drawing.dots(numbers, values, "trials")
-        drawing.line(numbers, best.tolist(), Look(name="best so far", is_stepped=True))
+        drawing.line(numbers, best.tolist(), LineStyle(name="best so far", is_stepped=True))
         failed = [trial.trial for trial in self._results.trials if trial.state == "failed"]
         if failed:
             drawing.fallen(failed, "failed")
@@ -63,7 +63,7 @@ class Plots:
         best = study.best.trial if study.best else None
         for trial in self._results.trials:
             curve = {step: value for step, value in self._results.curve(trial.trial).items() if value is not None}
-            look = Look(2.5 if trial.trial == best else 0.8, name=f"trial {trial.trial}", is_dotted=True)
+            look = LineStyle(2.5 if trial.trial == best else 0.8, name=f"trial {trial.trial}", is_dotted=True)
             drawing.line(list(curve), list(curve.values()), look)
         self._draw_rungs(drawing)
         return _named(drawing, "step", study.metric, study.study)
@@ -73,7 +73,7 @@ class Plots:
         drawing, study = drawing_on(on), self._results.study
         for each in segments(self._results):
             (x0, y0), (x1, y1) = each.start, each.end
-            drawing.line([x0, x1], [y0, y1], Look(1 + np.log2(each.trials), BLUE if each.is_best else GRAY))
+            drawing.line([x0, x1], [y0, y1], LineStyle(1 + np.log2(each.trials), BLUE if each.is_best else GRAY))
         self._draw_rungs(drawing)
         drawing.by_doubling()
         return _named(drawing, "step", study.metric, study.study)
@@ -83,9 +83,9 @@ class Plots:
         drawing = drawing_on(on)
         shape = _Tree(self._results)
         for node, start, end, height in shape.lines():
-            drawing.line([start, end], [height, height], Look(1 + np.log2(shape.trials[node]), BLUE))
+            drawing.line([start, end], [height, height], LineStyle(1 + np.log2(shape.trials[node]), BLUE))
             if (parent := shape.parents.get(node)) is not None:
-                drawing.line([start, start], [shape.heights[parent], height], Look(0.8, BLUE))
+                drawing.line([start, start], [shape.heights[parent], height], LineStyle(0.8, BLUE))
         drawing.rows([])
         return _named(drawing, "step", "", f"{self._results.study.study}: what trials share is one line")
 
@@ -106,7 +106,9 @@ class Plots:
         low, high = _ends([value for _, value in valued])
         for trial, value in valued:
             heights = [column.height(trial.trial) for column in free.values()]
-            drawing.line(list(range(len(free))), heights, Look(color=shade((value - low) / (high - low)), alpha=0.7))
+            drawing.line(
+                list(range(len(free))), heights, LineStyle(color=shade((value - low) / (high - low)), alpha=0.7)
+            )
         drawing.columns([f"{name}\n{column.ends}" for name, column in free.items()])
         return _named(drawing, "", "", f"{study.study}: yellow is a higher {study.metric}, blue a lower one")
 

@@ -28,7 +28,7 @@ from stagetree.runtime.failures import TrainerFailed, ending, user_code
 from stagetree.runtime.loading import import_before_forking, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 _MEASURED = (
     *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
@@ -126,7 +126,7 @@ class _Ways:
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._job, self._folder = job, folder
-        self._timeline = Timeline(job.hp)
+        self._timeline = HpTimeline(job.hp)
 
     def first(self) -> dict[str, Any]:
         """The part before the break."""

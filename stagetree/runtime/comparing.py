@@ -20,13 +20,13 @@ from stagetree.runtime.attributes import OURS, Seen, caches
 from stagetree.runtime.failures import plain
 from stagetree.runtime.loading import imports_of
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 TRAINING = ("train", "train_batch", "loss", "transform", "transform_batch", "accumulate", "update")
 """Where a step begins, in the classes of users."""
 
 
-def forgotten(model: Model, timeline: Timeline) -> list[str]:
+def forgotten(model: Model, timeline: HpTimeline) -> list[str]:
     """The numbers that training sets and that do not come back with the state, by names like `self.count`.
 
     The model is left as if its own state had been loaded once more. What raises meanwhile tells nothing.
@@ -71,7 +71,7 @@ def _stored(code: CodeType) -> list[str]:
     return [str(each.argval) for each in get_instructions(code) if each.opname == "STORE_ATTR"]
 
 
-def _left(model: Model, timeline: Timeline, step: int, fd: int, numbers: Mapping[str, Any]) -> list[str]:
+def _left(model: Model, timeline: HpTimeline, step: int, fd: int, numbers: Mapping[str, Any]) -> list[str]:
     """Of these numbers, those that stay what they were changed to."""
     trainer, others = model.trainer, {name: value + 1 for name, value in numbers.items()}
     with suppress(Exception):  # a number that loading depends on tells nothing
@@ -125,7 +125,7 @@ class Looks:
     def take(self, name: str, model: Model, file: str) -> None:
         self.looks[name] = Look.at(model, file)
 
-    def stray(self, first: str, words: str, model: Model, timeline: Timeline) -> dict[str, Any]:
+    def stray(self, first: str, words: str, model: Model, timeline: HpTimeline) -> dict[str, Any]:
         """What differs between the look `first` and that at `used`, by name, and the likely cause of a difference that
         is there by now.
 

@@ -11,7 +11,7 @@ from stagetree.packing import Lane, NotPackable, Pack, Profile
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.journal import Journal
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 Failed = dict[int, TrainerFailed]
 """By the number of the lane: why its model cannot go on. The others are not concerned."""
@@ -55,7 +55,7 @@ class PackedModels:
         lane = next(iter(self._packs), None)
         return None if lane is None else self._packs[lane].profile(lane)
 
-    def measure(self, number: int, timeline: Timeline, widest: int) -> Profile | None:
+    def measure(self, number: int, timeline: HpTimeline, widest: int) -> Profile | None:
         """As `Pack.measure`, of a model before its first step; None where it cannot be packed. Raises `TrainerFailed`.
 
         It is to be trained no further.
@@ -87,7 +87,7 @@ class PackedModels:
         """Of the models that are there."""
         return list(self._models)
 
-    def advance(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def advance(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         """Train one step of each of these; those whose own code failed have left.
 
         Raises `TrainerFailed` for what concerns all.
@@ -103,7 +103,7 @@ class PackedModels:
                 self._refuse(number, reason)
         return failed
 
-    def _set_up(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def _set_up(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         """Have their lanes where the coming step begins."""
         failed: Failed = {}
         for number, timeline in timelines.items():
@@ -116,7 +116,7 @@ class PackedModels:
                 failed[number] = failure
         return failed
 
-    def _set_up_lane(self, number: int, timeline: Timeline) -> None:
+    def _set_up_lane(self, number: int, timeline: HpTimeline) -> None:
         """Raises `TrainerFailed`, `NotPackable`."""
         model = self._models[number]
         changes = timeline.changes(model.step)
@@ -156,7 +156,7 @@ class PackedModels:
                 self._models[lanes[lane]].advanced(lane.generators)
         return failed
 
-    def _one_by_one(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def _one_by_one(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         failed: Failed = {}
         for number, timeline in timelines.items():
             try:
@@ -223,7 +223,7 @@ class Lanes:
     def journal(self, lane: int) -> Journal:
         return self._journals.setdefault(lane, Journal())
 
-    def advance(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def advance(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         """As `PackedModels.advance`; what is logged is written from time to time."""
         failed = self._models.advance(timelines)
         now = time.monotonic()
@@ -235,7 +235,7 @@ class Lanes:
         """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
         return _as_json(self._models.profile())
 
-    def measure(self, lane: int, timeline: Timeline, widest: int) -> dict[str, object]:
+    def measure(self, lane: int, timeline: HpTimeline, widest: int) -> dict[str, object]:
         """The same of packs of up to so many lanes, before the first step."""
         return _as_json(self._models.measure(lane, timeline, widest))
 

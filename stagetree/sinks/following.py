@@ -11,7 +11,7 @@ from stagetree.sinks.ledger import Ledger, path_in
 from stagetree.sinks.runs import Runs
 
 
-class Source(Protocol):
+class StudySource(Protocol):
     """What tells of studies: a client, or a store."""
 
     def follow(self, study: str, after: int = 0) -> Iterable[Any]: ...
@@ -23,7 +23,7 @@ class Source(Protocol):
     def study(self, study: str) -> Any: ...
 
 
-def follow(source: Source, study: str, sinks: Sequence[Sink]) -> None:
+def follow(source: StudySource, study: str, sinks: Sequence[Sink]) -> None:
     """Write what happens in a study to sinks, until it is over.
 
     Raises `SinkError`, and what the source raises; the next call goes on from there.
@@ -49,7 +49,7 @@ class Follower:
     small.
     """
 
-    def __init__(self, source: Source, study: str, sink: Sink) -> None:
+    def __init__(self, source: StudySource, study: str, sink: Sink) -> None:
         self._source, self._study, self._sink = source, study, sink
         with errors_of(str(sink.folder), OSError):
             self._ledger = Ledger(path_in(sink.folder, study))

@@ -115,7 +115,7 @@ def check_bounds(bounds: Sequence[float | None], field: str) -> None:
         raise FieldError(field, f"must begin with the lesser one, got {least:g} and {greatest:g}")
 
 
-class Model(BaseModel):
+class SpecModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @model_validator(mode="before")

@@ -18,12 +18,12 @@ from stagetree.spec.fields import (
     Entries,
     Finite,
     Json,
-    Model,
     Restarts,
     Seconds,
     Seed,
     Share,
     Sinks,
+    SpecModel,
     Text,
     Width,
 )
@@ -35,7 +35,7 @@ from stagetree.spec.tuners import KINDS, CurveTuner, GridTuner, RandomTuner, Tun
 from stagetree.spec.values import as_where
 
 
-class StudySpec(Model):
+class StudySpec(SpecModel):
     """One search by one tuner, as its user writes it. Raises `SpecError` with every problem there is.
 
     In Python, `where` may also be a function of the configuration (a dict of sequences); `to_json` then lists the

@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 
-class Logged:
+class MetricSums:
     """Values by name, each name's added up. Nothing waits for a device before `means`."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class Trainer(ABC):
         Args:
             value: a number, or a tensor that holds one.
         """
-        vars(self).setdefault("_logged", Logged()).add(name, value)
+        vars(self).setdefault("_logged", MetricSums()).add(name, value)
 
     def close(self) -> None:  # noqa: B027 - most trainers hold nothing that outlives them
         """End what would outlive the object, such as processes that read. Another model may take its place then.

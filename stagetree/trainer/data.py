@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer import Trainer
 from stagetree.trainer.building import whole_number
-from stagetree.trainer.order import Batching, Order, Span, generator_of, parts
+from stagetree.trainer.order import Batching, BatchSpan, Order, generator_of, parts
 from stagetree.trainer.reading import Loading, Samples, reader, seed_sample
 from stagetree.trainer.tensors import Mean, one_number, sum_and_count
 
@@ -125,26 +125,26 @@ class DataTrainer(Trainer):
         steps_before = offset * steps // samples
         return order.batches_left(epoch, offset, -(-(steps_before + 1) * samples // steps))
 
-    def _next_batch(self) -> Span:
+    def _next_batch(self) -> BatchSpan:
         self.epoch, self.offset = self._order().place(self.epoch, self.offset)
         return self._order().batch(self.epoch, self.offset)
 
-    def _pass(self, span: Span) -> None:
+    def _pass(self, span: BatchSpan) -> None:
         """It has been learned from."""
         self.epoch, self.offset = self._order().place(span.epoch, span.offset + len(span.indices))
 
-    def _batch(self, span: Span) -> Any:
+    def _batch(self, span: BatchSpan) -> Any:
         batch = self._train_reader.read(span, partial(self._following, span))
         return self.transform_batch(batch, generator_of(self.seed, "batch", span.epoch, span.offset))
 
-    def _following(self, first: Span) -> Iterator[Span]:
+    def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
         """What is read from a span on, for ever, unless a hyper-parameter or the place changes."""
         for batch in self._order().batches(self.epoch, self.offset):
             for part in parts(batch, self._batching.micro_size):
                 if (part.epoch, part.offset) >= (first.epoch, first.offset):
                     yield part
 
-    def _fetch_train(self, span: Span) -> Any:
+    def _fetch_train(self, span: BatchSpan) -> Any:
         self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead
         return self.collate([self._train_sample(span.epoch, index) for index in span.indices])
 
@@ -152,7 +152,7 @@ class DataTrainer(Trainer):
         seed = seed_sample(self.seed, "sample", epoch, index)
         return self.transform(self._train_data[index], Generator().manual_seed(seed))
 
-    def _fetch_valid(self, span: Span) -> Any:
+    def _fetch_valid(self, span: BatchSpan) -> Any:
         return self.collate([self._valid_sample(index) for index in span.indices])
 
     def _valid_sample(self, index: int) -> Any:
@@ -162,7 +162,7 @@ class DataTrainer(Trainer):
     def _means(self) -> dict[str, float]:
         means: defaultdict[str, list[Tensor]] = defaultdict(list)
         counts: defaultdict[str, list[Tensor]] = defaultdict(list)
-        spans = list(parts(Span(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
+        spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
         for number, span in enumerate(spans):
             batch = self._valid_reader.read(span, lambda rest=spans[number:]: iter(rest))  # type: ignore[misc]
             measured = self.measure(batch)
@@ -190,7 +190,7 @@ def _mean(name: str, values: list[Tensor], counts: list[Tensor], sizes: list[int
 
 
 @contextmanager
-def noting_one_sample(span: Span) -> Iterator[None]:
+def noting_one_sample(span: BatchSpan) -> Iterator[None]:
     """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
     try:
         yield

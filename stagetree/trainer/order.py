@@ -12,7 +12,7 @@ from stagetree.trainer.building import whole_number
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BatchSpan:
     """The samples `indices` of an epoch, from the `offset`-th in its order on."""
 
     epoch: int
@@ -68,12 +68,12 @@ class Order:
             return self._left(epoch, offset)
         return min(self._left(epoch, offset), -(-(end - offset) // self.batch_size))
 
-    def batch(self, epoch: int, offset: int) -> Span:
+    def batch(self, epoch: int, offset: int) -> BatchSpan:
         """The batch that begins at a place that `place` gave."""
         indices = self.of_epoch(epoch)[offset : offset + self.batch_size]
-        return Span(epoch, offset, tuple(indices.tolist()))
+        return BatchSpan(epoch, offset, tuple(indices.tolist()))
 
-    def batches(self, epoch: int, offset: int) -> Iterator[Span]:
+    def batches(self, epoch: int, offset: int) -> Iterator[BatchSpan]:
         """All batches from a place on, for ever."""
         while True:
             epoch, offset = self.place(epoch, offset)
@@ -85,11 +85,11 @@ class Order:
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
 
-def parts(span: Span, size: int | None) -> Iterator[Span]:
+def parts(span: BatchSpan, size: int | None) -> Iterator[BatchSpan]:
     """A batch in pieces of at most `size` samples."""
     size = size or max(len(span.indices), 1)
     for start in range(0, len(span.indices), size):
-        yield Span(span.epoch, span.offset + start, span.indices[start : start + size])
+        yield BatchSpan(span.epoch, span.offset + start, span.indices[start : start + size])
 
 
 def seed_of(seed: int, purpose: str, *place: int) -> int:

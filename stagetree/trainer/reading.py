@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from stagetree.trainer import generators
 from stagetree.trainer.building import whole_number
-from stagetree.trainer.order import Span, seed_of
+from stagetree.trainer.order import BatchSpan, seed_of
 from stagetree.trainer.tensors import map_tensors
 
 
@@ -46,17 +46,19 @@ class Loading:
         whole_number("prefetch_factor", self.prefetch_factor)
 
 
-class Reader(Protocol):
+class BatchReader(Protocol):
     """Gives the batches it is asked for."""
 
-    def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         """The batch of a span, on the device. following: it and all that will be asked for after it, as things are."""
 
     def restart(self) -> None:
         """What is read from here on depends on what has changed in this process."""
 
 
-def reader(data: TensorDataset | Samples, fetch: Callable[[Span], Any], device: str, loading: Loading) -> Reader:
+def reader(
+    data: TensorDataset | Samples, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading
+) -> BatchReader:
     """The reader for some data. fetch: the collated batch of a span, wherever it is called. Raises TypeError."""
     if isinstance(data, TensorDataset):
         return InMemory(data, device)
@@ -77,7 +79,7 @@ class InMemory:
     def __init__(self, data: TensorDataset, device: str) -> None:
         self._tensors, self._device = [tensor.to(device) for tensor in data.tensors], device
 
-    def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device, non_blocking=True)
         return [tensor.index_select(0, indices) for tensor in self._tensors]
 
@@ -88,10 +90,10 @@ class InMemory:
 class AsWanted:
     """Reads in this process, when a batch is asked for."""
 
-    def __init__(self, fetch: Callable[[Span], Any], device: str) -> None:
+    def __init__(self, fetch: Callable[[BatchSpan], Any], device: str) -> None:
         self._fetch, self._device = fetch, device
 
-    def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         with generators.kept("cpu"):
             batch = self._fetch(span)
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
@@ -103,13 +105,13 @@ class AsWanted:
 class Ahead:
     """Reads in worker processes, ahead of what is asked for. They live as long as nothing they have read by changes."""
 
-    def __init__(self, fetch: Callable[[Span], Any], device: str, loading: Loading) -> None:
+    def __init__(self, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading) -> None:
         self._fetch, self._device, self._loading = fetch, device, loading
         self._loader: DataLoader[Any] | None = None
-        self._batches: Iterator[tuple[Span, Any]] | None = None
+        self._batches: Iterator[tuple[BatchSpan, Any]] | None = None
         self._spans = _Spans()
 
-    def read(self, span: Span, following: Callable[[], Iterator[Span]]) -> Any:
+    def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         there, batch = (None, None) if self._batches is None else next(self._batches, (None, None))
         if there != span:  # the first one, another batch size, or another place
             there, batch = next(self._from(following))
@@ -124,7 +126,7 @@ class Ahead:
         if iterator is not None:  # the collector would wait for each, and perhaps in the middle of a fork
             iterator._shutdown_workers()
 
-    def _from(self, following: Callable[[], Iterator[Span]]) -> Iterator[tuple[Span, Any]]:
+    def _from(self, following: Callable[[], Iterator[BatchSpan]]) -> Iterator[tuple[BatchSpan, Any]]:
         self._spans.following = following
         if self._loader is None:  # a loader of endless data has no truth value
             self._loader = self._started()
@@ -150,22 +152,22 @@ class Ahead:
 class _Spans(Sampler[Any]):
     """What the workers are to read. `following` is asked whenever they begin anew."""
 
-    following: Callable[[], Iterator[Span]]
+    following: Callable[[], Iterator[BatchSpan]]
 
     def __init__(self) -> None:
         pass  # an older torch warns of its own __init__
 
-    def __iter__(self) -> Iterator[Span]:
+    def __iter__(self) -> Iterator[BatchSpan]:
         return self.following()
 
 
 class _Fetched(Dataset[Any]):
     """A data set whose indices are spans."""
 
-    def __init__(self, fetch: Callable[[Span], Any]) -> None:
+    def __init__(self, fetch: Callable[[BatchSpan], Any]) -> None:
         self._fetch = fetch
 
-    def __getitem__(self, span: Span) -> tuple[Span, Any]:
+    def __getitem__(self, span: BatchSpan) -> tuple[BatchSpan, Any]:
         return span, self._fetch(span)
 
 

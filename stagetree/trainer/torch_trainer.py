@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 from stagetree.trainer import generators
 from stagetree.trainer.building import Recorded, changed, whole_number
 from stagetree.trainer.data import DataTrainer, noting_one_sample
-from stagetree.trainer.order import Batching, Span, parts
+from stagetree.trainer.order import Batching, BatchSpan, parts
 from stagetree.trainer.precision import Precision
 from stagetree.trainer.rates import Rates
 from stagetree.trainer.reading import Loading, Samples
@@ -240,7 +240,7 @@ class TorchTrainer(DataTrainer):
                     self._train_in_parts(whole)
             self._pass(whole)
 
-    def _train_in_parts(self, whole: Span) -> None:
+    def _train_in_parts(self, whole: BatchSpan) -> None:
         self.optimizer.zero_grad()
         for part in parts(whole, self._batching.micro_size):
             self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))

@@ -14,7 +14,7 @@ from torch.optim import AdamW
 
 from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.packed import PackedModels
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 from tests.plans import MORE
 
 WIDTH = 4
@@ -159,7 +159,7 @@ def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
     pack.put(0, alone(STEADY, 2))
     assert not packed(pack, {0: STEADY}, 2)
     for _ in range(2):
-        went_on.advance(Timeline(STEADY))
+        went_on.advance(HpTimeline(STEADY))
     wanted = weights(alone(STEADY, 4))
     assert distance(weights(went_on), wanted) < 1e-12
     assert distance(weights(pack[0]), wanted) < 1e-12

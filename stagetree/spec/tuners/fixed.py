@@ -23,11 +23,11 @@ from stagetree.spec.fields import (
     max_steps_field,
     sampling_seed_field,
 )
-from stagetree.spec.sentences import Part
+from stagetree.spec.sentences import SpecPart
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy, TunerSpec
 
 
-class TrialSpec(Part):
+class TrialSpec(SpecPart):
     """One trial: a configuration, and for how many steps to train it."""
 
     hp: Sequences = Field(description="an object from hyper-parameter to sequence")
