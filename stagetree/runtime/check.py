@@ -25,10 +25,11 @@ from typing import Any
 
 from stagetree.runtime import attributes, inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
-from stagetree.runtime.loading import import_before_forking, load_trainer
+from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
 from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.warm import import_before_forking
 
 _MEASURED = (
     *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),

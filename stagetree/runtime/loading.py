@@ -8,13 +8,11 @@ imported there beside any torch.
 
 from __future__ import annotations
 
-import gc
-import importlib
 import sys
 from functools import cache
 from pathlib import Path
 
-from stagetree.source.versions import Imports, SourceError, import_exactly, know_modules, module_files
+from stagetree.source.versions import Imports, SourceError, import_exactly, module_files
 from stagetree.trainer import Trainer
 from stagetree.vision import prepare_torchvision
 
@@ -44,18 +42,3 @@ def imports_of(file: Path) -> Imports:
     if sys.path[:1] != [str(imports.base)]:
         sys.path.insert(0, str(imports.base))
     return imports
-
-
-MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
-"""The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
-
-
-def import_before_forking() -> None:
-    """What a process that trains imports: here, so that none of the forks has to."""
-    gc.disable()  # next to nothing of what is imported is garbage
-    for name in MODULES:
-        importlib.import_module(name)
-    know_modules()
-    gc.enable()
-    gc.collect()
-    gc.freeze()  # what is there by now stays shared with the forks

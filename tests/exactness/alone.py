@@ -80,7 +80,7 @@ def forked(job: Json) -> str:
 
 
 def main() -> None:
-    from stagetree.runtime.loading import import_before_forking
+    from stagetree.runtime.warm import import_before_forking
 
     import_before_forking()
     for line in sys.stdin:
