@@ -1,8 +1,8 @@
 """The trainers that this installation offers: read from Python files named by the operator, never by a client.
 
 Files are looked at without running them, so that the API process needs neither torch nor the user's code. A trainer's
-version is the literal `version` it declares, or that of its code (`stagetree.versions`): changed code is another plan
-and never goes on from an old checkpoint.
+version is the literal `version` it declares, or that of its code (`stagetree.source.versions`): changed code is another
+plan and never goes on from an old checkpoint.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from threading import Lock
 
 from stagetree.sequences import did_you_mean
+from stagetree.source.discovery import ENTRIES, Arguments, arguments, classes, without_begin
+from stagetree.source.versions import SourceError, candidates, module_files, version_of
 from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.trainer_source import ENTRIES, Arguments, arguments, classes, without_begin
-from stagetree.versions import SourceError, candidates, module_files, version_of
 
 SETTLED_SECONDS = 2.0
 """A file that was written to within so long may be written to again without its times telling."""

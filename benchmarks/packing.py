@@ -28,7 +28,7 @@ from app.domain.events import PackingProfiled
 from app.scheduling.packs import better_width, times_faster
 from stagetree import TorchTrainer
 from stagetree.packing import Lane, NotPackable, Pack
-from stagetree.training import generators
+from stagetree.trainer import generators
 
 ROOT = Path(__file__).parent.parent
 PAPER = {
@@ -88,7 +88,7 @@ def measured_pack(kind: str, device: str, width: int, seconds: float) -> tuple[f
         lane = pack.join(trainer, device, generators.state(device))
         assert lane is not None  # they have one shape
         lanes.append(lane)
-    for reason in pack.refusals(lanes).values():
+    for reason in pack.unpackable(lanes).values():
         raise reason
     took = _seconds_a_step(lambda: pack.train(lanes), device, seconds) / width / batches(lanes[0].trainer)
     profile = pack.profile(lanes[0])

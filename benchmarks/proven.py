@@ -2,7 +2,7 @@
 
 In such a study trials come to a tenth of their steps, the best of them go on to the next, and so on, so that a number
 of them is left at the end (by halving, evenly). The model learns from all of them as far as they came. At each tenth
-each trial is judged, as by `pop`, and `Proof` says of the history of that whether p is proven.
+each trial is judged, as by `pop`, and `ForecastProof` says of the history of that whether p is proven.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.curves import Curve
 from app.tuning.tuners.forecasts import Forecasts
-from app.tuning.tuners.promising import FORETOLD, Proof
+from app.tuning.tuners.promising import FORETOLD, ForecastProof
 from stagetree.spec import StudySpec
 
 Array = npt.NDArray[np.float64]
@@ -32,7 +32,7 @@ class Begun:
         tuner = {"kind": "pop", "num_trials": len(curves), "max_steps": self.horizon, "bounds": [0, 1]}
         study = {"name": "begun", "trainer": "recorded", "metric": METRIC, "mode": "max", "space": {"trial": 0}}
         self.forecasts = Forecasts(StudySpec.from_dict(study | {"tuner": tuner}), [0, 1], self.horizon)
-        self.proof, self._best = Proof(METRIC, -1.0, self.horizon), -np.inf
+        self.proof, self._best = ForecastProof(METRIC, -1.0, self.horizon), -np.inf
         tenth = max(1, self.horizon // 10)
         boundaries = [*range(tenth, self.horizon, tenth), self.horizon]
         alive = list(range(len(curves)))

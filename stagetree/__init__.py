@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from stagetree.client import AsyncClient, Client
-    from stagetree.conditions import when
-    from stagetree.distributions import (
-        Choice,
-        LogUniform,
-        RandInt,
-        SpaceError,
-        Uniform,
-        choice,
-        loguniform,
-        randint,
-        uniform,
-    )
     from stagetree.errors import (
         Conflict,
         Invalid,
@@ -36,6 +24,7 @@ if TYPE_CHECKING:
     from stagetree.functions import FunctionTrainer, function_trainer
     from stagetree.local_server import LocalServer, local
     from stagetree.results import Results
+    from stagetree.runtime.weight_files import export_weights, load_state, load_weights
     from stagetree.sequences import (
         Constant,
         Cosine,
@@ -53,6 +42,19 @@ if TYPE_CHECKING:
         Wsd,
     )
     from stagetree.space import Space
+    from stagetree.space.conditions import when
+    from stagetree.space.distributions import (
+        Choice,
+        LogUniform,
+        RandInt,
+        SpaceError,
+        Uniform,
+        choice,
+        loguniform,
+        randint,
+        uniform,
+    )
+    from stagetree.space.where import WhereError
     from stagetree.spec import Problem, SpecError, StudySpec, TrialSpec
     from stagetree.spec.tuners import (
         AshaTuner,
@@ -71,10 +73,8 @@ if TYPE_CHECKING:
         TrialsTuner,
     )
     from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
-    from stagetree.torch_trainer import TorchTrainer
     from stagetree.trainer import Trainer
-    from stagetree.weights import export_weights, load_state, load_weights
-    from stagetree.where import WhereError
+    from stagetree.trainer.torch_trainer import TorchTrainer
 
 __all__ = [
     "AshaTuner",
@@ -151,8 +151,8 @@ __all__ = [
 
 _HOMES = {
     "client": ("AsyncClient", "Client"),
-    "conditions": ("when",),
-    "distributions": (
+    "space.conditions": ("when",),
+    "space.distributions": (
         "Choice",
         "LogUniform",
         "RandInt",
@@ -211,10 +211,10 @@ _HOMES = {
         "TrialsTuner",
     ),
     "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),
-    "torch_trainer": ("TorchTrainer",),
+    "trainer.torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
-    "weights": ("export_weights", "load_state", "load_weights"),
-    "where": ("WhereError",),
+    "runtime.weight_files": ("export_weights", "load_state", "load_weights"),
+    "space.where": ("WhereError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

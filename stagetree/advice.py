@@ -6,15 +6,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from stagetree.distributions import Distribution, LogUniform, RandInt, Uniform
 from stagetree.sequences import Sequence, SequenceError
 from stagetree.space import Space
 from stagetree.space.distinct import Distinct
+from stagetree.space.distributions import Distribution, LogUniform, RandInt, Uniform
 from stagetree.spec import SpecError, StudySpec
-from stagetree.spec.boundaries import LEAST_POINTS, boundary_of, most_points
-from stagetree.spec.rungs import ENDLESS, sure_steps
+from stagetree.spec.rungs import ENDLESS, LEAST_POINTS, boundary_of, most_points, sure_steps
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, PbtTuner, ShaTuner
-from stagetree.spec.tuners.curves import CurveTuner
+from stagetree.spec.tuners.early_stopping import CurveTuner
 
 __all__ = ["advice", "afterthoughts"]
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stagetree.distributions import loguniform, plain, randint, uniform
 from stagetree.errors import StagetreeError
+from stagetree.space.distributions import loguniform, plain, randint, uniform
 
 if TYPE_CHECKING:
     import optuna

@@ -17,6 +17,15 @@ from typing import Any
 
 from stagetree.sequences import Piece, Sequence, SequenceError, parse, with_ends
 
+LANES = 8
+"""What `packing: true` says: few devices gain much by more, and a lane that nobody has is computed all the same."""
+
+MOST_LANES = 64
+
+BATCH_SIZES = ("bs", "batch_size")
+"""Hyper-parameters by which trials read other batches; such trials are not packed together."""
+
+
 __all__ = ["LIMITS", "Limits", "check_names", "check_size", "check_trial"]
 
 

@@ -116,7 +116,7 @@ class LocalServer:
         The name holds a hash of its source: a class that was changed is another trainer, and the one before stays.
         Raises `StagetreeError` where the source cannot be had, or needs what cannot be written down.
         """
-        from stagetree.cell_source import source_of
+        from stagetree.source.cells import source_of
 
         source = source_of(trainer)
         source.write(self._folder / "trainers")

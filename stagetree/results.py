@@ -12,9 +12,9 @@ import asyncio
 from html import escape
 from typing import TYPE_CHECKING
 
-from stagetree import _frames
-from stagetree._record import History, StudyRecord
 from stagetree.models import TrialDetail
+from stagetree.notebook import frames
+from stagetree.notebook.record import StudyRecord, TrialHistory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stagetree.client import AsyncClient
     from stagetree.plot import Plots
 
-__all__ = ["History", "Results"]
+__all__ = ["Results", "TrialHistory"]
 
 _AT_ONCE = 16
 """How many trials are asked about at the same time."""
@@ -46,12 +46,12 @@ class Results(StudyRecord):
         return cls(whole, details, events, (await client.plan(study)).nodes)
 
     def __repr__(self) -> str:
-        return f"<Results of {self.study.study}: {self.study.state}, {len(self.trials)} trials>" + _frames.mark_line(
+        return f"<Results of {self.study.study}: {self.study.state}, {len(self.trials)} trials>" + frames.mark_line(
             self.study.exactness.mark
         )
 
     def _repr_html_(self) -> str:
-        from stagetree._picture import svg
+        from stagetree.plot.picture import svg
 
         said = "<br>".join(map(escape, repr(self).splitlines()))
         return f"<p>{said}</p>{svg(self)}"
@@ -65,7 +65,7 @@ class Results(StudyRecord):
         trial; and the metric at each step it was measured at, `val_loss@10`, unless `by_step` is
         false.
         """
-        return _frames.frame(self, by_step=by_step)
+        return frames.frame(self, by_step=by_step)
 
     @property
     def plot(self) -> Plots:

@@ -23,17 +23,16 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stagetree._asking import Asker, Hp, Known, Result
-from stagetree._blocking import Blocking, blocking, blocking_iterator, chained
-from stagetree._http import Json
-from stagetree._live import Showing
-from stagetree._view import StudyView
-from stagetree._waiting import wait_all, wait_any
-from stagetree.client import AsyncClient, Folder, Holds, body_of, path_of
-from stagetree.distributions import plain
+from stagetree.client.asking import Asker, Hp, Known, Result
+from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
+from stagetree.client.client import AsyncClient, Folder, Holds, body_of, path_of
+from stagetree.client.http import Json
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Event, StudyAnswer
+from stagetree.notebook.live import Showing
+from stagetree.notebook.view import StudyView
 from stagetree.results import Results
+from stagetree.space.distributions import plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from stagetree.runtime.check import Job, check
-from stagetree.runtime.forking import MODULES
+from stagetree.runtime.warm import MODULES
 
 T = TypeVar("T")
 CONTEXT = get_context("forkserver")

@@ -14,7 +14,7 @@ from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
 from app.cli.text import number as written
 
 if TYPE_CHECKING:
-    from stagetree.runtime.debug import Trial
+    from stagetree.runtime.debug import DebugTrial
 
 Json = dict[str, Any]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda.")]
@@ -52,18 +52,18 @@ def debug(
         print(f"{metric}  {'-' if value is None else written(value)}")
 
 
-def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> Trial:
+def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
     """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
     from app.registry import Catalogue
     from app.settings import settings
-    from stagetree.runtime.debug import Trial
+    from stagetree.runtime.debug import DebugTrial
 
     source = Catalogue(files).find(plan["trainer"])
     if source is None:
         fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
     if source.version != plan["trainer_version"]:
         print(f"{source.path} has changed since the study was trained.", file=sys.stderr)
-    return Trial(
+    return DebugTrial(
         file=source.path,
         name=plan["trainer"],
         args={**plan["trainer_args"], **spec.get("runtime_args", {})},

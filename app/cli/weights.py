@@ -64,7 +64,8 @@ class _Wanted:
 def _from_server(url: str, id: str, wanted: _Wanted) -> None:
     from app.cli.documents import Documents
     from app.cli.finding import study_id
-    from stagetree.client import Client, Holds
+    from stagetree.client import Client
+    from stagetree.client.client import Holds
 
     with Client(url) as client:
         study = study_id(Documents(client), id)

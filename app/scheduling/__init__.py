@@ -1,1 +1,1 @@
-"""What to run next, pure: costs from facts, the outstanding work from event to event, policies, placement, tuners."""
+"""What to run next, pure: costs from facts, outstanding work from event to event, shares of slots, placement."""

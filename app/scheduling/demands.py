@@ -1,9 +1,10 @@
-"""The demand at every place of a plan: what is to be done from there, for whom, and how urgent that is.
+"""The demand at every place of a plan: the work that begins there, for each study, and its urgency.
 
-A *need* is a step that must be reached in a node: a request, or the beginning of a child with needs of its own. Each
-need resumes at a *cut*: the latest checkpoint before it, or the node's beginning. The *demand* of a cut is, for each
-study that has needs there, the urgency of its most urgent path that begins there: the trial of the highest priority
-first, then the longest time (TreeML §4.3, critical path). A cut with demand whose state is at hand is a *head*.
+A *need* is a step that must be reached in a node: a request, or the start of a child with needs of its own. Each need
+resumes at the latest checkpoint before it, or at the node's start: its *resume step*. The *demand* at a resume step is,
+for each study with needs there, the urgency of its most urgent path that begins there: the trial of the highest
+priority first, then the longest time (TreeML §4.3, critical path). A resume step with demand whose state is at hand is
+a *head*.
 """
 
 from __future__ import annotations
@@ -17,23 +18,22 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import Node, Progresses, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
-from app.scheduling.ranking import Branch, Ranking, Urgencies, raise_to
+from app.scheduling.ranking import ChildQueue, Ranking, Urgencies, raise_to
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Reach `step`, resuming at `cut`; `urgencies` are those of what is to be done from there on, this included."""
+    """Reach `step`, resuming at `resume_step`. urgencies: of the path from there on, this step included."""
 
     step: int
-    cut: int
+    resume_step: int
     urgencies: Urgencies
 
 
-class Reach:
-    """Where the state of a node is kept, or will be when the stages under way are over, and what those will pass.
+class Coverage:
+    """The steps of a node whose state is kept, or will be after the stages under way, and the steps these will pass.
 
-    Made once, it is asked about every step that somebody wants: in a node with thousands of them, and as many stages
-    under way, none of the answers looks at all stages.
+    It answers about any step without looking at all stages, also in a node with thousands of requests and stages.
     """
 
     def __init__(self, node: Node, progress: Progresses, in_flight: Iterable[int] = ()) -> None:
@@ -84,29 +84,29 @@ InFlight = dict[ChainId, frozenset[Place]]
 
 
 class Demands:
-    """The demands of a plan, as of the last time that each of its nodes was looked at.
+    """The demands of a plan, as of the last update of each of its nodes.
 
-    branches: of each node, where children with demand begin. ready: the states at hand from which a study wants
-    something done; wanted_from: the same the other way round.
+    branches: the children with demand of each node, by the step at which they start. ready: by study, the states at
+    hand from which it needs work; wanted_from: the same, by state.
     """
 
     def __init__(self, plan: SearchPlan, costs: Costs, progress: Progresses, in_flight: InFlight) -> None:
-        self.branches: dict[NodeId, dict[int, Branch]] = defaultdict(dict)
+        self.branches: dict[NodeId, dict[int, ChildQueue]] = defaultdict(dict)
         self.ready: dict[StudyId, Ranking[State]] = {}
         self.wanted_from: dict[State, frozenset[StudyId]] = {}
         self._plan, self._costs, self._progress, self._in_flight = plan, costs, progress, in_flight
-        self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # of each cut inside a node, or at its beginning
+        self._demand: dict[NodeId, dict[int, Urgencies]] = {}  # by resume step, which is inside the node or its start
         self._kept: dict[NodeId, frozenset[int]] = {}  # the steps at which the state of each node is kept
 
     def at(self, place: Place) -> Urgencies:
-        """The demand of a cut; nothing where there is none."""
+        """The demand at a resume step; empty where there is none."""
         return self._demand.get(place[0], {}).get(place[1], {})
 
     def update(self, node: Node) -> NodeId | None:
         """Look at a node again; its parent if that must be looked at too."""
         before, demand = self._demand.get(node.id, {}), dict[int, Urgencies]()
         for need in self.needs(node):
-            raise_to(demand.setdefault(need.cut, {}), need.urgencies)
+            raise_to(demand.setdefault(need.resume_step, {}), need.urgencies)
         kept = frozenset(node.resumable)
         changed = set(self._kept.get(node.id, frozenset()) ^ kept)
         changed.update(step for step in before.keys() | demand.keys() if before.get(step) != demand.get(step))
@@ -123,7 +123,7 @@ class Demands:
     def _tell_parent(self, node: Node, demand: Urgencies) -> NodeId | None:
         """A node has this demand at its beginning; the parent if it is there that the demand must be met."""
         parent = node.parent or NOTHING
-        branch = self.branches[parent].setdefault(node.start, Branch())
+        branch = self.branches[parent].setdefault(node.start, ChildQueue())
         if not branch.put(node.id, demand):
             return None
         if not branch:
@@ -155,7 +155,7 @@ class Demands:
         return self.at((name, step))
 
     def first(self, study: StudyId, state: State) -> Place | None:
-        """A study's most urgent of the places that begin with this state: the node's own cut there, or a child."""
+        """The most urgent place of a study that begins with this state: the node's own resume step, or a child."""
         step, name = state
         own, branch = self._own(name, step).get(study), self.branches[name].get(step)
         top = branch.top(study) if branch else None
@@ -171,15 +171,15 @@ class Demands:
         if not node.waiting and not self.branches[node.id]:
             return []
         coming = {step for places in self._in_flight.values() for name, step in places if name == node.id}
-        reach = Reach(node, self._progress, coming)
+        coverage = Coverage(node, self._progress, coming)
         coming.update(node.saving)
-        wanted = self._wanted(node, lambda step: not reach.covers(step) and step not in coming)
+        wanted = self._wanted(node, lambda step: not coverage.covers(step) and step not in coming)
         cost, needs = self._costs.seconds_per_step(node) if wanted else 0.0, list[Need]()
         for step in sorted(wanted):
-            cut = reach.latest(step)
-            takes = (step - cut) * cost
+            resume_step = coverage.latest(step)
+            takes = (step - resume_step) * cost
             onward = {study: (priority, takes + seconds) for study, (priority, seconds) in wanted[step].items()}
-            needs.append(Need(step, cut, onward))
+            needs.append(Need(step, resume_step, onward))
         return needs
 
     def unkept(self, node: Node) -> list[int]:

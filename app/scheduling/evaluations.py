@@ -12,7 +12,7 @@ from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan, Study
 
 
-class Part(Protocol):
+class StepRange(Protocol):
     """Of a node, the steps (start, end]."""
 
     @property
@@ -37,7 +37,7 @@ def evaluations(plan: SearchPlan, node: Node, start: int, end: int) -> list[int]
     return sorted(step for step in wanted if step not in node.metrics)
 
 
-def evaluations_of_each(plan: SearchPlan, parts: Sequence[Part]) -> Iterator[list[int]]:
+def evaluations_of_each(plan: SearchPlan, parts: Sequence[StepRange]) -> Iterator[list[int]]:
     """The evaluations of each of some parts that follow each other. A node with many of them is looked at once."""
     for name, group in groupby(parts, key=attrgetter("node")):
         node, inside = plan.nodes[name], list(group)

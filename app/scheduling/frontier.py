@@ -182,7 +182,7 @@ class Frontier:
         place: Place | None = head
         while place is not None:
             name, start = place
-            needs = [need for need in self.demands.needs(self.plan.nodes[name]) if need.cut == start]
+            needs = [need for need in self.demands.needs(self.plan.nodes[name]) if need.resume_step == start]
             own = [need for need in needs if study in need.urgencies]
             target = max(own, key=lambda need: (need.urgencies[study], need.step)).step
             for need in needs:
@@ -202,7 +202,7 @@ class Frontier:
     def _children(self, span: Span, needs: Sequence[Need]) -> int:
         """needs: of the span's node, whose cuts are in the order of their steps."""
         following = bisect_right(needs, span.end, key=attrgetter("step"))
-        goes_on = following < len(needs) and needs[following].cut <= span.end
+        goes_on = following < len(needs) and needs[following].resume_step <= span.end
         branch = self.demands.branches[span.node].get(span.end)
         return (sum(1 for _ in branch.children()) if branch else 0) + goes_on
 

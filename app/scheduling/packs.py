@@ -17,7 +17,7 @@ from app.domain.search_plan import Node, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.assignment import branch_points, resume_point
 from app.scheduling.frontier import Frontier, Span
-from stagetree.lanes import BATCH_SIZES, LANES
+from stagetree.limits import BATCH_SIZES, LANES
 
 WORTHWHILE = 1.1
 """So many times faster another width must be to be worth a word: times that were measured differ by themselves."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from app.domain.ids import PlanId, StudyId
 from app.domain.search_plan import Study
 from app.domain.stage_tree import Place
-from app.scheduling.balance import EVEN, Balance, cap_of, slots_used
+from app.scheduling.fair_share import NO_CONTENTION, FairShare, cap_of, slots_used
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.ranking import Urgency
 
@@ -29,7 +29,7 @@ class Policy(Protocol):
     """balance: what is due to each study, for a policy that goes by that."""
 
     def __call__(
-        self, frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+        self, frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
     ) -> Choice | None: ...
 
 
@@ -37,7 +37,7 @@ Turn = tuple[float, float, float, StudyId]
 
 
 def fair_share(
-    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:
     """The most urgent path of the study that lacks most of its share, in the highest class that has anything to do."""
     running = slots_used(frontiers)
@@ -50,7 +50,7 @@ def fair_share(
     return None
 
 
-def turn(study: Study, running: int, balance: Balance) -> Turn:
+def turn(study: Study, running: int, balance: FairShare) -> Turn:
     """Whose turn it is: of equals, the one that was submitted first.
 
     Where nothing was reckoned yet, the one that has least for its weight.
@@ -63,7 +63,7 @@ __all__ = ["NOTHING", "POLICIES", "Choice", "PassedOver", "Policy"]
 
 
 def critical_path(
-    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:
     """The longest remaining path over all trees, as a whole, so that its model stays in memory (TreeML §4.3)."""
     best: tuple[Urgency, Frontier, Place] | None = None
@@ -75,7 +75,7 @@ def critical_path(
 
 
 def breadth_first(
-    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:
     """One stage at a time, those nearest to the root first (BFS)."""
     return _single(
@@ -84,7 +84,7 @@ def breadth_first(
 
 
 def most_children_first(
-    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: Balance = EVEN
+    frontiers: Sequence[Frontier], passed_over: PassedOver = NOTHING, balance: FairShare = NO_CONTENTION
 ) -> Choice | None:
     """One stage at a time, those first after which the most others can begin (THR)."""
     return _single(frontiers, passed_over, lambda frontier, span: (*frontier.children([span]), -span.start))

@@ -4,7 +4,7 @@ A share or a class must demand it, and it must be worth it:
 
 - Of two studies of one class, the one lacks two slots more than the other: after the change it still lacks no less, so
   nothing goes back at once. A whole slot too few here and too many there is that much. Where less than a slot is due, a
-  study comes to it by waiting: being behind counts (see `balance`), and so studies take turns.
+  study comes to it by waiting: being behind counts (see `fair_share`), and so studies take turns.
 - A higher class takes what it lacks of its share from whoever of a lower one has more than its own.
 - A chain is left alone until what a change costs is a small part of what it has run.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from app.domain.ids import ChainId, StudyId
 from app.domain.search_plan import Chain, SearchPlan, Study
-from app.scheduling.balance import Balance, payer, training
+from app.scheduling.fair_share import FairShare, payer, training
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import turn
 
@@ -45,7 +45,7 @@ class Takeover:
 
 def takeovers(
     frontiers: Sequence[Frontier],
-    balance: Balance,
+    balance: FairShare,
     now: float,
     stopping: Container[ChainId],
     is_possible: Callable[[Takeover], bool],
@@ -82,11 +82,11 @@ def _state_bytes(plan: SearchPlan, chain: Chain) -> int:
 
 
 def _by_turn(
-    waiting: Sequence[tuple[Study, Frontier]], used: Counter[StudyId], balance: Balance
+    waiting: Sequence[tuple[Study, Frontier]], used: Counter[StudyId], balance: FairShare
 ) -> list[tuple[Study, Frontier]]:
     """Those that could use another slot, as their turns come."""
-    able = [each for each in waiting if each[0].id in balance.claims]
-    able = [each for each in able if used[each[0].id] + 1 <= balance.claims[each[0].id].most]
+    able = [each for each in waiting if each[0].id in balance.requests]
+    able = [each for each in able if used[each[0].id] + 1 <= balance.requests[each[0].id].most]
     return sorted(able, key=lambda each: turn(each[0], used[each[0].id], balance))
 
 
@@ -94,7 +94,7 @@ def _first(
     waiting: Sequence[tuple[Study, Frontier]],
     chains: Sequence[tuple[Chain, SearchPlan]],
     used: Counter[StudyId],
-    balance: Balance,
+    balance: FairShare,
     is_possible: Callable[[Takeover], bool],
 ) -> Takeover | None:
     """Who lacks most gets a slot of who has most too much; of its chains, the one that began last."""
@@ -110,13 +110,13 @@ def _first(
 
 
 def _order(
-    chain: Chain, plan: SearchPlan, used: Counter[StudyId], balance: Balance
+    chain: Chain, plan: SearchPlan, used: Counter[StudyId], balance: FairShare
 ) -> tuple[float, float, float, ChainId]:
     study = plan.studies[payer(chain)]
     return (study.priority, balance.need(study.id, used[study.id]), -chain.at, chain.id)
 
 
-def _is_due(study: Study, victim: Study, used: Counter[StudyId], balance: Balance) -> bool:
+def _is_due(study: Study, victim: Study, used: Counter[StudyId], balance: FairShare) -> bool:
     """Whether a study should get a slot of another one, which has more than its share."""
     lacks, has = (balance.need(each.id, used[each.id]) for each in (study, victim))
     if study.priority == victim.priority:

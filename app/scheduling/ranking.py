@@ -61,8 +61,8 @@ def raise_to(urgencies: Urgencies, others: Urgencies) -> None:
         urgencies[study] = max(urgencies.get(study, urgency), urgency)
 
 
-class Branch:
-    """The children of a node that begin at the same step, each with its demand there."""
+class ChildQueue:
+    """The children of a node that start at one step, each with its demand there, by urgency."""
 
     def __init__(self) -> None:
         self._by_study: dict[StudyId, Ranking[NodeId]] = {}

@@ -13,7 +13,7 @@ from app.domain.events import Json, PackingProfiled
 from app.domain.ids import NodeId
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.packs import WORTHWHILE, batch_sizes
-from stagetree.lanes import BATCH_SIZES, LANES, MOST_LANES
+from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
 
 NEAR = 1.05
 """Of widths that take no more than so many times as long as the fastest, the narrowest is chosen."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.domain import events as e
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.execution import Action, Evaluate, Save
-from stagetree.lanes import MOST_LANES
+from stagetree.limits import MOST_LANES
 
 Place = tuple[str, int]
 """A node and a step in it, of which a model is in memory."""

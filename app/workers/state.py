@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from threading import Lock
 
-from stagetree.runtime.anonymous_file import anonymous_file
+from stagetree.runtime.wire import anonymous_file
 
 
 class _Memory:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from stagetree.runtime.anonymous_file import anonymous_file
 from stagetree.runtime.failures import TrainerFailed, ending
-from stagetree.runtime.wire import Message, Wire, WireTimeout
+from stagetree.runtime.wire import Message, Wire, WireTimeout, anonymous_file
 
 POLL_SECONDS = 0.1
 """How often the slot looks at what it has to look at while a trainer is silent."""

@@ -30,15 +30,15 @@ class TrainedTo:
 class TrainedTogether:
     """How many steps each lane of a pack has taken in a call, and which of them failed in the last one.
 
-    refusal: why they were trained one after the other; empty if they were not. put_out: lanes of which that is so only
-    since a pass had failed. profile: what packs cost, if that was asked: the fields of `PackingProfiled`, none where
-    the models cannot be packed.
+    unpackable_reason: why they were trained one after the other; empty if they were not. evicted: the lanes that were
+    trained alone only because a pass had failed. profile: the costs of packs, if they were asked for: the fields of
+    `PackingProfiled`, none where the models cannot be packed.
     """
 
     steps: int
     failed: Mapping[int, TrainerFailed]
-    refusal: str
-    put_out: frozenset[int] = frozenset()
+    unpackable_reason: str
+    evicted: frozenset[int] = frozenset()
     profile: Mapping[str, Any] | None = None
 
 
@@ -241,7 +241,9 @@ class TrainerProcess(TrainerConnection):
             int(lane): TrainerFailed(each["kind"], each["error"], self.step, each["signature"])
             for lane, each in answer["lanes"].items()
         }
-        return TrainedTogether(self.step, failed, answer["refusal"], frozenset(answer["put_out"]), answer["profile"])
+        return TrainedTogether(
+            self.step, failed, answer["unpackable_reason"], frozenset(answer["evicted"]), answer["profile"]
+        )
 
     def measure(
         self, lane: int, hp: Mapping[str, Any], widest: int, *, deadline: Deadline
@@ -251,7 +253,7 @@ class TrainerProcess(TrainerConnection):
         None of them, and why, where it cannot be packed.
         """
         answer, _ = self._ask("measure", deadline, lane=lane, hp=dict(hp), widest=widest)
-        return answer["profile"], answer["refusal"]
+        return answer["profile"], answer["unpackable_reason"]
 
     def leave(self, lanes: Iterable[int], *, deadline: Deadline) -> None:
         """Free the memory of these lanes' models."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.training.tensors import Mean
+from stagetree.trainer.tensors import Mean
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 NO_DECAY = ("bias", "norm")
 

@@ -13,18 +13,20 @@ from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from stagetree.integrations import hooks
-from stagetree.integrations.lightning_names import (
+from stagetree.integrations.lightning_module import (
     CALLED_OF_DATA,
+    COUNTED,
     PACKAGES,
+    Heard,
+    TrainerStandIn,
     base_of,
     refuse,
     refuse_own_loop,
     refuse_steps_here,
 )
-from stagetree.integrations.lightning_place import COUNTED, Heard, Place
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.training.order import Span
-from stagetree.training.tensors import Mean, one_number
+from stagetree.trainer.order import BatchSpan
+from stagetree.trainer.tensors import Mean, one_number
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 
 class LightningTrainer(TorchTrainer):
@@ -58,7 +60,7 @@ class LightningTrainer(TorchTrainer):
             ValueError: for a loader with a sampler of its own, and for methods that would not be called.
         """
         self._collate: Any = None
-        self._place, self._datamodule = Place(), datamodule
+        self._place, self._datamodule = TrainerStandIn(), datamodule
         self._measured: dict[str, Any] = {}
         refuse_steps_here(type(self))
         module = arguments.pop("model", module)
@@ -161,7 +163,7 @@ class LightningTrainer(TorchTrainer):
         module.setup("fit")
         module.configure_model()
 
-    def _next_batch(self) -> Span:
+    def _next_batch(self) -> BatchSpan:
         whole, place = super()._next_batch(), self._place
         if not place.is_within_epoch or whole.epoch != place.current_epoch:
             if place.is_within_epoch:
@@ -170,10 +172,10 @@ class LightningTrainer(TorchTrainer):
             self._call("on_train_epoch_start")
         return whole
 
-    def _batch(self, span: Span) -> Any:
+    def _batch(self, span: BatchSpan) -> Any:
         return self._transferred(super()._batch(span))
 
-    def _pass(self, span: Span) -> None:
+    def _pass(self, span: BatchSpan) -> None:
         super()._pass(span)
         self._place.batch_idx += 1
         self._place.global_step += 1

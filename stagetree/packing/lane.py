@@ -8,18 +8,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from stagetree.lanes import BATCH_SIZES
-from stagetree.logged import Logged
+from stagetree.limits import BATCH_SIZES
 from stagetree.packing.refusals import NotPackable, refuse
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.trainer import Trainer
-from stagetree.training import generators
-from stagetree.training.building import Recorded
-from stagetree.training.order import Span, parts
-from stagetree.training.precision import Precision
+from stagetree.trainer import Trainer, generators
+from stagetree.trainer.base import MetricSums
+from stagetree.trainer.building import Recorded
+from stagetree.trainer.order import BatchSpan, parts
+from stagetree.trainer.precision import Precision
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 Generators = dict[str, Any]
-Traits = tuple[Any, ...]
+BatchKey = tuple[Any, ...]
 
 PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed"})
 """Attributes of a trainer that are compared by themselves, or are equal within a plan."""
@@ -28,20 +27,20 @@ PLACE = frozenset({"epoch", "offset", "batch_size", "hp", "seed"})
 class Lane:
     """A trainer that has been set up; `Pack.join` makes it.
 
-    device: as torch writes it. generators: where the global ones are to be at its next step. number: its row in the
-    stack. is_apart: whether it shares no pass with others, since its loss knows something that theirs does not.
-    refusal: why it is in no pass any more, if one with nobody else in it has failed. other_draws: the first module that
-    draws other random numbers in a pack than the model does alone, by its name in the model; empty if none does.
+    device: as torch writes it. generators: the states of the global random generators at its next step. number: its row
+    in the stack. is_excluded: whether it shares no pass with others, because its loss depends on a value in which they
+    differ. unpackable_reason: why it takes part in no pass any more, if one of its own has failed. other_draws: the
+    name of the first module that draws other random numbers in a pack than in the model alone; empty if none does.
     """
 
     def __init__(self, trainer: Trainer, device: str, generators: Generators, number: int) -> None:
         self.trainer: TorchTrainer = refuse(trainer)
         self.device, self.generators, self.number = device, generators, number
-        self.is_apart = False
-        self.refusal: NotPackable | None = None
+        self.is_excluded = False
+        self.unpackable_reason: NotPackable | None = None
         self.other_draws = ""
         self._read = frozenset[str]()
-        self._traits: Traits | None = None
+        self._batch_key: BatchKey | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -51,7 +50,7 @@ class Lane:
 
     def setup(self, hp: Mapping[str, Any]) -> None:
         """Bring values into force, as the trainer's own `setup` does."""
-        self._traits = None
+        self._batch_key = None
         self.by_itself(lambda: self.trainer.setup(dict(hp)))
 
     def by_itself(self, do: Callable[[], None]) -> None:
@@ -64,7 +63,7 @@ class Lane:
         """How many there are in the coming step."""
         return self.trainer._batches_in_step()
 
-    def next_batch(self) -> Span:
+    def next_batch(self) -> BatchSpan:
         return self.trainer._next_batch()
 
     @property
@@ -72,7 +71,7 @@ class Lane:
         """The hyper-parameters that decide which samples are in its batches."""
         return {name: self.trainer.hp[name] for name in BATCH_SIZES if name in self.trainer.hp}
 
-    def pass_by(self, span: Span) -> None:
+    def pass_by(self, span: BatchSpan) -> None:
         """It has been learned from."""
         self.trainer._pass(span)
 
@@ -80,7 +79,7 @@ class Lane:
         """Be where another lane is in the data."""
         self.trainer.epoch, self.trainer.offset = lead.trainer.epoch, lead.trainer.offset
 
-    def read(self, span: Span) -> Iterator[tuple[Any, float]]:
+    def read(self, span: BatchSpan) -> Iterator[tuple[Any, float]]:
         """The parts of a batch, each with its share of the samples."""
         for part in parts(span, self.trainer._batching.micro_size):
             yield self.trainer._batch(part), len(part.indices) / len(span.indices)
@@ -125,34 +124,34 @@ class Lane:
 
     def log(self, name: str, total: Tensor, count: int) -> None:
         """It has logged so much, in so many times."""
-        vars(self.trainer).setdefault("_logged", Logged()).add_total(name, total, count)
+        vars(self.trainer).setdefault("_logged", MetricSums()).add_total(name, total, count)
 
     # ------------------------------------------------------------------------------------------------ what it is
 
-    def is_like(self, other: Lane) -> bool:
+    def shares_batch_with(self, other: Lane) -> bool:
         """Whether both learn from the same batch with the same random numbers, and differ in tensors only."""
         one, two = self.trainer, other.trainer
         return (
-            not (self.is_apart or other.is_apart)
+            not (self.is_excluded or other.is_excluded)
             and (one.epoch, one.offset, one.batch_size) == (two.epoch, two.offset, two.batch_size)
-            and self.traits == other.traits
+            and self.batch_key == other.batch_key
             and generators.are_equal(self.generators, other.generators)
         )
 
     @property
-    def traits(self) -> Traits:
+    def batch_key(self) -> BatchKey:
         """What the loss and the batches may depend on besides tensors and place.
 
         These are the hyper-parameters that are not the optimizer's or are read all the same, the kinds of the modules,
         and the plain values that trainer and modules have.
         """
-        if self._traits is None:
+        if self._batch_key is None:
             owned = {key for group in self.trainer.optimizer.param_groups for key in group}
             owned = (owned | {*BATCH_SIZES, "optimizer", "momentum"}) - self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
             modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
-            self._traits = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
-        return self._traits
+            self._batch_key = (repr(sorted(hp.items())), _plain(vars(self.trainer)), tuple(modules))
+        return self._batch_key
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -164,7 +163,7 @@ class Lane:
         finally:
             self.trainer.hp = hp
         self._read |= recorded.read
-        self._traits = None
+        self._batch_key = None
         if _plain(vars(self.trainer)) != before:
             raise NotPackable("its loss or its way to a batch changes the trainer itself: see `log`, and `after_step`")
 

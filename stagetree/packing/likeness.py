@@ -1,26 +1,96 @@
-"""Whether a model learns in a pack what it learns alone, but for rounding: looked at before its first step.
+"""Whether a model learns in a pack what it learns alone, up to rounding: checked before its first step.
 
-Compared is the gradient of one batch on drawn weights. Random numbers inside of the model are fixed meanwhile (see
-`draws`), so they decide nothing; where a pack draws others, that is noted.
+Compared is the gradient of one batch on drawn weights. Random numbers inside of the model, such as dropout's, are fixed
+meanwhile, so they decide nothing; where a pack draws others, that is noted.
+
+torch fills a tensor in the order in which it lies in memory. A tensor with lanes lies in memory in another way than one
+without: after a transposition, dropout drops other numbers in a pack than alone, with the same generator. That is no
+error of the loss. So a comparison has each tensor filled in the order of its places, and notes how it lies in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from stagetree.packing.attempts import Attempts
-from stagetree.packing.draws import Draw, Draws
+from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.lane import Generators, Lane
-from stagetree.packing.loss import Learnt, Loss
+from stagetree.packing.loss import BackwardResult, Loss
 from stagetree.packing.refusals import NotPackable, meaning
 from stagetree.packing.stack import Stack
-from stagetree.training import generators
+from stagetree.trainer import generators
+
+Draw = tuple[str, str, object]
+"""The module in which random numbers were drawn, the operation if it has an order of its own, and sizes and strides."""
+
+DROPOUT = torch.ops.aten.native_dropout.default
+"""The operation that a GPU has for dropout outside of a pack; it draws in an order of its own."""
+
+ATTENTION = "attention"
+"""In the names of operations that draw within a kernel: without dropout nothing, and with it they refuse a pack."""
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, what is drawn into a tensor depends on the tensor's shape and not on its layout in memory.
+
+    model: whose modules are named. drawn: what was drawn so far, first to last.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.drawn: list[Draw] = []
+        self._model, self._inside = model, [""]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        is_random = torch.Tag.nondeterministic_seeded in func.tags and args and isinstance(args[0], Tensor)
+        if not is_random or ATTENTION in func.name():
+            return func(*args, **kwargs)
+        if func is DROPOUT:
+            return self._dropout(*args)
+        into = args[0] if func._schema.name.endswith("_") else None
+        self._note("", args[0] if into is not None else torch.empty_like(args[0]))
+        found = func(args[0].clone(memory_format=torch.contiguous_format), *args[1:], **kwargs)
+        return found if into is None else into.copy_(found)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Be entered, and know which module draws."""
+        handles = []
+        for name, module in self._model.named_modules():
+            handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._inside.append(name)))
+            handles.append(module.register_forward_hook(self._leave, always_call=True))
+        try:
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _leave(self, *_: object) -> None:
+        self._inside.pop()
+
+    def _note(self, own_order: str, tensor: Tensor) -> None:
+        strides = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+        self.drawn.append((self._inside[-1], own_order, tuple(strides)))
+
+    def _dropout(self, tensor: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+        if train is False or not 0 < p < 1:
+            found: tuple[Tensor, Tensor] = DROPOUT(tensor, p, train)
+            return found
+        self._note("native_dropout", tensor)
+        mask = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).bernoulli_(1 - p)
+        return tensor * mask / (1 - p), mask.bool()
+
 
 TOLERANCE = {torch.float64: 1e-9}
 """By how much of its length a gradient may differ from that which a model has alone, by what it is computed in."""
@@ -39,16 +109,16 @@ class Sample:
     """What is learned from one batch. own: in the trainer's precision. single: in that of the parameters; the same
     where that is no other. drawn: the random numbers that it took."""
 
-    own: Learnt
-    single: Learnt
+    own: BackwardResult
+    single: BackwardResult
     drawn: Sequence[Draw]
 
 
 class Likeness:
     """Of the lanes over one stack, in which it changes nothing."""
 
-    def __init__(self, stack: Stack, attempts: Attempts) -> None:
-        self._stack, self._attempts = stack, attempts
+    def __init__(self, stack: Stack, attempts: FallbackStep) -> None:
+        self._stack, self._fallback = stack, attempts
 
     def unlike(self, bucket: Sequence[Lane]) -> list[Lane]:
         """Of lanes that are alike, those that have other gradients alone than the first one has in a pass.
@@ -58,9 +128,9 @@ class Likeness:
         """
         lead = bucket[0]
         batch, share, at = self._batch(lead)
-        self._attempts.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
+        self._fallback.groups([lead], batch)  # has the rows of a pass looked for, with random numbers as they come
         with lead.watched():
-            packed = self._sample(lead, at, lambda: self._attempts.packed([lead], batch, share))
+            packed = self._sample(lead, at, lambda: self._fallback.packed([lead], batch, share))
         unlike: list[Lane] = []
         for lane in bucket:
             try:
@@ -105,7 +175,7 @@ class Likeness:
             raise meaning(error) from error
         return batch, share, generators.state(lane.device)
 
-    def _sample(self, lane: Lane, at: Generators, learn: Callable[[], Learnt]) -> Sample:
+    def _sample(self, lane: Lane, at: Generators, learn: Callable[[], BackwardResult]) -> Sample:
         draws = Draws(lane.model)
         with draws.naming():
             own = self._found(lane, at, learn)

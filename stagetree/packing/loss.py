@@ -11,20 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from stagetree.logged import Logged
 from stagetree.packing.refusals import NotPackable
-from stagetree.packing.stack import Rows
-from stagetree.torch_trainer import TorchTrainer
-from stagetree.training.tensors import Mean, one_mean
+from stagetree.packing.stack import StackRows
+from stagetree.trainer.base import MetricSums
+from stagetree.trainer.tensors import Mean, one_mean
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """The gradients by parameter, what the buffers have become, and the sums of what was logged with how often it was.
+class BackwardResult:
+    """Gradients by parameter, the buffers afterwards, and the sums and counts of logged values, by name.
 
-    Of models that were packed, each tensor has a row for every one.
+    Of packed models each tensor has a row per model.
     """
 
     gradients: Tensors
@@ -45,11 +45,11 @@ class Loss(nn.Module):
         with self._trainer.autocast():
             return self._trainer.loss(batch)
 
-    def learnt(self, rows: Rows, batch: Any, share: float = 1.0) -> Learnt:
-        """What these lanes learn from one batch, times `share`. Raises whatever the loss does.
+    def packed(self, rows: StackRows, batch: Any, share: float = 1.0) -> BackwardResult:
+        """The gradients of the lanes in `rows` on one batch, times `share`. Raises whatever the loss raises.
 
-        Every lane draws the same random numbers from the global generators, as each would if it were alone with the
-        generators as they stand.
+        Every lane draws the same random numbers from the global generators, as each would alone with the generators
+        as they are.
         """
         parameters = {name: each.requires_grad_() for name, each in rows.parameters.items()}
         tensors = {**parameters, **rows.constants, **rows.buffers}
@@ -65,13 +65,12 @@ class Loss(nn.Module):
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
         found = torch.autograd.grad(losses, list(parameters.values()), ones, materialize_grads=True)
         buffers = {name: each.detach() for name, each in rows.buffers.items()}
-        return Learnt(dict(zip(parameters, found, strict=True)), buffers, sums, self._counts)
+        return BackwardResult(dict(zip(parameters, found, strict=True)), buffers, sums, self._counts)
 
-    def alone(self, batch: Any, share: float = 1.0) -> Learnt:
-        """What the model by itself learns from one batch, times `share`; a parameter without a gradient is left out.
+    def alone(self, batch: Any, share: float = 1.0) -> BackwardResult:
+        """The gradients of the model alone on one batch, times `share`; parameters without a gradient are left out.
 
-        Nothing is changed: its buffers are as they were afterwards, and nothing is logged. Raises whatever the loss
-        does.
+        Nothing is changed: its buffers are restored, and nothing is logged. Raises whatever the loss raises.
         """
         named = self._learning()
         with self._keeping_buffers(), logging(self._trainer) as logged:
@@ -80,9 +79,9 @@ class Loss(nn.Module):
             after = {name: each.clone() for name, each in self.model.named_buffers()}
         gradients = {name: each for name, each in zip(named, found, strict=True) if each is not None}
         sums, counts = _totals(logged)
-        return Learnt(gradients, after, sums, counts)
+        return BackwardResult(gradients, after, sums, counts)
 
-    def outputs(self, batch: Any, rows: Rows | None = None) -> dict[str, Tensor]:
+    def outputs(self, batch: Any, rows: StackRows | None = None) -> dict[str, Tensor]:
         """What each module of the model gives, by its name, in the order in which they are done: only real numbers.
 
         rows: of the lanes of a pass, of which the first one's are told; None for the model alone. Raises whatever the
@@ -106,11 +105,11 @@ class Loss(nn.Module):
             found = vmap(seen, randomness="same")(*tensors.values())
         return {name: each[0] for name, each in zip(names, found, strict=True)}
 
-    def by_itself(self, batch: Any, share: float) -> Learnt:
-        """What `learnt` says of one lane, which the model has; computed as it is alone."""
+    def by_itself(self, batch: Any, share: float) -> BackwardResult:
+        """As `packed`, for the one lane whose model this is, computed as without a pack."""
         one = self.alone(batch, share)
         still = {name: torch.zeros_like(each) for name, each in self._learning().items()}
-        return Learnt(_as_row(still | dict(one.gradients)), _as_row(one.buffers), _as_row(one.sums), one.counts)
+        return BackwardResult(_as_row(still | dict(one.gradients)), _as_row(one.buffers), _as_row(one.sums), one.counts)
 
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
@@ -140,7 +139,7 @@ def _as_row(tensors: Tensors) -> Tensors:
     return {name: each.unsqueeze(0) for name, each in tensors.items()}
 
 
-def _totals(logged: Logged) -> tuple[dict[str, Tensor], dict[str, int]]:
+def _totals(logged: MetricSums) -> tuple[dict[str, Tensor], dict[str, int]]:
     """The sums of what was logged, and how often it was."""
     totals = logged.totals()
     sums = {name: torch.as_tensor(total) for name, (total, _) in totals.items()}
@@ -168,9 +167,9 @@ def _noted(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 @contextmanager
-def logging(trainer: TorchTrainer) -> Iterator[Logged]:
+def logging(trainer: TorchTrainer) -> Iterator[MetricSums]:
     """What the trainer logs goes there for a while."""
-    logged, before = Logged(), vars(trainer).get("_logged")
+    logged, before = MetricSums(), vars(trainer).get("_logged")
     vars(trainer)["_logged"] = logged
     try:
         yield logged

@@ -1,7 +1,7 @@
 """Trainers that make their steps together: a lane of the pack each, none of which notices the others.
 
-What a lane computes is to the bit the same whoever else is there: see `stagetree.packing.places`. Lanes that are at the
-same batch with the same random numbers share a pass, for which the batch is read once.
+What a lane computes is to the bit the same whoever else is there: see `stagetree.packing.stable_width`. Lanes that are
+at the same batch with the same random numbers share a pass, for which the batch is read once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stagetree.packing.lane import Generators, Lane
-from stagetree.packing.passes import Failures, Passes, Refusals
+from stagetree.packing.packed_step import Failures, PackedStep, Unpackable
 from stagetree.packing.profile import Profile
 from stagetree.packing.refusals import meaning
-from stagetree.trainer import Trainer
-from stagetree.training import generators
+from stagetree.trainer import Trainer, generators
 
 
 class Pack:
@@ -22,7 +21,7 @@ class Pack:
     def __init__(self, width: int) -> None:
         self.width = width
         self.lanes: list[Lane] = []
-        self._passes: Passes | None = None
+        self._step: PackedStep | None = None
 
     def join(self, trainer: Trainer, device: str, at: Generators) -> Lane | None:
         """A trainer that has been set up, and loaded, trains with the others from its next step on.
@@ -35,33 +34,35 @@ class Pack:
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
-        self._passes = self._passes or _room_for(lane, self.width)
-        if not self._passes.hold(lane):
+        self._step = self._step or _room_for(lane, self.width)
+        if not self._step.hold(lane):
             return None
-        self._passes.adopt(lane)
+        self._step.adopt(lane)
         self.lanes.append(lane)
         return lane
 
     def leave(self, lane: Lane) -> None:
         """Its trainer goes on alone, or is no more."""
         self.lanes.remove(lane)
-        assert self._passes is not None  # or it would not be here
-        self._passes.release(lane)
+        assert self._step is not None  # or it would not be here
+        self._step.release(lane)
 
-    def refusals(self, lanes: Sequence[Lane]) -> Refusals:
+    def unpackable(self, lanes: Sequence[Lane]) -> Unpackable:
         """Those of these lanes that cannot be trained in a pack, and why, before their next step."""
-        assert self._passes is not None
-        return {lane: reason for bucket in alike(lanes) for lane, reason in self._passes.check(bucket).items()}
+        assert self._step is not None
+        return {
+            lane: reason for bucket in group_by_batch_key(lanes) for lane, reason in self._step.check(bucket).items()
+        }
 
     def train(self, lanes: Sequence[Lane]) -> Failures:
         """One step of each of these lanes; those that failed, which are somewhere within that step.
 
-        A lane has a `refusal` from here on if it could learn only without the others: see `Attempts`.
+        A lane that could learn only without the others has an `unpackable_reason` from here on: see `FallbackStep`.
         """
         failures: Failures = {}
         left = {lane: lane.batches() for lane in lanes}
         while left:
-            for bucket in alike(left):
+            for bucket in group_by_batch_key(left):
                 done = 1 if any(lane.has_hooks for lane in bucket) else left[bucket[0]]
                 failures |= self._run(bucket, done)
                 left.update({lane: left[lane] - done for lane in bucket})
@@ -70,43 +71,43 @@ class Pack:
 
     def profile(self, lane: Lane) -> Profile:
         """Of models like that of a lane that has made a step. Nothing is changed."""
-        assert self._passes is not None
-        return self._passes.profile(lane)
+        assert self._step is not None
+        return self._step.profile(lane)
 
     def measure(self, lane: Lane, widest: int) -> Profile:
         """As `profile`, of packs of up to so many lanes, for a lane before its first step. Raises `NotPackable`."""
-        assert self._passes is not None
-        for reason in self.refusals([lane]).values():
+        assert self._step is not None
+        for reason in self.unpackable([lane]).values():
             raise reason
-        return self._passes.measure(lane, widest)
+        return self._step.measure(lane, widest)
 
     def _run(self, bucket: list[Lane], batches: int) -> Failures:
         """So many batches, for lanes that are alike, and stay so at least between them."""
-        assert self._passes is not None
+        assert self._step is not None
         failures, device = Failures(), bucket[0].device
         generators.restore(bucket[0].generators, device)
         for left in reversed(range(batches)):
-            failures |= self._learn(bucket)
+            failures |= self._backward(bucket)
             bucket = [lane for lane in bucket if lane not in failures]
             if not left:
                 _stand_at(generators.state(device), bucket)
-            failures |= self._passes.update(bucket)
+            failures |= self._step.update(bucket)
             bucket = [lane for lane in bucket if lane not in failures]
             if not bucket:
                 break
         return failures
 
-    def _learn(self, bucket: list[Lane]) -> Failures:
-        assert self._passes is not None
+    def _backward(self, bucket: list[Lane]) -> Failures:
+        assert self._step is not None
         try:
-            return self._passes.learn(bucket)
+            return self._step.backward(bucket)
         except Exception as error:  # the batch cannot be read, and they have the same one
             return dict.fromkeys(bucket, error)
 
 
-def _room_for(lane: Lane, width: int) -> Passes:
+def _room_for(lane: Lane, width: int) -> PackedStep:
     try:
-        return Passes(lane, width)
+        return PackedStep(lane, width)
     except Exception as error:
         raise meaning(error) from error
 
@@ -116,11 +117,11 @@ def _stand_at(at: Generators, lanes: Iterable[Lane]) -> None:
         lane.generators = at
 
 
-def alike(lanes: Iterable[Lane]) -> list[list[Lane]]:
+def group_by_batch_key(lanes: Iterable[Lane]) -> list[list[Lane]]:
     """The lanes in buckets, each of lanes that can share a pass."""
     buckets: list[list[Lane]] = []
     for lane in lanes:
-        bucket = next((bucket for bucket in buckets if bucket[0].is_like(lane)), None)
+        bucket = next((bucket for bucket in buckets if bucket[0].shares_batch_with(lane)), None)
         if bucket is None:
             buckets.append([lane])
         else:

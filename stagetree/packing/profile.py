@@ -14,7 +14,7 @@ SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PackCost:
     """seconds: of the shortest round. bytes: the most on the device; 0 on a CPU."""
 
     seconds: float
@@ -28,8 +28,8 @@ class Profile:
     gradients and buffers that it has alone, to the bit, on batches of that shape; optimizers make no difference.
     other_draws: the first module that draws other random numbers in a pack than alone, as `Lane.other_draws`."""
 
-    alone: Cost
-    packed: Mapping[int, Cost]
+    alone: PackCost
+    packed: Mapping[int, PackCost]
     batch: Mapping[str, Any]
     is_exact: bool = False
     other_draws: str = ""
@@ -40,7 +40,7 @@ def widths_below(width: int) -> list[int]:
     return [2**power for power in range(1, (width - 1).bit_length())]
 
 
-def timed(compute: Callable[[], object], device: str) -> Cost:
+def timed(compute: Callable[[], object], device: str) -> PackCost:
     """What a computation costs on a device."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
@@ -48,7 +48,7 @@ def timed(compute: Callable[[], object], device: str) -> Cost:
     rounds = [_seconds(compute, device)]
     while sum(rounds) < SECONDS:
         rounds.append(_seconds(compute, device))
-    return Cost(min(rounds), 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
+    return PackCost(min(rounds), 0 if device == "cpu" else torch.cuda.max_memory_allocated(device))
 
 
 def _seconds(compute: Callable[[], object], device: str) -> float:

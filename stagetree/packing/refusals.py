@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stagetree.torch_trainer import TorchTrainer
 from stagetree.trainer import Trainer
+from stagetree.trainer.torch_trainer import TorchTrainer
 
 OURS = ("train", "train_batch", "accumulate", "_train_in_parts")
 """Methods of `TorchTrainer` in whose place a pack does its own."""

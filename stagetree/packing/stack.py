@@ -14,7 +14,7 @@ GRAIN = 16
 """Every lane's row begins at a multiple of so many elements: which lane a model has must not decide how it is read."""
 
 
-class Segment:
+class StackSegment:
     """The parameters that one group of an optimizer holds, one after the other in a row for each lane.
 
     So an optimizer that treats each number by itself has one tensor a lane to change, and not one a parameter.
@@ -39,7 +39,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StackRows:
     """What some lanes compute with, as `Stack` has it for all of them."""
 
     parameters: Mapping[str, Tensor]
@@ -63,7 +63,7 @@ class Stack:
         learning = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not learning:
             raise ValueError("nothing in the model learns")
-        self.segments = [Segment(each, width) for each in _by_group(learning, groups)]
+        self.segments = [StackSegment(each, width) for each in _by_group(learning, groups)]
         self.parameters, self._grads = dict[str, Tensor](), dict[str, Tensor]()
         for segment in self.segments:
             self.parameters.update(segment.parts(segment.values))
@@ -109,10 +109,10 @@ class Stack:
         for buffer in model.buffers():
             buffer.data = buffer.data.clone()
 
-    def rows(self, lanes: Sequence[int]) -> Rows:
+    def rows(self, lanes: Sequence[int]) -> StackRows:
         """Copies of these lanes' rows, one after the other."""
         at = torch.tensor(lanes, device=self.device)
-        return Rows(_selected(self.parameters, at), _selected(self.constants, at), _selected(self.buffers, at))
+        return StackRows(_selected(self.parameters, at), _selected(self.constants, at), _selected(self.buffers, at))
 
     @contextmanager
     def drawn(self, lane: int, seed: int) -> Iterator[None]:

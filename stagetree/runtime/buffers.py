@@ -14,7 +14,7 @@ from itertools import count
 
 import torch
 
-from stagetree.runtime.anonymous_file import anonymous_file
+from stagetree.runtime.wire import anonymous_file
 
 GRAIN = 2**16
 """Sizes are rounded up to this: the header of a state is not always equally long."""

@@ -25,11 +25,11 @@ from typing import Any
 
 from stagetree.runtime import attributes, inexact, machine, state_format, suspects
 from stagetree.runtime.failures import TrainerFailed, ending, user_code
-from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
+from stagetree.runtime.warm import import_before_forking
 
 _MEASURED = (
     *("metrics", "not_exact", "first_step_seconds", "step_seconds", "evaluate_seconds"),
@@ -127,7 +127,7 @@ class _Ways:
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._job, self._folder = job, folder
-        self._timeline = Timeline(job.hp)
+        self._timeline = HpTimeline(job.hp)
 
     def first(self) -> dict[str, Any]:
         """The part before the break."""

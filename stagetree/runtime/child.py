@@ -24,11 +24,11 @@ from stagetree.runtime.buffers import Buffers
 from stagetree.runtime.comparing import Looks, compare
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.journal import Journal, print_to
-from stagetree.runtime.lanes import Lanes
 from stagetree.runtime.loading import imports_of, load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.packed import Lanes
+from stagetree.runtime.timeline import HpTimeline
 from stagetree.runtime.wire import Message, Wire
 
 PROGRESS_SECONDS = 0.1
@@ -61,7 +61,7 @@ class Child:
         self._modules, self._beyond = 0, list[str]()  # how many there were when it was looked last, and what was found
         self._hp: dict[str, Any] | None = None
         self._looks = Looks()
-        self._timeline, self._buffers, self._journal = Timeline({}), Buffers("cpu"), Journal()
+        self._timeline, self._buffers, self._journal = HpTimeline({}), Buffers("cpu"), Journal()
         self._commands: dict[str, Callable[[Message, list[int]], Message]] = {
             "start": self._start,
             "build": self._build,
@@ -196,7 +196,7 @@ class Child:
 
     def _train_together(self, message: Message, fds: list[int]) -> Message:
         """So many steps of each; all of them stop where one fails. Its `step` is how many they took."""
-        timelines = {int(lane): Timeline(hp) for lane, hp in message["hps"].items()}
+        timelines = {int(lane): HpTimeline(hp) for lane, hp in message["hps"].items()}
         until, steps, reported_at = message["until"], 0, time.monotonic()
         failed: dict[int, TrainerFailed] = {}
         while steps < until and not failed:
@@ -213,16 +213,16 @@ class Child:
         return {
             "step": steps,
             "lanes": told,
-            "refusal": self._lanes.refusal,
-            "put_out": self._lanes.put_out,
+            "unpackable_reason": self._lanes.unpackable_reason,
+            "evicted": self._lanes.evicted,
             "not_exact": inexact.seen(),
             "profile": profile,
         }
 
     def _measure(self, message: Message, fds: list[int]) -> Message:
         """Measure what packs of up to so many lanes would cost the model of a lane, and train nothing."""
-        profile = self._lanes.measure(message["lane"], Timeline(message["hp"]), message["widest"])
-        return {"profile": profile, "refusal": self._lanes.refusal}
+        profile = self._lanes.measure(message["lane"], HpTimeline(message["hp"]), message["widest"])
+        return {"profile": profile, "unpackable_reason": self._lanes.unpackable_reason}
 
     def _leave(self, message: Message, fds: list[int]) -> Message:
         """These lanes are no more."""
@@ -258,9 +258,9 @@ class Child:
             raise RuntimeError("there is no model yet: build one first")
         return self._model
 
-    def _values(self, hp: dict[str, Any]) -> Timeline:
+    def _values(self, hp: dict[str, Any]) -> HpTimeline:
         if self._hp != hp:
-            self._hp, self._timeline = hp, Timeline(hp)
+            self._hp, self._timeline = hp, HpTimeline(hp)
         return self._timeline
 
     def _new_end(self, until: int) -> int:

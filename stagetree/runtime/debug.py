@@ -1,4 +1,7 @@
-"""A trial in the process and terminal of who asks: `breakpoint()` stops there, and an error comes as it was raised."""
+"""Train one trial in the calling process and terminal, for `stagetree debug`.
+
+There `breakpoint()` stops at the prompt of the user, and an exception comes through as it was raised.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A trial of the trainer `name` of `file`. hp: JSON of its sequences. The other fields: as a slot has them.
+class DebugTrial:
+    """A trial, and the settings of the slot that would train it.
 
-    begin: a file with the weights that it begins with, if it does. whole: with all of the state in it.
+    file, name: the trainer. hp: JSON of its sequences. begin: a file with the weights that the trial begins with, or
+    empty. whole: whether that file holds the whole state. The other fields are as in a slot.
     """
 
     file: str
@@ -33,13 +37,15 @@ class Trial:
     whole: bool = False
 
 
-def run_in_terminal(trial: Trial, steps: int) -> dict[str, float | None]:
-    """Train a trial exactly as a slot does, from the beginning for so many steps, and evaluate it; the metrics.
+def run_in_terminal(trial: DebugTrial, steps: int) -> dict[str, float | None]:
+    """Train a trial exactly as a slot does, from step 0, and evaluate it.
+
+    Returns: the metrics by name; None for one that is no finite number.
 
     Raises whatever the trainer's code raises, `TrainerFileError`, `SequenceError`.
     """
     Machine(trial.device, None, trial.threads, trial.determinism).prepare()
-    timeline = Timeline(trial.hp)
+    timeline = HpTimeline(trial.hp)
     try:
         with user_code():
             kind = load_trainer(trial.file, trial.name)

@@ -12,8 +12,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from stagetree.source.versions import Imports, SourceError, import_exactly, module_files
 from stagetree.trainer import Trainer
-from stagetree.versions import Imports, SourceError, import_exactly, module_files
 from stagetree.vision import prepare_torchvision
 
 

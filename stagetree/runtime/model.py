@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from stagetree.logged import Logged
 from stagetree.runtime import state_format
 from stagetree.runtime.buffers import Buffer, Buffers
 from stagetree.runtime.failures import TrainerFailed, user_code
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 from stagetree.runtime.weight_files import load_weights
-from stagetree.trainer import Trainer
-from stagetree.training import generators
+from stagetree.trainer import Trainer, generators
+from stagetree.trainer.base import MetricSums
 
 
 class Model:
@@ -36,7 +35,7 @@ class Model:
         with user_code():
             return cls(kind(seed=seed, device=device, **args), device)
 
-    def load(self, saved: dict[str, Any], timeline: Timeline, step: int) -> None:
+    def load(self, saved: dict[str, Any], timeline: HpTimeline, step: int) -> None:
         """Become the model that was saved after `step` steps of training on `timeline`. Raises `TrainerFailed`.
 
         saved: what `state_format.read` or `unpack` made of the image.
@@ -47,7 +46,7 @@ class Model:
         self.step, self._generators = step, saved["generators"]
         self._forget_logged()
 
-    def begin(self, fd: int, timeline: Timeline, *, is_whole: bool) -> None:
+    def begin(self, fd: int, timeline: HpTimeline, *, is_whole: bool) -> None:
         """Take over the weights in a file before the first step or, if it is whole, all of the state in it.
 
         Raises `TrainerFailed`.
@@ -66,7 +65,7 @@ class Model:
             self.trainer.begin(load_weights(f"/proc/self/fd/{fd}"))
         self._generators = generators.state(self.device)
 
-    def advance(self, timeline: Timeline) -> None:
+    def advance(self, timeline: HpTimeline) -> None:
         """Train one step. Raises `TrainerFailed`."""
         changes = timeline.changes(self.step)
         generators.restore(self._generators, self.device)
@@ -101,11 +100,11 @@ class Model:
         """The means of what the trainer has logged since the last time. Raises `TrainerFailed`."""
         logged = vars(self.trainer).get("_logged")
         with user_code():  # a device says so late that a step has failed
-            return logged.means() if isinstance(logged, Logged) else {}
+            return logged.means() if isinstance(logged, MetricSums) else {}
 
     def _forget_logged(self) -> None:
         logged = vars(self.trainer).get("_logged")
-        if isinstance(logged, Logged):
+        if isinstance(logged, MetricSums):
             logged.clear()
 
     def evaluate(self) -> dict[str, float | None]:

@@ -1,13 +1,17 @@
-"""Models in one process that take their steps together, each at its own place in the plan."""
+"""The pack of a trainer's process: models that take their steps together, each at its own place in the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 
 from stagetree.packing import Lane, NotPackable, Pack, Profile
 from stagetree.runtime.failures import TrainerFailed, user_code
+from stagetree.runtime.journal import Journal
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 Failed = dict[int, TrainerFailed]
 """By the number of the lane: why its model cannot go on. The others are not concerned."""
@@ -25,8 +29,8 @@ class PackedModels:
         self._models: dict[int, Model] = {}
         self._lanes: dict[int, Lane] = {}
         self._packs: dict[Lane, Pack] = {}
-        self._refusals: dict[int, str] = {}
-        self._put_out = set[int]()
+        self._unpackable: dict[int, str] = {}
+        self._evicted = set[int]()
 
     def __getitem__(self, number: int) -> Model:
         """Raises KeyError."""
@@ -37,21 +41,21 @@ class PackedModels:
         self._models[number] = model
 
     @property
-    def refusal(self) -> str:
+    def unpackable_reason(self) -> str:
         """Why one of them is not packed; empty if all are."""
-        return next(iter(self._refusals.values()), "")
+        return next(iter(self._unpackable.values()), "")
 
     @property
-    def put_out(self) -> list[int]:
+    def evicted(self) -> list[int]:
         """Those that are not packed, though they could be: their numbers are not those that they have in a pack."""
-        return sorted(self._put_out)
+        return sorted(self._evicted)
 
     def profile(self) -> Profile | None:
         """As `Pack.profile`, after a step; None where they cannot be packed, or all have left."""
         lane = next(iter(self._packs), None)
         return None if lane is None else self._packs[lane].profile(lane)
 
-    def measure(self, number: int, timeline: Timeline, widest: int) -> Profile | None:
+    def measure(self, number: int, timeline: HpTimeline, widest: int) -> Profile | None:
         """As `Pack.measure`, of a model before its first step; None where it cannot be packed. Raises `TrainerFailed`.
 
         It is to be trained no further.
@@ -69,8 +73,8 @@ class PackedModels:
     def leave(self, number: int) -> Model:
         """The model goes on by itself, or is no more."""
         self._part(number)
-        self._refusals.pop(number, None)
-        self._put_out.discard(number)
+        self._unpackable.pop(number, None)
+        self._evicted.discard(number)
         return self._models.pop(number)
 
     def _part(self, number: int) -> None:
@@ -83,28 +87,28 @@ class PackedModels:
         """Of the models that are there."""
         return list(self._models)
 
-    def advance(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def advance(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         """Train one step of each of these; those whose own code failed have left.
 
         Raises `TrainerFailed` for what concerns all.
         """
         failed = self._set_up(timelines)
         failed |= self._together([number for number in timelines if number not in failed and number in self._lanes])
-        refused = [number for number in timelines if number not in failed and number in self._refusals]
+        refused = [number for number in timelines if number not in failed and number in self._unpackable]
         failed |= self._one_by_one({number: timelines[number] for number in refused})
         for number in failed:
             self.leave(number)
-        for number, reason in [(number, lane.refusal) for number, lane in self._lanes.items()]:
+        for number, reason in [(number, lane.unpackable_reason) for number, lane in self._lanes.items()]:
             if reason is not None:  # from the next step on
                 self._refuse(number, reason)
         return failed
 
-    def _set_up(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def _set_up(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         """Have their lanes where the coming step begins."""
         failed: Failed = {}
         for number, timeline in timelines.items():
             try:
-                if number not in self._refusals:
+                if number not in self._unpackable:
                     self._set_up_lane(number, timeline)
             except NotPackable as reason:
                 self._refuse(number, reason)
@@ -112,7 +116,7 @@ class PackedModels:
                 failed[number] = failure
         return failed
 
-    def _set_up_lane(self, number: int, timeline: Timeline) -> None:
+    def _set_up_lane(self, number: int, timeline: HpTimeline) -> None:
         """Raises `TrainerFailed`, `NotPackable`."""
         model = self._models[number]
         changes = timeline.changes(model.step)
@@ -134,9 +138,9 @@ class PackedModels:
 
     def _refuse(self, number: int, reason: NotPackable) -> None:
         self._part(number)
-        self._refusals[number] = str(reason)  # an error holds on to the memory of what it came from
+        self._unpackable[number] = str(reason)  # an error holds on to the memory of what it came from
         if not reason.is_own:
-            self._put_out.add(number)
+            self._evicted.add(number)
 
     def _together(self, numbers: Sequence[int]) -> Failed:
         """A step of those that can be packed."""
@@ -144,7 +148,7 @@ class PackedModels:
         for pack in dict.fromkeys(self._packs.values()):
             lanes = {self._lanes[number]: number for number in numbers if self._packs[self._lanes[number]] is pack}
             with user_code():
-                for lane, reason in pack.refusals(list(lanes)).items():
+                for lane, reason in pack.unpackable(list(lanes)).items():
                     self._refuse(lanes.pop(lane), reason)
                 errors = pack.train(list(lanes))
             failed |= {lanes[lane]: _failure(error) for lane, error in errors.items()}
@@ -152,7 +156,7 @@ class PackedModels:
                 self._models[lanes[lane]].advanced(lane.generators)
         return failed
 
-    def _one_by_one(self, timelines: Mapping[int, Timeline]) -> Failed:
+    def _one_by_one(self, timelines: Mapping[int, HpTimeline]) -> Failed:
         failed: Failed = {}
         for number, timeline in timelines.items():
             try:
@@ -168,3 +172,102 @@ def _failure(error: Exception) -> TrainerFailed:
     if failure.kind == "device":
         raise failure
     return failure
+
+
+Kind = tuple[object, ...]
+"""What a model was built from, and the names of the hyper-parameters that it was set up with."""
+
+
+class Lanes:
+    """At most one pack at a time; the next one begins where nobody is left of the one before."""
+
+    def __init__(self) -> None:
+        self._models = PackedModels(0)
+        self._kind: Kind = ()
+        self._idle: list[Model] = []
+        self._journals: dict[int, Journal] = {}
+
+    def __getitem__(self, lane: int) -> Model:
+        """Raises KeyError."""
+        return self._models[lane]
+
+    def get(self, lane: int) -> Model | None:
+        return self._models[lane] if lane in self._models.numbers else None
+
+    @property
+    def unpackable_reason(self) -> str:
+        """Why some of them are trained by themselves, if they are."""
+        return self._models.unpackable_reason
+
+    @property
+    def evicted(self) -> list[int]:
+        """As `PackedModels.evicted`."""
+        return self._models.evicted
+
+    def begin(self, kind: Kind, is_resumed: bool) -> Model | None:
+        """A lane of a kind is to be built: one that has left, if it is to be loaded and there is one."""
+        if kind == self._kind and is_resumed and self._idle:
+            return self._idle.pop()
+        if self._idle:
+            _close(self._idle)
+            self._idle.clear()
+            gc.collect()  # or a cycle of references would keep their memory from the one that is built
+        self._kind = kind
+        return None
+
+    def put(self, lane: int, model: Model, width: int) -> None:
+        if not self._models.numbers:
+            self._models = PackedModels(width)
+        self._models.put(lane, model)
+
+    def journal(self, lane: int) -> Journal:
+        return self._journals.setdefault(lane, Journal())
+
+    def advance(self, timelines: Mapping[int, HpTimeline]) -> Failed:
+        """As `PackedModels.advance`; what is logged is written from time to time."""
+        failed = self._models.advance(timelines)
+        now = time.monotonic()
+        for lane in timelines.keys() - failed.keys():
+            self.journal(lane).look(self._models[lane], now)
+        return failed
+
+    def profile(self) -> dict[str, object]:
+        """What packs cost and whether they are exact, as JSON; nothing where the models cannot be packed."""
+        return _as_json(self._models.profile())
+
+    def measure(self, lane: int, timeline: HpTimeline, widest: int) -> dict[str, object]:
+        """The same of packs of up to so many lanes, before the first step."""
+        return _as_json(self._models.measure(lane, timeline, widest))
+
+    def write_journals(self) -> None:
+        """Raises `TrainerFailed`."""
+        for lane in self._models.numbers:
+            self.journal(lane).write(self._models[lane], time.monotonic())
+
+    def drop(self, lanes: Iterable[int]) -> None:
+        """These leave, and wait for being loaded anew. One that failed has left by itself."""
+        for lane in set(lanes) & set(self._models.numbers):
+            self._idle.append(self._models.leave(lane))
+            if (journal := self._journals.pop(lane, None)) is not None:
+                journal.write_to(-1)
+
+
+def _as_json(found: Profile | None) -> dict[str, object]:
+    if found is None:
+        return {}
+    costs = {"0": found.alone, **{str(width): cost for width, cost in found.packed.items()}}
+    return {
+        "batch_seconds": {lanes: round(cost.seconds, 7) for lanes, cost in costs.items()},
+        "peak_bytes": {lanes: cost.bytes for lanes, cost in costs.items() if cost.bytes},
+        "exact": found.is_exact,
+        "other_draws": found.other_draws,
+        "batch": dict(found.batch),
+    }
+
+
+def _close(models: Iterable[Model]) -> None:
+    for model in models:
+        try:
+            model.trainer.close()
+        except Exception:  # the next model, which may be another trial's, is not to blame
+            traceback.print_exc()

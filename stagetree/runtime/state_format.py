@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stagetree.runtime.anonymous_file import anonymous_file
+from stagetree.runtime.wire import anonymous_file
 
 TENSOR, ARRAY, BYTES, PAIRS, TUPLE = "$tensor", "$array", "$bytes", "$pairs", "$tuple"
 DTYPES = {

@@ -9,7 +9,7 @@ from typing import Any
 from stagetree.sequences import Form, Scalar, parse
 
 
-class Timeline:
+class HpTimeline:
     """All hyper-parameters of a trial. hp: the JSON of its sequences. Raises `stagetree.sequences.SequenceError`."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import importlib
 import os
 import selectors
 import signal
@@ -24,10 +26,24 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
-from stagetree.runtime.forking import import_before_forking
 from stagetree.runtime.wire import Message, Wire, pair
+from stagetree.source.versions import know_modules
 
 PR_SET_PDEATHSIG = 1
+
+MODULES = ("stagetree.runtime.child", "torch._inductor.config", "torch._dynamo", "torch.utils.data")
+"""The second and third are what torch imports when it is told to be deterministic, and for the first optimizer."""
+
+
+def import_before_forking() -> None:
+    """Import what a process that trains needs, so that none of the forks has to. Raises ImportError."""
+    gc.disable()  # next to nothing of what is imported is garbage
+    for name in MODULES:
+        importlib.import_module(name)
+    know_modules()
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # what is there by now stays shared with the forks
 
 
 def launch(path: str = "", log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -59,7 +75,7 @@ def main() -> int:
     _leave_sigterm_to_the_worker()
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", **one_thread}
-    warm = Warm(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
+    warm = ForkServer(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))
     try:
         import_before_forking()
     except Exception as error:
@@ -72,7 +88,7 @@ def main() -> int:
     return run(wire)
 
 
-class Warm:
+class ForkServer:
     """The forks, by process id, with their lifelines."""
 
     def __init__(self, owner: socket.socket, listener: socket.socket | None = None) -> None:

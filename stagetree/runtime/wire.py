@@ -1,11 +1,16 @@
-"""Messages between two processes: JSON with its length in front, and file descriptors beside it. Nothing is pickled."""
+"""Messages between two processes: JSON with its length in front, and file descriptors beside it. Nothing is pickled.
+
+Large payloads are handed over as a descriptor of memory: see `anonymous_file`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
+import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -102,3 +107,21 @@ def _wait(sock: socket.socket, event: int, ends: float | None) -> bool:
     poll.register(sock, event)
     left = None if ends is None else 1000 * (ends - time.monotonic())
     return bool(poll.poll(left)) if left is None or left > 0 else bool(poll.poll(0))
+
+
+def anonymous_file(size: int) -> int:
+    """The descriptor of a new file in memory, or else of one on disk without a name. Raises OSError: no room."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("stagetree")
+    else:
+        fd, path = tempfile.mkstemp(prefix="stagetree-")
+        os.unlink(path)
+    try:
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)  # without it, no room would be a SIGBUS while writing
+        else:
+            os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

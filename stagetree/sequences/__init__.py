@@ -25,7 +25,7 @@ from stagetree.sequences.families import (
     Polynomial,
     Values,
 )
-from stagetree.sequences.forms import CURVES, Curve, Form, Held, Piece, Scalar
+from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece, Scalar
 from stagetree.sequences.parsing import FAMILIES, did_you_mean, parse
 
 __all__ = [
@@ -33,12 +33,12 @@ __all__ = [
     "FAMILIES",
     "Constant",
     "Cosine",
-    "Curve",
     "Cyclic",
     "Exponential",
     "Form",
     "Held",
     "Linear",
+    "MovingForm",
     "MultiStep",
     "Part",
     "Piece",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import Field, fields
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from stagetree.sequences.forms import Held, Piece, Scalar
@@ -107,3 +109,46 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise SequenceError(name, f"must be a finite number, got {value!r}")
+
+
+MOST_STEPS = 2**52
+"""Up to here a float is exact to half a step."""
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SequenceError(name, f"must be a whole number of steps, at least {least}, got {value!r}")
+    if value > MOST_STEPS:
+        raise SequenceError(name, f"must be a whole number of steps, at most {MOST_STEPS}")
+
+
+def check_scalar(name: str, value: Any) -> None:
+    if not isinstance(value, bool | int | float | str | None):
+        raise SequenceError(name, f"must be a number, a string, true, false or null, got {value!r}")
+    if isinstance(value, float):
+        check_number(name, value)
+
+
+def check_list(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise SequenceError(name, f"must be a list, got {value!r}")
+    return tuple(value)
+
+
+def check_milestones(value: Any) -> tuple[int, ...]:
+    milestones = check_list("milestones", value)
+    for number, milestone in enumerate(milestones):
+        check_count(f"milestones[{number}]", milestone, least=0)
+    for before, after in pairwise(milestones):
+        if after <= before:
+            raise SequenceError("milestones", f"must rise from one to the next, but {after} comes after {before}")
+    return milestones
+
+
+def set_field(frozen: Any, name: str, value: Any) -> None:
+    object.__setattr__(frozen, name, value)

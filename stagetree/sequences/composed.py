@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from stagetree.sequences.base import Sequence, SequenceError, in_force_from
-from stagetree.sequences.checks import check_count, check_list, check_number, set_field
+from stagetree.sequences.base import (
+    Sequence,
+    SequenceError,
+    check_count,
+    check_list,
+    check_number,
+    in_force_from,
+    set_field,
+)
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
 from stagetree.sequences.parsing import parse
 

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
-from stagetree.sequences.base import Sequence, SequenceError, in_force_from
-from stagetree.sequences.checks import check_count, check_list, check_milestones, check_number, check_scalar, set_field
+from stagetree.sequences.base import (
+    Sequence,
+    SequenceError,
+    check_count,
+    check_list,
+    check_milestones,
+    check_number,
+    check_scalar,
+    in_force_from,
+    set_field,
+)
 from stagetree.sequences.forms import HalfCosine, Held, Line, Piece, PolynomialDecay, Power, Scalar, Slide, power
 
 _FURTHEST = 2.0**53

@@ -80,7 +80,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class MovingForm:
     """A form that moves: at the absolute step `origin`, which may lie between two, its own offset u is 0."""
 
     stored_as: ClassVar[str]
@@ -103,7 +103,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Curve):
+class Line(MovingForm):
     stored_as: ClassVar[str] = "_Line"
     init: float
     slope: float
@@ -117,7 +117,7 @@ class Line(Curve):
 
 
 @dataclass(frozen=True, slots=True)
-class Power(Curve):
+class Power(MovingForm):
     stored_as: ClassVar[str] = "_Power"
     init: float
     gamma: float
@@ -131,7 +131,7 @@ class Power(Curve):
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp(Curve):
+class Ramp(MovingForm):
     """Climbs from `low` so that the last of `steps` steps has the value `high`."""
 
     stored_as: ClassVar[str] = "_Ramp"
@@ -150,7 +150,7 @@ class Ramp(Curve):
 
 
 @dataclass(frozen=True, slots=True)
-class Slide(Curve):
+class Slide(MovingForm):
     """Goes from `first` at offset 0 towards `last` at offset `steps`, in a straight line."""
 
     stored_as: ClassVar[str] = "_Slide"
@@ -167,7 +167,7 @@ class Slide(Curve):
 
 
 @dataclass(frozen=True, slots=True)
-class HalfCosine(Curve):
+class HalfCosine(MovingForm):
     """Falls from `init` at offset 0 towards `low` at offset `period` along half a cosine."""
 
     stored_as: ClassVar[str] = "_HalfCosine"
@@ -186,7 +186,7 @@ class HalfCosine(Curve):
 
 
 @dataclass(frozen=True, slots=True)
-class PolynomialDecay(Curve):
+class PolynomialDecay(MovingForm):
     stored_as: ClassVar[str] = "_Polynomial"
     init: float
     final: float
@@ -204,7 +204,7 @@ class PolynomialDecay(Curve):
 
 
 @dataclass(frozen=True, slots=True)
-class OneMinusSqrt(Curve):
+class OneMinusSqrt(MovingForm):
     """The "1 - sqrt" cool-down of Hägele et al. (2024): from `peak` at offset 0 towards `final` at offset `steps`."""
 
     stored_as: ClassVar[str] = "_OneMinusSqrt"
@@ -222,7 +222,7 @@ class OneMinusSqrt(Curve):
         return self.peak == self.final
 
 
-CURVES: tuple[type[Curve], ...] = (Line, Power, Ramp, Slide, HalfCosine, PolynomialDecay, OneMinusSqrt)
+CURVES: tuple[type[MovingForm], ...] = (Line, Power, Ramp, Slide, HalfCosine, PolynomialDecay, OneMinusSqrt)
 """All forms that move."""
 
 

@@ -7,8 +7,7 @@ from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from typing import Any
 
-from stagetree.sequences.base import Sequence, SequenceError
-from stagetree.sequences.checks import check_scalar
+from stagetree.sequences.base import Sequence, SequenceError, check_scalar
 
 FAMILIES: dict[str, type[Sequence]] = {}
 """The families by name; the package fills it, since some of them hold sequences of any family."""

@@ -1,11 +1,11 @@
-"""What a sink is told, and what it must do."""
+"""The records that a sink is given, and the interface of a sink."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,17 +43,23 @@ def title_of(record: Record) -> str:
 
 
 @dataclass(frozen=True)
-class Began:
-    """A trial was asked for. `at` is when, in Unix seconds. is_alone: as in `run_of`."""
+class RunRecord:
+    """A record about one run. trial: its number. at: Unix seconds. is_alone: as in `run_of`."""
 
     trial: int
-    hp: Json
-    at: float
-    is_alone: bool = False
+    at: float = field(kw_only=True)
+    is_alone: bool = field(default=False, kw_only=True)
 
     @property
     def run(self) -> Run:
         return run_of(self.trial, self.is_alone)
+
+
+@dataclass(frozen=True)
+class Began(RunRecord):
+    """A trial was asked for, with these hyper-parameters: the JSON of its sequences."""
+
+    hp: Json
 
     @property
     def key(self) -> Key:
@@ -66,18 +72,11 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A trial's steps up to `end` are those of trial `other`: what is not in the run of the one is in the other's."""
+class Link(RunRecord):
+    """A trial shares its steps up to `end` with trial `other`: points missing in its run are in the other's."""
 
-    trial: int
     other: int
     end: int
-    at: float
-    is_alone: bool = False
-
-    @property
-    def run(self) -> Run:
-        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
@@ -90,18 +89,11 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(RunRecord):
     """Metrics after a step. A trial has one point at a step at most."""
 
-    trial: int
     step: int
     metrics: Mapping[str, float | None]
-    at: float
-    is_alone: bool = False
-
-    @property
-    def run(self) -> Run:
-        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
@@ -128,17 +120,10 @@ class Logged(Point):
 
 
 @dataclass(frozen=True)
-class Struck:
-    """The run holds nothing that counts: `reason` says what differed when the trainer's states were compared."""
+class Struck(RunRecord):
+    """The run is void: `reason` says what differed when the trainer's states were compared."""
 
-    trial: int
     reason: str
-    at: float
-    is_alone: bool = False
-
-    @property
-    def run(self) -> Run:
-        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:
@@ -151,21 +136,11 @@ class Struck:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The study is over, and this is how the trial stands.
+class Ended(RunRecord):
+    """The study is over. state: the trial's. exactness: a note for its numbers where they are not proven exact."""
 
-    exactness: what is to stand beside its numbers, where they are not proven to be exact.
-    """
-
-    trial: int
     state: str
-    at: float
     exactness: str = ""
-    is_alone: bool = False
-
-    @property
-    def run(self) -> Run:
-        return run_of(self.trial, self.is_alone)
 
     @property
     def key(self) -> Key:

@@ -11,7 +11,7 @@ from stagetree.sinks.ledger import Ledger, path_in
 from stagetree.sinks.runs import Runs
 
 
-class Source(Protocol):
+class StudySource(Protocol):
     """What tells of studies: a client, or a store."""
 
     def follow(self, study: str, after: int = 0) -> Iterable[Any]: ...
@@ -23,7 +23,7 @@ class Source(Protocol):
     def study(self, study: str) -> Any: ...
 
 
-def follow(source: Source, study: str, sinks: Sequence[Sink]) -> None:
+def follow(source: StudySource, study: str, sinks: Sequence[Sink]) -> None:
     """Write what happens in a study to sinks, until it is over.
 
     Raises `SinkError`, and what the source raises; the next call goes on from there.
@@ -49,7 +49,7 @@ class Follower:
     small.
     """
 
-    def __init__(self, source: Source, study: str, sink: Sink) -> None:
+    def __init__(self, source: StudySource, study: str, sink: Sink) -> None:
         self._source, self._study, self._sink = source, study, sink
         with errors_of(str(sink.folder), OSError):
             self._ledger = Ledger(path_in(sink.folder, study))
@@ -99,13 +99,13 @@ class Follower:
         self._ledger.completed(at)
 
     def _ended(self, trial: Json, at: float) -> Ended:
-        return Ended(trial["trial"], trial["state"], at, trial.get("exactness", ""), self._runs.is_alone)
+        return Ended(trial["trial"], trial["state"], trial.get("exactness", ""), at=at, is_alone=self._runs.is_alone)
 
     def _logged(self, number: int, at: float) -> Iterable[Record]:
         """What a trial is the first to have passed."""
         for point in map(_document, self._source.logged(self._study, number)):
             if self._runs.is_first(number, point["node"], point["step"]):
-                yield Logged(number, point["step"], point["metrics"], at, self._runs.is_alone)
+                yield Logged(number, point["step"], point["metrics"], at=at, is_alone=self._runs.is_alone)
 
     def _write(self, position: int | None, records: Iterable[Record]) -> None:
         """Write what is not written yet of the event at a position, or of the end of the study."""

@@ -60,7 +60,7 @@ class Runs:
 
     def _strike(self, reason: str, at: float) -> list[Record]:
         """Other trials bear the numbers from here on, and share nothing."""
-        struck: list[Record] = [Struck(number, reason, at, self.is_alone) for number in self._trials]
+        struck: list[Record] = [Struck(number, reason, at=at, is_alone=self.is_alone) for number in self._trials]
         self._trials, self._passing, self.is_alone = {}, {}, True
         return struck
 
@@ -84,7 +84,8 @@ class Runs:
         passing = [number for number in self._passing.get(node, ()) if self._trials[number].passes(node, step)]
         if not passing or any(("point", run_of(number, self.is_alone), step) in self._written for number in passing):
             return []
-        return [Point(min(passing), step, *self._measured[node][step], self.is_alone)]
+        metrics, at = self._measured[node][step]
+        return [Point(min(passing), step, metrics, at=at, is_alone=self.is_alone)]
 
     def _grown(self, event: Json) -> list[Record]:
         data, at = event["data"], event["at"]
@@ -96,7 +97,7 @@ class Runs:
         trial.grow(data["path"], data["steps"])
         for node in data["path"]:
             self._passing.setdefault(node, set()).add(number)
-        began: list[Record] = [Began(number, data["hp"], at, self.is_alone)] if is_new else []
+        began: list[Record] = [Began(number, data["hp"], at=at, is_alone=self.is_alone)] if is_new else []
         return [*began, *self._link(number, trial, at), *self._earlier(trial)]
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
@@ -105,7 +106,7 @@ class Runs:
         if end <= trial.linked:
             return []
         trial.linked = end
-        return [Link(number, other, end, at, self.is_alone)]
+        return [Link(number, other, end, at=at, is_alone=self.is_alone)]
 
     def _nearest(self, number: int, trial: _Trial) -> tuple[int, int]:
         """The last step that is shared, and with whom: who shares a node shares all before it."""

@@ -2,7 +2,7 @@
 
 A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
 its fields, or a list of such entries to choose from. Some may exist only if others have certain values: see
-`stagetree.conditions`.
+`stagetree.space.conditions`.
 
 >>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
 >>> space = Space({"lr": [decays, 0.1], "bs": [64, 128]})
@@ -17,10 +17,11 @@ True
 
 from __future__ import annotations
 
-from stagetree.distributions import Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, plain
+from stagetree.space.distributions import Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, plain
 from stagetree.space.entries import read_entry
 from stagetree.space.patterns import DISTRIBUTIONS, Choose, drawing
 from stagetree.space.space import Space
+from stagetree.space.where import Where, WhereError
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -32,6 +33,8 @@ __all__ = [
     "Space",
     "SpaceError",
     "Uniform",
+    "Where",
+    "WhereError",
     "drawing",
     "plain",
     "read_entry",

@@ -7,9 +7,9 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from stagetree.conditions import split
-from stagetree.distributions import SpaceError
 from stagetree.sequences import Constant, Sequence, SequenceError, did_you_mean, parse
+from stagetree.space.conditions import split
+from stagetree.space.distributions import SpaceError
 from stagetree.space.patterns import count, drawing, fill, is_random, random_parts, read_pattern, unfold_entry
 
 _LISTED = 1_000_000

@@ -8,8 +8,17 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from stagetree.distributions import READERS, Choice, Distribution, LogUniform, RandInt, SpaceError, Uniform, is_number
 from stagetree.sequences import did_you_mean
+from stagetree.space.distributions import (
+    READERS,
+    Choice,
+    Distribution,
+    LogUniform,
+    RandInt,
+    SpaceError,
+    Uniform,
+    is_number,
+)
 
 _END = object()
 

@@ -9,10 +9,9 @@ from itertools import islice, product
 from random import Random
 from typing import Any
 
-from stagetree.conditions import in_order, split
-from stagetree.distributions import Distribution, SpaceError, plain
-from stagetree.inverse import values_of
 from stagetree.sequences import Sequence, SequenceError, parse
+from stagetree.space.conditions import in_order, split
+from stagetree.space.distributions import Distribution, SpaceError, plain, values_of
 from stagetree.space.entries import CHECKED, check_wanted, grid_options, read_entry
 from stagetree.space.patterns import (
     Choose,
@@ -28,7 +27,7 @@ from stagetree.space.patterns import (
     parameters_of,
     unfold_entry,
 )
-from stagetree.where import Where, WhereError, compile_where
+from stagetree.space.where import Where, WhereError, compile_where
 
 _ATTEMPTS = 1000
 """How often a draw is repeated before we say that the space, or its `where`, lets nothing through."""
@@ -37,7 +36,7 @@ _ATTEMPTS = 1000
 class Space:
     """The configurations that `entries` describe and `where` lets through.
 
-    `where` is an expression (see `stagetree.where`) or a function of the configuration, a dict of sequences.
+    `where` is an expression (see `stagetree.space.where`) or a function of the configuration, a dict of sequences.
     Raises `SpaceError` for what can be seen before any configuration is made, wrong sequences included.
     """
 

@@ -18,7 +18,7 @@ from stagetree.spec.fields import OTHER_NAMES
 from stagetree.spec.hopeless import StopHopeless
 from stagetree.spec.reading import BeginFrom
 from stagetree.spec.study import StudySpec
-from stagetree.spec.trial import TrialSpec
+from stagetree.spec.tuners.fixed import TrialSpec
 from stagetree.spec.tuners.pbt import MOST_DRAWS
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from stagetree.lanes import MOST_LANES
+from stagetree.limits import MOST_LANES
 from stagetree.space import plain
 from stagetree.spec.errors import FieldError
 from stagetree.spec.values import as_entry, as_json, as_named, as_sequence, as_sink, as_width
@@ -115,7 +115,7 @@ def check_bounds(bounds: Sequence[float | None], field: str) -> None:
         raise FieldError(field, f"must begin with the lesser one, got {least:g} and {greatest:g}")
 
 
-class Model(BaseModel):
+class SpecModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @model_validator(mode="before")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from stagetree.spec.errors import FieldError
 from stagetree.spec.fields import Bounds, Count, check_bounds, common, keep_top_field
-from stagetree.spec.sentences import Part
+from stagetree.spec.sentences import SpecPart
 
 REFUSED = {
     "pop": "which ends trials by what is foretold of them itself",
@@ -19,7 +19,7 @@ REFUSED = {
 """With these tuners it does not go. For the others a trial that ends early is one that failed on its way."""
 
 
-class StopHopeless(Part):
+class StopHopeless(SpecPart):
     """The predictive termination criterion (Domhan et al. 2015, §4) beside the study's own tuner."""
 
     boundary: Count | None = common(

@@ -8,11 +8,11 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from stagetree.sequences import SequenceError, did_you_mean
+from stagetree.space.where import WhereError
 from stagetree.spec.errors import Problem, joined
 from stagetree.spec.sentences import sentence
-from stagetree.spec.trial import TrialSpec
 from stagetree.spec.tuners import KINDS
-from stagetree.where import WhereError
+from stagetree.spec.tuners.fixed import TrialSpec
 
 
 def problem_in(detail: ErrorDetails, study: type[BaseModel]) -> Problem:

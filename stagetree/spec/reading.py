@@ -16,7 +16,7 @@ from pydantic import Field, PlainValidator, model_validator
 from stagetree.sequences import SequenceError
 from stagetree.spec.errors import shown
 from stagetree.spec.fields import Count, Text
-from stagetree.spec.sentences import Part
+from stagetree.spec.sentences import SpecPart
 
 MOST_INPUTS = 100
 """So many paths a study may name."""
@@ -34,7 +34,7 @@ Inputs = Annotated[list[FilePath], Field(max_length=MOST_INPUTS)]
 WhichTrial = Annotated[int | str | None, PlainValidator(_as_trial, json_schema_input_type=int | str | None)]
 
 
-class BeginFrom(Part):
+class BeginFrom(SpecPart):
     """The weights that every trial of a study begins with: those in a file, or those of a trial of another study."""
 
     file: FilePath | None = Field(

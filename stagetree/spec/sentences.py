@@ -9,10 +9,10 @@ from pydantic_core import ErrorDetails
 
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.spec.errors import Problem, SpecError, joined, shown
-from stagetree.spec.fields import OTHER_NAMES, Model
+from stagetree.spec.fields import OTHER_NAMES, SpecModel
 
 
-class Part(Model):
+class SpecPart(SpecModel):
     """A part of a study, which is made by itself in Python. Raises `SpecError` with every problem there is."""
 
     def __init__(self, **values: Any) -> None:

@@ -11,19 +11,19 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from stagetree.limits import LIMITS, Limits, check_size
 from stagetree.sequences import Sequence, SequenceError, parse
-from stagetree.space import Space
+from stagetree.space import Space, Where, WhereError
 from stagetree.spec.errors import FieldError, Problem, SpecError, joined, shown
 from stagetree.spec.fields import (
     Count,
     Entries,
     Finite,
     Json,
-    Model,
     Restarts,
     Seconds,
     Seed,
     Share,
     Sinks,
+    SpecModel,
     Text,
     Width,
 )
@@ -33,10 +33,9 @@ from stagetree.spec.problems import problem_in
 from stagetree.spec.reading import BeginFrom, Inputs, absolute
 from stagetree.spec.tuners import KINDS, CurveTuner, GridTuner, RandomTuner, Tuner
 from stagetree.spec.values import as_where
-from stagetree.where import Where, WhereError
 
 
-class StudySpec(Model):
+class StudySpec(SpecModel):
     """One search by one tuner, as its user writes it. Raises `SpecError` with every problem there is.
 
     In Python, `where` may also be a function of the configuration (a dict of sequences); `to_json` then lists the

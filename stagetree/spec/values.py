@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stagetree.lanes import LANES, MOST_LANES
+from stagetree.limits import LANES, MOST_LANES
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import plain, read_entry
+from stagetree.space.where import WhereError
 from stagetree.spec.errors import shown
-from stagetree.where import WhereError
 
 
 def as_json(value: Any) -> Any:

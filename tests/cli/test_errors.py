@@ -129,7 +129,7 @@ def test_usage(stagetree: Stagetree, write: Write) -> None:
 
 @pytest.mark.parametrize("command", ["studies", "watch x", "trials x", "events x", "pause x", "resume x", "cancel x"])
 def test_a_server_that_is_not_there(stagetree: Stagetree, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagetree._http.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("stagetree.client.http.FIRST_PAUSE", 0.001)
     port, kept = reserve("127.0.0.1", 0)
     url = f"http://127.0.0.1:{port}"
     with kept:

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("STAGETREE_URL", "STAGETREE_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("stagetree._http.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("stagetree.client.http.FIRST_PAUSE", 0.001)
     return tmp_path
 
 
@@ -194,7 +194,7 @@ def test_a_study_is_struck_in_the_store_that_is_here(
 
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever never started a server was told of none at 127.0.0.1:8000, and no more."""
-    monkeypatch.setattr("stagetree._http.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
     said = stagetree("trials", "last")
     assert said.code == 69
     assert "There is no .stagetree here either: `stagetree run STUDY.yaml` makes one" in said.err

@@ -44,11 +44,11 @@ class Alone:
 def train(kind: type[Any], job: Json) -> Curve:
     from stagetree.runtime.machine import Machine
     from stagetree.runtime.model import Model
-    from stagetree.runtime.timeline import Timeline
+    from stagetree.runtime.timeline import HpTimeline
 
     Machine("cpu", None, 1, "strict").prepare()
     model = Model.build(kind, job["args"], job["seed"], "cpu")
-    timeline, found = Timeline(job["hp"]), Curve()
+    timeline, found = HpTimeline(job["hp"]), Curve()
     for step in range(1, max(job["steps"]) + 1):
         model.advance(timeline)
         if step in job["steps"]:
@@ -80,7 +80,7 @@ def forked(job: Json) -> str:
 
 
 def main() -> None:
-    from stagetree.runtime.forking import import_before_forking
+    from stagetree.runtime.warm import import_before_forking
 
     import_before_forking()
     for line in sys.stdin:

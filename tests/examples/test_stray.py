@@ -10,7 +10,7 @@ import pytest
 from stagetree.runtime import attributes, state_format
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 from stagetree.spec import StudySpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,7 +21,7 @@ def test_what_examples_keep_comes_back(folder: str) -> None:
     spec = StudySpec.from_file(EXAMPLES / folder / "study.yaml", limits=None)
     kind = load_trainer(str(EXAMPLES / folder / "trainer.py"), spec.trainer)
     hp = {name: each.to_json() for name, each in next(spec.configurations()).items()}
-    model, timeline = Model.build(kind, spec.trainer_args, spec.seed, "cpu"), Timeline(hp)
+    model, timeline = Model.build(kind, spec.trainer_args, spec.seed, "cpu"), HpTimeline(hp)
     model.advance(timeline)
     (fd, _), first = model.save(), attributes.of_trainer(model.trainer)
     model.advance(timeline)

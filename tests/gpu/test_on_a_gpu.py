@@ -12,7 +12,7 @@ import pytest
 import torch
 from gpu_trainers import LENGTHS, made
 
-from stagetree.logged import Logged
+from stagetree.trainer.base import MetricSums
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 
@@ -80,7 +80,7 @@ def test_a_step_does_not_wait_for_the_device(name: str, precision: str) -> None:
 
 
 def test_logging_a_value_does_not_wait_for_the_device() -> None:
-    logged, value = Logged(), torch.ones((), device="cuda")
+    logged, value = MetricSums(), torch.ones((), device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(100):

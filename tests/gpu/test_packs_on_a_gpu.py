@@ -10,7 +10,7 @@ from gpu_trainers import TRAINERS
 
 from stagetree.runtime.model import Model
 from stagetree.runtime.packed import PackedModels
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 
@@ -21,7 +21,7 @@ MINE = {"lr": 0.003, "bs": 16}
 def trained(pack: PackedModels, hps: dict[int, dict[str, Any]], name: str, how: dict[str, Any]) -> None:
     for number in hps:
         pack.put(number, Model.build(TRAINERS[name], {"batches_per_step": 2, **how}, 0, "cuda:0"))
-    timelines = {number: Timeline(hp) for number, hp in hps.items()}
+    timelines = {number: HpTimeline(hp) for number, hp in hps.items()}
     for _ in range(STEPS):
         assert not pack.advance(timelines)
 

@@ -17,7 +17,7 @@ from stagetree import TorchTrainer
 from stagetree.runtime import state_format
 from stagetree.runtime.model import Model
 from stagetree.runtime.packed import Failed, PackedModels
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 Hp = dict[str, Any]
 STEADY: Hp = {"lr": 0.05, "momentum": 0.9, "bs": 4}
@@ -63,7 +63,7 @@ def model(kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
 
 def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
     """A trial trained by itself."""
-    trained, timeline = model(kind, **args), Timeline(hp)
+    trained, timeline = model(kind, **args), HpTimeline(hp)
     for _ in range(steps):
         trained.advance(timeline)
     return trained
@@ -71,7 +71,7 @@ def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> M
 
 def packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
     """Train these models of a pack, which are there, for so many steps; those that failed."""
-    timelines, failed = {number: Timeline(hp) for number, hp in hps.items()}, Failed()
+    timelines, failed = {number: HpTimeline(hp) for number, hp in hps.items()}, Failed()
     for _ in range(steps):
         failed |= pack.advance({number: timelines[number] for number in timelines if number not in failed})
     return failed
@@ -93,7 +93,7 @@ def through_a_checkpoint(trained: Model, hp: Hp, kind: type[TorchTrainer] = Tiny
     finally:
         os.close(fd)
     loaded = model(kind, **args)
-    loaded.load(saved, Timeline(hp), trained.step)
+    loaded.load(saved, HpTimeline(hp), trained.step)
     return loaded
 
 

@@ -22,13 +22,13 @@ def looked_at(kind: type[TorchTrainer] = Usual, **how: Any) -> tuple[str, Profil
     """Why a trainer is not packed, and else what its profile says."""
     pack = fresh(WIDTH, [0], kind, batches_per_step=1, **how)
     assert not packed(pack, {0: HP}, 1)
-    return pack.refusal, pack.profile()
+    return pack.unpackable_reason, pack.profile()
 
 
 @pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
 def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(numbers: dict[str, str]) -> None:
-    refusal, profile = looked_at(net="encoding", **numbers)
-    assert not refusal
+    unpackable_reason, profile = looked_at(net="encoding", **numbers)
+    assert not unpackable_reason
     assert profile is not None and profile.other_draws == "encoder.dropout1" and not profile.is_exact
 
 
@@ -49,7 +49,7 @@ def test_only_the_draws_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 def apart_from_alone(net: str) -> float:
     how = {"net": net, "dtype": "float64", "batches_per_step": 1}
     pack = fresh(WIDTH, [0], Usual, **how)
-    assert not packed(pack, {0: HP}, 2) and not pack.refusal
+    assert not packed(pack, {0: HP}, 2) and not pack.unpackable_reason
     return distance(weights(pack[0]), weights(alone(HP, 2, Usual, **how)))
 
 
@@ -77,8 +77,8 @@ class Turned(nn.Module):
 @pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
 def test_dropout_on_a_transposed_tensor_draws_others(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str]) -> None:
     monkeypatch.setitem(NETS, "turned", Turned)
-    refusal, profile = looked_at(net="turned", **numbers)
-    assert not refusal and profile is not None and profile.other_draws == "dropout"
+    unpackable_reason, profile = looked_at(net="turned", **numbers)
+    assert not unpackable_reason and profile is not None and profile.other_draws == "dropout"
 
 
 class Larger(nn.Module):
@@ -99,9 +99,11 @@ def test_a_loss_that_is_wrong_by_hundredths_is_refused_with_the_name_of_the_modu
 ) -> None:
     """In bf16, what was wrong by less than a tenth was packed."""
     monkeypatch.setitem(NETS, "larger", lambda: nn.Sequential(nn.Linear(6, 9), Larger(by), nn.Linear(9, 10)))
-    refusal, profile = looked_at(net="larger", **numbers)
+    unpackable_reason, profile = looked_at(net="larger", **numbers)
     assert profile is None
-    assert refusal.startswith("packed, its loss is another: the first module with another output is `1` (Larger)")
+    assert unpackable_reason.startswith(
+        "packed, its loss is another: the first module with another output is `1` (Larger)"
+    )
 
 
 class Outside(Usual):
@@ -113,5 +115,5 @@ class Outside(Usual):
 
 
 def test_where_every_module_gives_the_same_the_loss_itself_is_another() -> None:
-    refusal, _ = looked_at(Outside, net="relu")
-    assert refusal.startswith("packed, its loss is another, though all modules give the same")
+    unpackable_reason, _ = looked_at(Outside, net="relu")
+    assert unpackable_reason.startswith("packed, its loss is another, though all modules give the same")

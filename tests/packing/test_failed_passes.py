@@ -9,8 +9,7 @@ import torch
 from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, is_packed, packed, weights
 from torch import Tensor
 
-from stagetree.packing import attempts
-from stagetree.packing.places import Places
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.packed import PackedModels
 
@@ -68,7 +67,7 @@ def test_the_lane_whose_loss_fails_ends_alone(error: Exception, calls: int) -> N
     for number in HPS.keys() - failed.keys():
         assert_same(weights(pack[number]), weights(expected[number]))
         assert pack[number].logged() == expected[number].logged()
-    assert not pack.put_out and not pack.refusal
+    assert not pack.evicted and not pack.unpackable_reason
 
 
 @pytest.mark.parametrize("calls", range(4))
@@ -78,7 +77,7 @@ def test_for_want_of_memory_for_all_each_goes_on_by_itself(calls: int) -> None:
     for number in HPS:
         pack[number].trainer.mood = pack[0].trainer.mood  # type: ignore[attr-defined]
     assert not packed(pack, HPS, STEPS - 1)
-    assert "choose fewer lanes" in pack.refusal and pack.put_out == list(HPS)
+    assert "choose fewer lanes" in pack.unpackable_reason and pack.evicted == list(HPS)
     for number, hp in HPS.items():
         by_itself = alone(hp, STEPS, **HALVES)
         assert distance(weights(pack[number]), weights(by_itself)) < 1e-12
@@ -89,7 +88,7 @@ def test_only_who_fails_in_passes_leaves_them() -> None:
     pack = started(HPS)
     failing(pack, 0, 1, in_passes_only=True, error=ValueError("not in a pass"))
     assert not packed(pack, HPS, STEPS - 1)
-    assert pack.put_out == [0]
+    assert pack.evicted == [0]
     expected = undisturbed(STEPS)
     assert distance(weights(pack[0]), weights(expected[0])) < 1e-12
     for number in (1, 2):
@@ -98,7 +97,9 @@ def test_only_who_fails_in_passes_leaves_them() -> None:
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_who_fails_in_one_of_several_passes_ends_alone(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(attempts, "places", lambda *_: Places(rows=WIDTH, lanes=2, exact=False))
+    monkeypatch.setattr(
+        "stagetree.packing.fallback.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
+    )
     pack = started(HPS)
     failing(pack, number, 1)
     assert packed(pack, HPS, STEPS - 1).keys() == {number}
@@ -112,7 +113,7 @@ def test_where_there_never_is_memory_for_a_pack_each_is_what_it_is_alone() -> No
     for number in HPS:
         failing(pack, number, 0, in_passes_only=True)
     assert not packed(pack, HPS, STEPS)
-    assert "choose fewer lanes" in pack.refusal and pack.put_out == list(HPS)
+    assert "choose fewer lanes" in pack.unpackable_reason and pack.evicted == list(HPS)
     for number, hp in HPS.items():
         assert_same(weights(pack[number]), weights(alone(hp, STEPS)))
 
@@ -125,7 +126,7 @@ def test_who_fails_before_the_first_pass_ends_alone(number: int) -> None:
     expected = undisturbed(STEPS)
     for other in HPS.keys() - {number}:
         assert_same(weights(pack[other]), weights(expected[other]))
-    assert not pack.put_out
+    assert not pack.evicted
 
 
 def test_a_broken_device_concerns_all() -> None:

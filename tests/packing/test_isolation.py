@@ -12,10 +12,9 @@ from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, model, pack
 from torch import nn
 from torch.optim import AdamW
 
-from stagetree.packing import passes
-from stagetree.packing.places import Places
+from stagetree.packing.stable_width import StableWidth
 from stagetree.runtime.packed import PackedModels
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 from tests.plans import MORE
 
 WIDTH = 4
@@ -85,8 +84,8 @@ def test_models_of_all_kinds_are_the_same_in_any_place(
     hps = dict(enumerate([*neighbours[:lane], mine, *neighbours[lane:]]))
     among_others = fresh(width, hps, Usual, **how)
     assert lane not in packed(among_others, hps, 3)
-    assert among_others.refusal == by_itself.refusal
-    assert "precision" in numbers or not by_itself.refusal
+    assert among_others.unpackable_reason == by_itself.unpackable_reason
+    assert "precision" in numbers or not by_itself.unpackable_reason
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
     assert among_others[lane].logged() == by_itself[0].logged()
     assert among_others[lane].evaluate() == by_itself[0].evaluate()
@@ -118,7 +117,7 @@ def test_of_rounding_adam_makes_steps_and_nothing_else_is_off() -> None:
     """The exception that the documentation names: these two are magnified rounding, and the rest is as near as ever."""
     hp = {"lr": 0.05, "bs": 4}
     pack = fresh(WIDTH, [0], Biased)
-    assert not packed(pack, {0: hp}, 4) and not pack.refusal
+    assert not packed(pack, {0: hp}, 4) and not pack.unpackable_reason
     one, other = pack[0].trainer.model.state_dict(), alone(hp, 4, Biased).trainer.model.state_dict()
     off = {name for name in one if distance({name: one[name]}, {name: other[name]}) > 1e-11}
     assert off <= {"0.bias", "1.running_mean"}
@@ -126,7 +125,9 @@ def test_of_rounding_adam_makes_steps_and_nothing_else_is_off() -> None:
 
 
 def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "places", lambda *_: Places(rows=WIDTH, lanes=2, exact=False))
+    monkeypatch.setattr(
+        "stagetree.packing.packed_step.stable_width", lambda *_: StableWidth(rows=WIDTH, lanes=2, exact=False)
+    )
     hps = {number: {**STEADY, "lr": 0.1 / (1 + number)} for number in range(WIDTH)}
     pack = fresh(WIDTH, hps)
     assert not packed(pack, hps, 3)
@@ -158,7 +159,7 @@ def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
     pack.put(0, alone(STEADY, 2))
     assert not packed(pack, {0: STEADY}, 2)
     for _ in range(2):
-        went_on.advance(Timeline(STEADY))
+        went_on.advance(HpTimeline(STEADY))
     wanted = weights(alone(STEADY, 4))
     assert distance(weights(went_on), wanted) < 1e-12
     assert distance(weights(pack[0]), wanted) < 1e-12

@@ -13,10 +13,10 @@ from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
-from stagetree.packing.profile import Cost, timed
-from stagetree.runtime.timeline import Timeline
-from stagetree.training.order import Batching
-from stagetree.training.tensors import map_tensors
+from stagetree.packing.profile import PackCost, timed
+from stagetree.runtime.timeline import HpTimeline
+from stagetree.trainer.order import Batching
+from stagetree.trainer.tensors import map_tensors
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 4
@@ -75,7 +75,7 @@ def apart_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how:
     """How far a lane and the trial alone are from each other."""
     pack = fresh(WIDTH, [0, 1], kind, **how)
     assert not packed(pack, {0: hp, 1: {**hp, "lr": hp["lr"] / 2}}, steps)
-    assert not pack.refusal
+    assert not pack.unpackable_reason
     return distance(weights(pack[0]), weights(alone(hp, steps, kind, **how)))
 
 
@@ -158,16 +158,16 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
     """What comes of measuring a model before its first step, where these are the costs: alone, and of each pack."""
     costs = iter(seconds)
 
-    def cost(compute: object, device: str) -> Cost:
+    def cost(compute: object, device: str) -> PackCost:
         found = next(costs)
         if isinstance(found, Exception):
             raise found
-        return Cost(found, 0)
+        return PackCost(found, 0)
 
-    monkeypatch.setattr("stagetree.packing.passes.timed", cost)
+    monkeypatch.setattr("stagetree.packing.packed_step.timed", cost)
     pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
-    profile = pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), widest)
-    assert (profile is None) == bool(pack.refusal)
+    profile = pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), widest)
+    assert (profile is None) == bool(pack.unpackable_reason)
     return profile
 
 
@@ -195,11 +195,11 @@ def test_packs_are_measured_as_long_as_there_is_memory(monkeypatch: pytest.Monke
 def test_measuring_leaves_the_weights_as_they_are() -> None:
     pack = fresh(1, [0], Usual, net="dropping", batches_per_step=1)
     before = {name: each.clone() for name, each in pack[0].trainer.model.state_dict().items()}
-    assert pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), 4) is not None
+    assert pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), 4) is not None
     assert_same(pack[0].trainer.model.state_dict(), before)
 
 
 def test_what_cannot_be_packed_is_not_measured() -> None:
     pack = fresh(1, [0], Unpackable, batches_per_step=1)
-    assert pack.measure(0, Timeline({"lr": 0.3, "bs": 8}), 4) is None
-    assert "asks a tensor for its value" in pack.refusal
+    assert pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), 4) is None
+    assert "asks a tensor for its value" in pack.unpackable_reason

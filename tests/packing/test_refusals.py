@@ -94,13 +94,13 @@ def test_it_is_said_what_cannot_be_packed(kind: type[TorchTrainer], how: dict[st
     hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
     pack = fresh(2, hps, kind, **how)
     assert not packed(pack, hps, 1)
-    assert reason in pack.refusal
+    assert reason in pack.unpackable_reason
 
 
 def test_a_sum_and_its_count_are_packed() -> None:
     hps = {0: STEADY, 1: {**STEADY, "lr": 0.3}}
     pack = fresh(2, hps, Summed)
-    assert not packed(pack, hps, 3) and not pack.refusal
+    assert not packed(pack, hps, 3) and not pack.unpackable_reason
     for number, hp in hps.items():
         assert distance(weights(pack[number]), weights(alone(hp, 3, Summed))) < 1e-12
 
@@ -148,10 +148,10 @@ def test_only_what_cannot_be_packed_is_trained_as_if_alone() -> None:
     hps = {0: {"lr": 0.05, "width": 3}, 1: {"lr": 0.05, "width": 3, "bad": True}}
     pack = fresh(2, hps, Choosy)
     assert not packed(pack, hps, 3)
-    assert "asks a tensor for its value" in pack.refusal
+    assert "asks a tensor for its value" in pack.unpackable_reason
     assert_same(weights(pack[1]), weights(alone(hps[1], 3, Choosy)))
     pack.leave(1)
-    assert not pack.refusal
+    assert not pack.unpackable_reason
 
 
 class Choosy(Remembers):

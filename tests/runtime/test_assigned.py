@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stagetree import Trainer
-from stagetree.runtime.assigned import forgotten, set_in_training
+from stagetree.runtime.comparing import forgotten, set_in_training
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 
 class Patient(Trainer):
@@ -46,8 +46,8 @@ class Refuses(Patient):
         super().load_state_dict(state)
 
 
-def trained(kind: type[Trainer]) -> tuple[Model, Timeline]:
-    model, timeline = Model.build(kind, {}, 0, "cpu"), Timeline({"lr": {"family": "constant", "value": 0.5}})
+def trained(kind: type[Trainer]) -> tuple[Model, HpTimeline]:
+    model, timeline = Model.build(kind, {}, 0, "cpu"), HpTimeline({"lr": {"family": "constant", "value": 0.5}})
     model.advance(timeline)
     return model, timeline
 

@@ -10,14 +10,14 @@ from forks import in_a_fork
 from moods import MOODY, TOY, Start
 
 from app.workers.trainer_connection import Deadline
-from stagetree.runtime.debug import Trial, run_in_terminal
+from stagetree.runtime.debug import DebugTrial, run_in_terminal
 
 RUN = """
 import sys
-from stagetree.runtime.debug import Trial, run_in_terminal
+from stagetree.runtime.debug import DebugTrial, run_in_terminal
 
 file, mood = sys.argv[1:]
-run_in_terminal(Trial(file=file, name="moody", args={}, seed=3, hp={"mood": mood}), 9)
+run_in_terminal(DebugTrial(file=file, name="moody", args={}, seed=3, hp={"mood": mood}), 9)
 """
 
 
@@ -30,7 +30,7 @@ def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     process = start()
     process.build(TOY, "toy", {}, 3, deadline=deadline)
     process.train({"lr": 0.1}, 9, deadline=deadline)
-    trial = Trial(file=TOY, name="toy", args={}, seed=3, hp={"lr": 0.1})
+    trial = DebugTrial(file=TOY, name="toy", args={}, seed=3, hp={"lr": 0.1})
     assert in_a_fork(run_in_terminal, trial, 9) == process.evaluate(deadline=deadline)
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from stagetree import TorchTrainer
 from stagetree.runtime.failures import LONGEST, TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 
 def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
@@ -107,4 +107,4 @@ def test_what_we_refuse_ourselves_is_a_sentence_and_another_fault_is_not() -> No
     with pytest.raises(TrainerFailed, match=r"\AValueError: hyper-parameter 'speed' is none of the optimizer's \("):
         model.set_up({"speed": 1})
     with pytest.raises(TrainerFailed, match=r"torch_trainer\.py(?s:.*)KeyError: 'model'"):
-        model.load({"trainer": {}}, Timeline({"lr": 0.1}), 1)
+        model.load({"trainer": {}}, HpTimeline({"lr": 0.1}), 1)

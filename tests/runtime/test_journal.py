@@ -11,14 +11,14 @@ import torch
 from moods import TOY, Start
 
 from app.workers.trainer_connection import Deadline
-from stagetree.logged import Logged
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.journal import DRAIN_SECONDS, Journal
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 from stagetree.trainer import Trainer
+from stagetree.trainer.base import MetricSums
 
-ONE = Timeline({"lr": 1.0})
+ONE = HpTimeline({"lr": 1.0})
 
 
 class OnADevice:
@@ -69,7 +69,7 @@ class Talkative(Trainer):
 
 
 def test_means_since_the_last_time() -> None:
-    logged = Logged()
+    logged = MetricSums()
     for value in (1, torch.tensor(3.0, requires_grad=True), torch.tensor([2])):
         logged.add("loss", value)
     logged.add("norm", float("nan"))
@@ -78,14 +78,14 @@ def test_means_since_the_last_time() -> None:
 
 
 def test_a_tensor_that_changes_later_is_kept_as_it_was() -> None:
-    logged, value = Logged(), torch.tensor(1.0)
+    logged, value = MetricSums(), torch.tensor(1.0)
     logged.add("loss", value)
     value += 5
     assert logged.means() == {"loss": 1.0}
 
 
 def test_nothing_waits_for_the_device_before_it_is_fetched() -> None:
-    logged, OnADevice.waits = Logged(), 0
+    logged, OnADevice.waits = MetricSums(), 0
     for _ in range(100):
         logged.add("loss", OnADevice())
     assert OnADevice.waits == 0
@@ -95,7 +95,7 @@ def test_nothing_waits_for_the_device_before_it_is_fetched() -> None:
 @pytest.mark.parametrize("value", [torch.zeros(2), "high", None])
 def test_what_is_no_number_fails_the_step(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
-        Logged().add("loss", value)
+        MetricSums().add("loss", value)
 
 
 def test_what_is_said_while_evaluating_or_before_a_load_is_left_out() -> None:
@@ -139,10 +139,10 @@ def test_a_device_that_fails_late_fails_as_what_it_is(monkeypatch: pytest.Monkey
     model = Model.build(Talkative, {}, 0, "cpu")
     model.advance(ONE)
 
-    def fail(self: Logged) -> None:
+    def fail(self: MetricSums) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    monkeypatch.setattr(Logged, "means", fail)
+    monkeypatch.setattr(MetricSums, "means", fail)
     with pytest.raises(TrainerFailed) as failed:
         model.logged()
     assert failed.value.kind == "device"

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 
 from app.domain.schedule import Segment, segments
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 from stagetree.sequences import Sequence
 from tests.strategies import configurations
 
@@ -22,14 +22,14 @@ def in_force(hp: dict[str, Any], step: int) -> Segment:
 @given(configurations("cab"))
 def test_values_are_those_of_the_plan_in_the_same_order(sequences: dict[str, Sequence]) -> None:
     hp = {name: sequence.to_json() for name, sequence in sequences.items()}
-    timeline = Timeline(hp)
+    timeline = HpTimeline(hp)
     for step in range(STEPS):
         assert [*timeline.at(step).items()] == [*in_force(hp, step).values(step).items()]
 
 
 @given(configurations("ab"))
 def test_changes_lead_from_the_values_of_one_step_to_those_of_the_next(sequences: dict[str, Sequence]) -> None:
-    timeline = Timeline({name: sequence.to_json() for name, sequence in sequences.items()})
+    timeline = HpTimeline({name: sequence.to_json() for name, sequence in sequences.items()})
     values = timeline.changes(0)
     for step in range(STEPS):
         if step:
@@ -41,9 +41,9 @@ def test_changes_lead_from_the_values_of_one_step_to_those_of_the_next(sequences
 
 def test_it_can_be_asked_in_any_order_and_far_ahead() -> None:
     hp = {"lr": {"family": "cosine", "init": 1.0, "min": 0.0, "period": 10}}
-    ahead = Timeline(hp)
-    assert ahead.at(100_000) == {"lr": 1.0} and ahead.at(3) == Timeline(hp).at(3)
+    ahead = HpTimeline(hp)
+    assert ahead.at(100_000) == {"lr": 1.0} and ahead.at(3) == HpTimeline(hp).at(3)
 
 
 def test_no_hyper_parameters_are_no_values() -> None:
-    assert Timeline({}).at(0) == Timeline({}).changes(5) == {}
+    assert HpTimeline({}).at(0) == HpTimeline({}).changes(5) == {}

@@ -182,13 +182,13 @@ def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: S
 
 FULL = """
 import os, sys
-from stagetree.runtime import forking, warm
+from stagetree.runtime import warm
 
 def fork():
     raise OSError(11, "Resource temporarily unavailable")
 
 os.fork = fork
-forking.MODULES = ()
+warm.MODULES = ()
 sys.exit(warm.main())
 """
 

@@ -17,8 +17,8 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node
-from app.scheduling.balance import Claim, claims, shares, slots_used
 from app.scheduling.demands import Need
+from app.scheduling.fair_share import ShareRequest, share_requests, shares, slots_used
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import critical_path, fair_share
 from app.simulation.pace import even_packs
@@ -31,22 +31,22 @@ A, B, C = (StudyId(name) for name in "abc")
 @pytest.mark.parametrize(
     ("slots", "wanted", "expected"),
     [
-        (8, {A: Claim(9), B: Claim(9)}, {A: 4, B: 4}),
-        (8, {A: Claim(1), B: Claim(9), C: Claim(9)}, {A: 1, B: 3.5, C: 3.5}),
-        (9, {A: Claim(9, weight=2), B: Claim(9)}, {A: 6, B: 3}),
-        (9, {A: Claim(9, weight=2, cap=3), B: Claim(9)}, {A: 3, B: 6}),
-        (9, {A: Claim(2), B: Claim(3)}, {A: 2, B: 3}),
-        (4, {A: Claim(3, priority=2), B: Claim(9), C: Claim(9)}, {A: 3, B: 0.5, C: 0.5}),
-        (4, {A: Claim(9, priority=2), B: Claim(9)}, {A: 4, B: 0}),
+        (8, {A: ShareRequest(9), B: ShareRequest(9)}, {A: 4, B: 4}),
+        (8, {A: ShareRequest(1), B: ShareRequest(9), C: ShareRequest(9)}, {A: 1, B: 3.5, C: 3.5}),
+        (9, {A: ShareRequest(9, weight=2), B: ShareRequest(9)}, {A: 6, B: 3}),
+        (9, {A: ShareRequest(9, weight=2, cap=3), B: ShareRequest(9)}, {A: 3, B: 6}),
+        (9, {A: ShareRequest(2), B: ShareRequest(3)}, {A: 2, B: 3}),
+        (4, {A: ShareRequest(3, priority=2), B: ShareRequest(9), C: ShareRequest(9)}, {A: 3, B: 0.5, C: 0.5}),
+        (4, {A: ShareRequest(9, priority=2), B: ShareRequest(9)}, {A: 4, B: 0}),
         (4, {}, {}),
     ],
 )
-def test_water_filling(slots: int, wanted: dict[StudyId, Claim], expected: dict[StudyId, float]) -> None:
+def test_water_filling(slots: int, wanted: dict[StudyId, ShareRequest], expected: dict[StudyId, float]) -> None:
     assert shares(slots, wanted) == pytest.approx(expected)
 
 
 CLAIMS = st.builds(
-    Claim,
+    ShareRequest,
     demand=st.integers(0, 80),
     weight=st.floats(0.1, 10) | st.sampled_from([5e-324, 1e-17, 1e16, 1e308]),
     cap=st.one_of(st.just(inf), st.integers(1, 40)),
@@ -56,7 +56,9 @@ CLAIMS = st.builds(
 
 @tried(200)
 @given(slots=st.integers(1, 64), found=st.lists(CLAIMS, min_size=1, max_size=8))
-def test_no_study_could_have_more_without_one_that_has_less_for_its_weight(slots: int, found: list[Claim]) -> None:
+def test_no_study_could_have_more_without_one_that_has_less_for_its_weight(
+    slots: int, found: list[ShareRequest]
+) -> None:
     wanted = {StudyId(str(number)): claim for number, claim in enumerate(found)}
     due = shares(slots, wanted)
     assert sum(due.values()) == pytest.approx(min(slots, sum(min(each.demand, each.cap) for each in found)))
@@ -95,7 +97,7 @@ class Slots:
 
     def finish_one(self) -> None:
         """The next chain ends; how many slots each study had until then, and what it was due, is noted."""
-        due = shares(self.slots, claims([self.frontier], self.slots))
+        due = shares(self.slots, share_requests([self.frontier], self.slots))
         first = min(self.ends, key=lambda chain: self.ends[chain])
         end = self.ends.pop(first)
         self.held.append((end - self.now, slots_used([self.frontier]), due))

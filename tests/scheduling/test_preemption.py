@@ -15,7 +15,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study
 from app.domain.states import ChainOutcome
-from app.scheduling.balance import Claim, shares
+from app.scheduling.fair_share import ShareRequest, shares
 from app.scheduling.policies import fair_share
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.simulator import TICK_SECONDS, Simulator
@@ -147,13 +147,13 @@ STUDIES = st.lists(
 )
 
 
-def claims_of(world: World, slots: int) -> dict[StudyId, Claim]:
+def claims_of(world: World, slots: int) -> dict[StudyId, ShareRequest]:
     """Each trial is one slot's work."""
     found = {}
     for study in world.simulator.plan.studies.values():
         fields = study.spec
         demand = min(slots, study.active)
-        found[study.id] = Claim(demand, fields["weight"], fields.get("max_slots") or slots, fields["priority"])
+        found[study.id] = ShareRequest(demand, fields["weight"], fields.get("max_slots") or slots, fields["priority"])
     return found
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Node, Progress
-from app.scheduling.demands import Reach
+from app.scheduling.demands import Coverage
 
 STEPS = st.integers(0, 12)
 SPANS = st.lists(st.tuples(STEPS, STEPS).map(lambda ends: (min(ends), max(ends))), max_size=5)
@@ -19,5 +19,5 @@ def test_the_index_covers_what_the_node_covers(spans: list[tuple[int, int]], kno
     node = Node(NodeId("n"), None, 0, {})
     node.running = {(ChainId(str(number)), 0): span for number, span in enumerate(spans)}
     progress = {ChainId(str(number)): each for number, each in known.items()}
-    reach = Reach(node, progress)
+    reach = Coverage(node, progress)
     assert [reach.covers(step) for step in range(14)] == [node.covers(step, progress) for step in range(14)]

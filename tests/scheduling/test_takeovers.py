@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.domain import events as e
-from app.scheduling.balance import Balancing, slots_used
+from app.scheduling.fair_share import FairSharing, slots_used
 from app.scheduling.frontier import Frontier
 from app.scheduling.policies import fair_share
 from app.scheduling.preemption import LEAST_SECONDS, Takeover, is_ripe, takeovers
@@ -13,8 +13,8 @@ LATER = 1000.0
 TURN = 60.0
 
 
-def filled(story: Story, slots: int) -> tuple[Frontier, Balancing]:
-    frontier, balancing = Frontier(story.plan), Balancing(TURN)
+def filled(story: Story, slots: int) -> tuple[Frontier, FairSharing]:
+    frontier, balancing = Frontier(story.plan), FairSharing(TURN)
     frontier.refresh()
     for _ in range(slots):
         choice = fair_share([frontier])
@@ -24,7 +24,7 @@ def filled(story: Story, slots: int) -> tuple[Frontier, Balancing]:
     return frontier, balancing
 
 
-def asked(frontier: Frontier, balancing: Balancing, slots: int, *, now: float = LATER) -> list[Takeover]:
+def asked(frontier: Frontier, balancing: FairSharing, slots: int, *, now: float = LATER) -> list[Takeover]:
     frontier.refresh()
     balance = balancing.look([frontier], slots, now)
     return list(takeovers([frontier], balance, now, (), lambda takeover: True))

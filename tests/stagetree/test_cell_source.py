@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from app.registry import describe, files_in
-from stagetree.cell_source import SourceFolder, source_of
 from stagetree.errors import StagetreeError
 from stagetree.runtime.loading import load_trainer
+from stagetree.source.cells import SourceFolder, source_of
 from stagetree.trainer import Trainer
 
 CELL = '''
@@ -138,7 +138,7 @@ def test_a_trainer_of_a_module_is_taken_with_its_module(tmp_path: Path, monkeypa
 MADE = """
 import json
 from pathlib import Path
-from stagetree.cell_source import source_of
+from stagetree.source.cells import source_of
 from trainer import Walk
 source = source_of(Walk)
 source.write(Path("trainers"))

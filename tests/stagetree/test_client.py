@@ -20,8 +20,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.api import examples
 from app.api.examples import EXAMPLES
-from stagetree import _http, models
-from stagetree.client import AsyncClient, Client, Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+from stagetree import models
+from stagetree.client import (
+    AsyncClient,
+    Client,
+    Conflict,
+    Invalid,
+    NotFound,
+    ProblemError,
+    StagetreeError,
+    Unreachable,
+    http,
+)
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
 
@@ -124,7 +134,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setattr(_http, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(http, "FIRST_PAUSE", 0.001)
     with Client(server.url, timeout=60, retries=3) as made:
         yield made
 
@@ -358,7 +368,7 @@ def test_trying_again_has_an_end(server: Server, client: Client) -> None:
 def test_pauses_leave_the_global_generator_alone() -> None:
     """It may be that of a trainer, which must come to the same numbers whatever a server does."""
     before = random.getstate()
-    assert _http.pause_after(3) > 0
+    assert http.pause_after(3) > 0
     assert random.getstate() == before
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.tuning.samplers import SAMPLERS
 from stagetree import MultiStep, Space, SpaceError, SpecError, StudySpec, choice, uniform, when
 from stagetree.sequences import Constant, parse
-from stagetree.where import WhereError
+from stagetree.space.where import WhereError
 
 SPACE: dict[str, Any] = {
     "momentum": when({"optimizer": ["sgd", "nesterov"]}, uniform(0.8, 0.99)),

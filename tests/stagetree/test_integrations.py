@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from stagetree.integrations.huggingface import HFTrainer
 from stagetree.integrations.lightning import LightningTrainer
 from stagetree.runtime.model import Model
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 HP = {
     "lr": {"family": "values", "values": [0.01, 0.003], "milestones": [2]},
@@ -171,7 +171,7 @@ def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: 
 
 def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
     model = Model.build(Lit, {}, 0, "cpu")
-    model.advance(Timeline(HP))
+    model.advance(HpTimeline(HP))
     logged = model.logged()
     assert logged.keys() == {"train_loss"} and logged["train_loss"] is not None
     assert model.evaluate().keys() == {"val_loss"}

@@ -12,8 +12,8 @@ from app.domain.errors import Refused
 from app.domain.ids import StudyId
 from stagetree.limits import Limits, check_size, check_trial
 from stagetree.sequences import Constant, SequenceError
+from stagetree.space.where import WhereError, compile_where
 from stagetree.spec import SpecError, StudySpec
-from stagetree.where import WhereError, compile_where
 from tests.plans import Story
 
 BASE = {"name": "n", "trainer": "digits", "metric": "loss", "mode": "min"}

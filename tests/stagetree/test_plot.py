@@ -14,9 +14,9 @@ import pytest
 from matplotlib import pyplot
 from plotly.graph_objects import Figure
 
-from stagetree._picture import segments, svg
 from stagetree.errors import StagetreeError
 from stagetree.models import Event, Node, StudyAnswer, TrialDetail
+from stagetree.plot.picture import segments, svg
 from stagetree.results import Results
 
 matplotlib.use("Agg")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stagetree.sequences import Constant, MultiStep, Sequence, SequenceError, parse
 from stagetree.space import Space, SpaceError
-from stagetree.where import WhereError, compile_where
+from stagetree.space.where import WhereError, compile_where
 
 STEPPED = {"family": "multistep", "init": 0.1, "milestones": [20, 30], "gamma": 0.1}
 GOLDEN: list[list[Any]] = [[16, "lion"], [312, "adam"], [828, "adam"]]

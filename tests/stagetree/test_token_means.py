@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.training.tensors import Mean
+from stagetree.trainer.tensors import Mean
 
 VOCABULARY, LENGTH = 11, 12
 

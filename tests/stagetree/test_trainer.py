@@ -47,7 +47,7 @@ def test_torch_is_not_imported(module: str) -> None:
 
 
 def test_the_torch_trainer_is_there_for_who_asks() -> None:
-    from stagetree.torch_trainer import TorchTrainer
+    from stagetree.trainer.torch_trainer import TorchTrainer
 
     assert stagetree.TorchTrainer is TorchTrainer
     assert "TorchTrainer" in stagetree.__all__

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagetree.versions import Imports, SourceError, module_files, version_of
+from stagetree.source.versions import Imports, SourceError, module_files, version_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +34,7 @@ def run(code: str, **values: Any) -> Any:
 
 
 IMPORT = """
-from stagetree.versions import import_exactly, module_files
+from stagetree.source.versions import import_exactly, module_files
 files = module_files(path)
 imports = import_exactly(path, files)
 """
@@ -175,4 +175,4 @@ def test_helpers_of_one_name_in_two_folders(tmp_path: Path) -> None:
 
 
 def test_it_imports_no_torch() -> None:
-    assert run("import stagetree.versions, stagetree.trainer_source; found = 'torch' in sys.modules") is False
+    assert run("import stagetree.source.versions, stagetree.source.discovery; found = 'torch' in sys.modules") is False

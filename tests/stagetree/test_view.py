@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from app.api import examples
-from stagetree._asking import Known
-from stagetree._view import StudyView
+from stagetree.client.asking import Known
+from stagetree.notebook.view import StudyView
 
 
 class Shown(StudyView):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.tuning.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, Proof
+from app.tuning.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, ForecastProof
 from tests.plans import tried
 
 MARK, END = 0.5, 10
@@ -25,10 +25,10 @@ def judged(trial: int, step: int, p: float, **others: Any) -> TrialEvent:
     return TrialEvent(TrialEventKind.PRIORITIZE, trial, step, reason={"class": "opportunistic", FORETOLD: claim})
 
 
-def proof(trials: int, p_if: tuple[float, float], rate: float = 0.5) -> Proof:
+def proof(trials: int, p_if: tuple[float, float], rate: float = 0.5) -> ForecastProof:
     """Trials below the mark are judged at step 5; some come to it by step 10, their end. p_if: of those that do not,
     and of those that do."""
-    found, rng = Proof("accuracy", -1.0, END), Random(3)
+    found, rng = ForecastProof("accuracy", -1.0, END), Random(3)
     for trial in range(trials):
         rises = rng.random() < rate
         found.observe(result(trial, 5, 0.4))
@@ -53,7 +53,7 @@ def test_who_says_the_base_rate_is_no_better_than_it() -> None:
 
 def test_a_few_claims_prove_nothing() -> None:
     assert not proof(ENOUGH_NEXT - 1, (0.0, 1.0)).is_given
-    found = Proof("accuracy", -1.0, END)
+    found = ForecastProof("accuracy", -1.0, END)
     for trial in range(60):
         found.observe(result(trial, 5, 0.4))
         found.observe(judged(trial, 5, 0.1 if trial % 2 else 0.9, next=7))
@@ -63,7 +63,7 @@ def test_a_few_claims_prove_nothing() -> None:
 
 def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
     """Who is at the mark stays there, who is not comes never: then a p that is less sure than that is worth nothing."""
-    found = Proof("accuracy", -1.0, END)
+    found = ForecastProof("accuracy", -1.0, END)
     for trial in range(40):
         value = 0.6 if trial % 2 else 0.4
         found.observe(result(trial, 5, value))
@@ -73,7 +73,7 @@ def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
 
 
 def test_what_ended_settles_nothing_and_a_judgement_without_a_claim_neither() -> None:
-    found = Proof("accuracy", -1.0, END)
+    found = ForecastProof("accuracy", -1.0, END)
     found.observe(TrialEvent(TrialEventKind.PRIORITIZE, 0, 5, reason={"class": "opportunistic", "p": 0.3}))
     found.observe(result(1, 5, 0.4))
     found.observe(judged(1, 5, 0.3))
@@ -85,7 +85,7 @@ def test_what_ended_settles_nothing_and_a_judgement_without_a_claim_neither() ->
 @tried(60)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_scores_are_those_of_brier(claims: list[tuple[float, bool, bool]]) -> None:
-    found = Proof("accuracy", -1.0, END)
+    found = ForecastProof("accuracy", -1.0, END)
     for p, is_there, came in claims:
         found.next.add(p, is_there, came)
     number = len(claims)

@@ -15,7 +15,7 @@ from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
 from stagetree.runtime.state_format import read
-from stagetree.runtime.timeline import Timeline
+from stagetree.runtime.timeline import HpTimeline
 
 
 class InProcess:
@@ -47,24 +47,24 @@ class InProcess:
         self.do("build")
         with user_code():
             kind = load_trainer(file, name)
-        self.model, self.timeline = Model.build(kind, args, seed, "cpu"), Timeline({})
+        self.model, self.timeline = Model.build(kind, args, seed, "cpu"), HpTimeline({})
 
     def begin(self, weights: State, hp: Mapping[str, Any], *, whole: bool, deadline: Any) -> None:
         self.do("begin")
         assert self.model is not None
-        self.model.begin(weights.fd, Timeline(hp), is_whole=whole)
+        self.model.begin(weights.fd, HpTimeline(hp), is_whole=whole)
 
     def load(self, state: State, hp: Mapping[str, Any], step: int, *, deadline: Any) -> tuple[str, ...]:
         self.do("load")
         assert self.model is not None
         saved = read(state.fd)
-        self.timeline = Timeline(hp)
+        self.timeline = HpTimeline(hp)
         self.model.load(saved, self.timeline, step)
         return tuple(inexact.changes(saved["machine"], self.machine))
 
     def train(self, hp: Mapping[str, Any], until: int, *, deadline: Any, on_progress: Any) -> TrainedTo:
         assert self.model is not None
-        timeline = Timeline(hp)
+        timeline = HpTimeline(hp)
         while self.model.step < until:
             self.do("train")
             self._advance(timeline)
@@ -109,7 +109,7 @@ class InProcess:
     def close(self, patience: float = 0.0) -> None:
         self.is_closed = True
 
-    def _advance(self, timeline: Timeline) -> None:
+    def _advance(self, timeline: HpTimeline) -> None:
         assert self.model is not None
         try:
             self.model.advance(timeline)

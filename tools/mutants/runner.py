@@ -26,7 +26,7 @@ from tools.mutants.tests_of import SOURCES
 NEEDED = (
     "pytest hypothesis torch numpy scipy.special sqlmodel alembic.command psycopg celery.canvas celery.signals psutil"
     " kombu.transport.redis fsspec fastapi httpx2 redis pydantic_settings moto.server stagetree.spec stagetree.client"
-    " stagetree.torch_trainer stagetree.runtime.model stagetree.trainer_source app.domain.decide app.settings"
+    " stagetree.trainer.torch_trainer stagetree.runtime.model stagetree.source.discovery app.domain.decide app.settings"
     " app.scheduling.policies app.events.tables app.events.database"
 )
 """What most tests import, and what imports nothing that is changed."""

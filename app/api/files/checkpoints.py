@@ -16,7 +16,7 @@ from app.domain.decide.finding import trial_of
 from app.domain.errors import Unknown
 from app.domain.search_plan import Checkpoint, SearchPlan, Study
 from app.object_store import PART, ObjectStore, StoreUnavailable
-from stagetree.weights import weight_parts
+from stagetree.runtime.weight_files import weight_parts
 
 
 @dataclass(frozen=True, slots=True)

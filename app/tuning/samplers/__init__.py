@@ -36,4 +36,12 @@ def unavailable(spec: StudySpec) -> str | None:
     return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
 
 
-__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "unavailable"]
+def sampler_of(spec: StudySpec) -> Sampler | None:
+    """Where the study's configurations come from; None where its tuner names them all."""
+    if not isinstance(spec.tuner, SamplingTuner):
+        return None
+    sampler = SAMPLERS[spec.tuner.sampler](spec)
+    return Enqueued(spec, sampler) if spec.first else sampler
+
+
+__all__ = ["NEEDED", "SAMPLERS", "Enqueued", "Proposal", "Sampler", "sampler_of", "unavailable"]

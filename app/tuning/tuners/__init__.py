@@ -1,80 +1,18 @@
-"""Tuners: pure functions from what has happened in a study to what is wanted next, by the kind in its study file.
+"""Tuners: pure functions from the history of a study to the action that its tuner wants next.
 
-`base` says what a tuner is; `driver` sets it to work on a study; `samplers` is where configurations come from; `custom`
-holds those that were registered from files. What such a file needs can be imported from here.
+`base` says what a tuner is, `kinds` which there are, and `driver` runs one for a study; `custom` holds those that were
+registered from files. All that such a file needs can be imported from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from app.domain.commands import Extend, Prioritize, Start, Stop
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
-from app.tuning.samplers import SAMPLERS, Enqueued, Sampler
-from app.tuning.tuners.asha import Asha, AshaByPrediction
+from app.tuning.samplers import SAMPLERS, Sampler, sampler_of
 from app.tuning.tuners.base import NewTrial, Tuner
-from app.tuning.tuners.custom import custom
 from app.tuning.tuners.driver import TunerDriver
-from app.tuning.tuners.finishing import Finishing
-from app.tuning.tuners.fixed import External, Fixed
-from app.tuning.tuners.hyperband import AshaInBrackets, AsyncHyperband, Hyperband
-from app.tuning.tuners.pop import Pop
-from app.tuning.tuners.population import Pbt
-from app.tuning.tuners.sha import Sha
-from app.tuning.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
-from app.tuning.tuners.watched import watched
-from stagetree.spec import StudySpec
-from stagetree.spec.tuners import AshaTuner, SamplingTuner
-
-TUNERS: dict[str, Callable[[StudySpec], Tuner]] = {
-    "grid": Fixed,
-    "random": Fixed,
-    "trials": Fixed,
-    "sha": Sha,
-    "asha": Asha,
-    "hyperband": Hyperband,
-    "async_hyperband": AsyncHyperband,
-    "median": Median,
-    "bandit": Bandit,
-    "early_term": EarlyTerm,
-    "pop": Pop,
-    "pbt": Pbt,
-    "custom": custom,
-    "external": External,
-}
-
-
-def tuner_of(spec: StudySpec) -> Tuner:
-    """The tuner that a study file asks for. Raises `stagetree.spec.SpecError` where it is none that this server has."""
-    tuner = _tuner_alone(spec)
-    return Finishing(spec, tuner) if getattr(spec.tuner, "finish_best", None) else tuner
-
-
-def _tuner_alone(spec: StudySpec) -> Tuner:
-    """The tuner without `finish_best`."""
-    if isinstance(spec.tuner, AshaTuner) and spec.tuner.promote_by == "predicted":
-        return watched(spec, AshaByPrediction)
-    if spec.stop_hopeless is not None:
-        return watched(spec, lambda spec, forecasts: _plain(spec))
-    return _plain(spec)
-
-
-def _plain(spec: StudySpec) -> Tuner:
-    if isinstance(spec.tuner, AshaTuner) and spec.tuner.type == "stopping":
-        return AshaStopping(spec)
-    if isinstance(spec.tuner, AshaTuner) and spec.tuner.brackets > 1:
-        return AshaInBrackets(spec)
-    return TUNERS[spec.tuner.kind](spec)
-
-
-def sampler_of(spec: StudySpec) -> Sampler | None:
-    """Where the study's configurations come from; None where its tuner names them all."""
-    if not isinstance(spec.tuner, SamplingTuner):
-        return None
-    sampler = SAMPLERS[spec.tuner.sampler](spec)
-    return Enqueued(spec, sampler) if spec.first else sampler
-
+from app.tuning.tuners.kinds import TUNERS, tuner_of
 
 __all__ = [
     "SAMPLERS",

@@ -15,7 +15,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
-from app.tuning.tuners.sha import Rung
+from app.tuning.tuners.sha import RungScores
 from stagetree.spec import StudySpec
 from stagetree.spec.rungs import rung_steps
 
@@ -25,7 +25,7 @@ class Bracket:
 
     def __init__(self, steps: list[int], factor: int) -> None:
         self.steps, self.factor = steps, factor
-        self.rungs = [Rung() for _ in steps]
+        self.rungs = [RungScores() for _ in steps]
         self.at: dict[int, int] = {}
 
     def observe(self, event: TrialEvent, loss: float) -> None:

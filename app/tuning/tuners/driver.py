@@ -11,9 +11,10 @@ from app.domain.commands import Start, TunerAction
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study, TrialEvent
 from app.domain.states import TrialEventKind
-from app.tuning.samplers import Sampler
+from app.tuning.samplers import Sampler, sampler_of
 from app.tuning.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner
 from app.tuning.tuners.custom import check_action
+from app.tuning.tuners.kinds import tuner_of
 from stagetree.spec import SpecError, StudySpec
 
 Json = dict[str, Any]
@@ -84,8 +85,6 @@ class TunerDriver:
     """
 
     def __init__(self, spec: Mapping[str, Any], sampler: Sampler | None = None) -> None:
-        from app.tuning.tuners import sampler_of, tuner_of
-
         self.spec = spec
         parsed = StudySpec.from_dict(dict(spec), limits=None)  # it was accepted once
         with _blaming("the tuner", but=SpecError):

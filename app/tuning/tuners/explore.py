@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from stagetree.inverse import bare, values_of
 from stagetree.sequences import SequenceError, parse
 from stagetree.space import Choice, LogUniform, RandInt, Uniform, read_entry
+from stagetree.space.distributions import bare, values_of
 from stagetree.spec import StudySpec
 
 Hp = dict[str, Any]

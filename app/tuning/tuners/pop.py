@@ -22,9 +22,9 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.tuners.base import Context, NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
-from app.tuning.tuners.promising import FORETOLD, Pools, Proof, by_rank, divide
+from app.tuning.tuners.promising import FORETOLD, ForecastProof, Pools, by_rank, divide
 from stagetree.spec import StudySpec
-from stagetree.spec.boundaries import boundary_of, steps_asked
+from stagetree.spec.rungs import boundary_of, steps_asked
 
 Reason = dict[str, Any]
 
@@ -72,7 +72,7 @@ class Pop(Tuner):
         self._targets: list[float] = tuner.targets() or ([] if spec.target is None else [spec.target])
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
-        self._proof, self._proves = Proof(spec.metric, self._sign, tuner.max_steps), spec.curve_model > 1
+        self._proof, self._proves = ForecastProof(spec.metric, self._sign, tuner.max_steps), spec.curve_model > 1
         self._by_p = tuner.order_by == "p"
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in the order in which they came there

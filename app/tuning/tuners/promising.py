@@ -60,7 +60,7 @@ class Score:
         return self.of_claims <= min(self.of_verdicts, self.of_base_rate)
 
 
-class Proof:
+class ForecastProof:
     """A fold over a study's history: p is proven while two scores of the claims of earlier judgements are good.
 
     Each judgement claims, with a probability each, that the trial will be at the best value of that time (a) at its

@@ -19,7 +19,7 @@ Scored = tuple[float, int]
 """(loss, trial): less is better, ties go to the trial that was started first."""
 
 
-class Rung:
+class RungScores:
     """The results at one rung, best first, and who went on from there."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class SyncBracket:
 
     def __init__(self, width: int, steps: list[int], factor: int) -> None:
         self.width, self.steps, self.factor = width, steps, factor
-        self.rungs = [Rung() for _ in steps]
+        self.rungs = [RungScores() for _ in steps]
         self.entered, self.settled = [0] * len(steps), [0] * len(steps)
         self._at: dict[int, int] = {}
         self._open: set[int] = set()  # trials on their way to their rung

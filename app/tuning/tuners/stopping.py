@@ -18,10 +18,9 @@ from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.tuners.base import NewTrial, Next, Tuner
 from app.tuning.tuners.forecasts import Forecasts
-from app.tuning.tuners.sha import Rung
+from app.tuning.tuners.sha import RungScores
 from stagetree.spec import StudySpec
-from stagetree.spec.boundaries import steps_asked
-from stagetree.spec.rungs import rung_steps
+from stagetree.spec.rungs import rung_steps, steps_asked
 
 Reason = dict[str, Any]
 Verdict = tuple[bool, Reason]
@@ -103,7 +102,7 @@ class AshaStopping(StoppingRule):
         super().__init__(
             spec, rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
         )
-        self._factor, self.rungs = tuner.reduction_factor, [Rung() for _ in self.points]
+        self._factor, self.rungs = tuner.reduction_factor, [RungScores() for _ in self.points]
 
     def judge(self, point: int, trial: int, loss: float) -> Verdict:
         rung = self.rungs[point]

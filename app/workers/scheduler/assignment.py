@@ -19,7 +19,7 @@ from app.events.plans import PlanUnusable
 from app.events.rows.errors import SlotTaken
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment, assign, resume_point, stages_of
-from app.scheduling.balance import EVEN, Balance, allowed
+from app.scheduling.fair_share import NO_CONTENTION, FairShare, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
 from app.scheduling.placement import Candidates, has_trainer, place, without_trainer
@@ -53,7 +53,7 @@ class Assignment:
     def __init__(self, ports: Ports, outlook: Outlook, dispatch: Dispatch) -> None:
         self._ports, self._outlook, self._dispatch = ports, outlook, dispatch
 
-    def assign(self, slots: Candidates, balance: Balance = EVEN) -> Candidates:
+    def assign(self, slots: Candidates, balance: FairShare = NO_CONTENTION) -> Candidates:
         """Give work to free slots, until one of both runs out; the slots as they are then.
 
         balance: what is due to each study. Raises `DatabaseUnavailable`.
@@ -82,7 +82,7 @@ class Assignment:
     def _is_undecided(self, frontier: Frontier) -> bool:
         return self._ports.packs and frontier.plan.packing is None
 
-    def _next(self, frontiers: Sequence[Frontier], slots: Candidates, balance: Balance) -> Placed | None:
+    def _next(self, frontiers: Sequence[Frontier], slots: Candidates, balance: FairShare) -> Placed | None:
         """The most urgent path that a slot can take now."""
         passed_over: dict[PlanId, set[Place]] = {}
         for _ in range(MOST_PASSED_OVER):

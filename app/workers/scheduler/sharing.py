@@ -9,7 +9,7 @@ from app.domain.ids import ChainId
 from app.events.records import change
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import resume_point
-from app.scheduling.balance import EVEN, Balance, Balancing
+from app.scheduling.fair_share import NO_CONTENTION, FairShare, FairSharing
 from app.scheduling.frontier import Frontier
 from app.scheduling.placement import Candidates, place
 from app.scheduling.preemption import Takeover, takeovers
@@ -27,14 +27,14 @@ class Sharing:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._balancing = None if ports.turn_seconds is None else Balancing(ports.turn_seconds)
+        self._balancing = None if ports.turn_seconds is None else FairSharing(ports.turn_seconds)
         self._shown: Mapping[str, float] | None = None  # by this scheduler: the one before it may have left something
         self._shown_at = 0.0
 
-    def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> Balance:
+    def look(self, frontiers: Sequence[Frontier], slots: Candidates) -> FairShare:
         """What is due to each study by now; it is shown, too. Raises `DatabaseUnavailable`."""
         if self._balancing is None:
-            return EVEN
+            return NO_CONTENTION
         now = self._ports.elapsed()
         balance = self._balancing.look(frontiers, len(slots.well), now)
         self._show({study: round(due, 2) for study, due in balance.due.items()}, now)
@@ -46,7 +46,7 @@ class Sharing:
             change(self._ports.records, lambda rows: rows.studies.show_due(due))
             self._shown, self._shown_at = due, now
 
-    def make_room(self, frontiers: Sequence[Frontier], balance: Balance, seen: Overview, slots: Candidates) -> None:
+    def make_room(self, frontiers: Sequence[Frontier], balance: FairShare, seen: Overview, slots: Candidates) -> None:
         """Ask chains to stop whose slots are due to others, after the free `slots` were given away.
 
         Raises `DatabaseUnavailable`.

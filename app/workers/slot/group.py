@@ -126,7 +126,7 @@ class LaneGroup:
         except Exception as failed:
             self._break(failed, list(wishes))
             return
-        self._note(trained.refusal)
+        self._note(trained.unpackable_reason)
         if trained.profile is not None:
             self._tell_profile(next(iter(wishes)), trained.profile)
         for number, wish in wishes.items():
@@ -145,7 +145,7 @@ class LaneGroup:
         def train() -> Trained:
             if (failed := trained.failed.get(number)) is not None:
                 raise TrainerFailed(failed.kind, failed.error, reached - 1, failed.signature)
-            return Trained(reached, (WITHOUT_PACK,) if number in trained.put_out else ())
+            return Trained(reached, (WITHOUT_PACK,) if number in trained.evicted else ())
 
         self._go_on(number, lambda: answer(self._stages[number], train))
 

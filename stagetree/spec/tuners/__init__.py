@@ -10,12 +10,10 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from stagetree.spec.tuners.base import SamplingTuner, TunerSpec
-from stagetree.spec.tuners.curves import CurveTuner, EarlyTermTuner, PopTuner
-from stagetree.spec.tuners.custom import CustomTuner
-from stagetree.spec.tuners.fixed import ExternalTuner, GridTuner, RandomTuner, TrialsTuner
+from stagetree.spec.tuners.early_stopping import BanditTuner, CurveTuner, EarlyTermTuner, MedianTuner, PopTuner
+from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
 from stagetree.spec.tuners.pbt import PbtTuner
-from stagetree.spec.tuners.stopping import BanditTuner, MedianTuner
 
 __all__ = [
     "KINDS",

@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field
 
 from stagetree.sequences import Sequence
 from stagetree.space import Space
+from stagetree.space.where import WhereError
 from stagetree.spec.errors import FieldError
 from stagetree.spec.fields import Seed, Sequences, distinct_field, first_field, sampling_seed_field
-from stagetree.spec.sentences import Part
-from stagetree.where import WhereError
+from stagetree.spec.sentences import SpecPart
 
 
 class TunedStudy(Protocol):
@@ -37,7 +37,7 @@ def _kind_is_required(schema: dict[str, Any]) -> None:
     schema["required"] = ["kind", *schema.get("required", ())]
 
 
-class TunerSpec(Part):
+class TunerSpec(SpecPart):
     """What all tuners have in common."""
 
     model_config = ConfigDict(json_schema_extra=_kind_is_required)

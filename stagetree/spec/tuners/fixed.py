@@ -8,21 +8,34 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from stagetree.sequences import Sequence
+from stagetree.sequences import Sequence, parse
 from stagetree.space.distinct import Distinct
+from stagetree.space.where import WhereError
 from stagetree.spec.fields import (
     Count,
+    Json,
     Seed,
     Sequences,
+    Text,
     common,
     distinct_field,
     first_field,
     max_steps_field,
     sampling_seed_field,
 )
-from stagetree.spec.trial import TrialSpec
-from stagetree.spec.tuners.base import TunedStudy, TunerSpec
-from stagetree.where import WhereError
+from stagetree.spec.sentences import SpecPart
+from stagetree.spec.tuners.base import SamplingTuner, TunedStudy, TunerSpec
+
+
+class TrialSpec(SpecPart):
+    """One trial: a configuration, and for how many steps to train it."""
+
+    hp: Sequences = Field(description="an object from hyper-parameter to sequence")
+    steps: Count = Field(description="the number of steps to train for, at least 1")
+
+    def configuration(self) -> dict[str, Sequence]:
+        """The sequences of the trial."""
+        return {name: parse(value) for name, value in self.hp.items()}
 
 
 class GridTuner(TunerSpec):
@@ -79,3 +92,12 @@ class ExternalTuner(TunerSpec):
 
     def check(self, spec: TunedStudy) -> None:
         """It works with any study."""
+
+
+class CustomTuner(SamplingTuner):
+    """A tuner that the server's operator registered from a file; a submitted study records its version."""
+
+    kind: Literal["custom"] = "custom"
+    name: Text = Field(description="the name of a tuner that is registered on the server")
+    version: Text | None = Field(default=None, description="the version of the tuner, set by the server")
+    args: dict[str, Json] = Field(default={}, description="an object of JSON values, the tuner's own fields")

@@ -1,0 +1,165 @@
+"""Weighted water-filling (ASHA paper, §5.3) with deficits: the slots due to each study, and how many it lacks.
+
+Priorities are classes: a study of a higher class comes first, whatever its share. Within a class the slots are divided
+by weight. A study that can use fewer, or may have no more, leaves the rest to the others, again by weight. A share is
+seldom a whole number of slots, so a study's deficit counts for it later, as in deficit round robin, and studies take
+turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from math import inf
+
+from app.domain.ids import StudyId
+from app.domain.search_plan import Chain, Study
+from app.scheduling.frontier import Frontier
+
+LARGEST_DEFICIT = 2.0
+"""In turns on a slot: a study never lacks or owes more, so that a share nobody could give is not owed for ever."""
+
+LIGHTEST, HEAVIEST = 1e-300, 1e300
+"""Weights beyond these bounds count as the bound, so that sums and quotients stay finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRequest:
+    """A study's request. demand: the slots that it could use now. cap: the most it may have. priority: its class."""
+
+    demand: float
+    weight: float = 1.0
+    cap: float = inf
+    priority: float = 1.0
+
+    @property
+    def most(self) -> float:
+        return min(self.demand, self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class FairShare:
+    """The shares of the studies that compete for slots; empty if fewer than two do.
+
+    requests: by study. due: slots, not rounded. deficit: the turns on a slot that a study had less than it was due.
+    """
+
+    requests: Mapping[StudyId, ShareRequest] = field(default_factory=dict)
+    due: Mapping[StudyId, float] = field(default_factory=dict)
+    deficit: Mapping[StudyId, float] = field(default_factory=dict)
+
+    def need(self, study: StudyId, used: float) -> float:
+        """The slots that a study lacks when it has `used`; negative if it has too many."""
+        return self.due.get(study, 0.0) - used + self.deficit.get(study, 0.0)
+
+
+NO_CONTENTION = FairShare()
+"""At most one study wants slots."""
+
+
+class FairSharing:
+    """Keeps the deficits of studies from tick to tick. turn_seconds: the length of a turn on a slot."""
+
+    def __init__(self, turn_seconds: float) -> None:
+        self._turn_seconds = turn_seconds
+        self._share, self._used, self._at = NO_CONTENTION, Counter[StudyId](), 0.0
+
+    def look(self, frontiers: Sequence[Frontier], slots: int, now: float) -> FairShare:
+        """The shares of `slots` slots now. now: seconds of a clock that does not go back."""
+        competing = competitors(frontiers)
+        deficit = self._deficits(now) if len(competing) > 1 else {}
+        self._at = now
+        if len(competing) < 2:
+            self._share = NO_CONTENTION
+        else:
+            found = share_requests(frontiers, slots)
+            self._share = FairShare(found, shares(slots, found), deficit)
+        return self._share
+
+    def settle(self, frontiers: Sequence[Frontier]) -> None:
+        """The slots have been given away, and stay with their studies until the next look."""
+        if self._share.due:
+            self._used = slots_used(frontiers)
+
+    def _deficits(self, now: float) -> dict[StudyId, float]:
+        """The deficits at `now`. A study that has ceased to compete, or has just begun to, has none."""
+        before, turns = self._share, (now - self._at) / self._turn_seconds
+        deficit = {
+            study: before.deficit.get(study, 0.0) + turns * (due - self._used[study])
+            for study, due in before.due.items()
+        }
+        return {study: max(-LARGEST_DEFICIT, min(LARGEST_DEFICIT, turns)) for study, turns in deficit.items()}
+
+
+def shares(slots: int, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyId, float]:
+    """The slots that are due to each study, not rounded."""
+    found: dict[StudyId, float] = {}
+    left = float(slots)
+    for priority in sorted({request.priority for request in requests.values()}, reverse=True):
+        found |= _fill(left, {study: request for study, request in requests.items() if request.priority == priority})
+        left = slots - sum(found.values())
+    return found
+
+
+def _fill(slots: float, requests: Mapping[StudyId, ShareRequest]) -> dict[StudyId, float]:
+    """Pour the slots in until each study has all that it can use, or all have as many slots for each unit of weight."""
+    weight = {study: min(max(request.weight, LIGHTEST), HEAVIEST) for study, request in requests.items()}
+    order = sorted(requests, key=lambda study: (requests[study].most / weight[study], study))
+    rest = accumulate(weight[study] for study in reversed(order))  # the weight of each and of those after it
+    found: dict[StudyId, float] = {}
+    for study, of in zip(order, reversed(list(rest)), strict=True):
+        found[study] = min(requests[study].most, slots * weight[study] / of)
+        slots -= found[study]
+    return found
+
+
+def competitors(frontiers: Iterable[Frontier]) -> set[StudyId]:
+    """The studies that have a slot, or could use one."""
+    found: set[StudyId] = set()
+    for frontier in frontiers:
+        found.update(frontier.studies(), (payer(chain) for chain in training(frontier)))
+    return found
+
+
+def share_requests(frontiers: Sequence[Frontier], slots: int) -> dict[StudyId, ShareRequest]:
+    """What the studies that compete may have of so many slots."""
+    running, found = slots_used(frontiers), dict[StudyId, ShareRequest]()
+    for frontier in frontiers:
+        for study in [frontier.plan.studies[name] for name in competitors([frontier])]:
+            could = sum(1 for _ in islice(frontier.heads(study.id), slots)) if study.is_running else 0
+            demand = min(slots, running[study.id] + could)
+            found[study.id] = ShareRequest(demand, study.weight, cap_of(study), study.priority)
+    return found
+
+
+def slots_used(frontiers: Iterable[Frontier]) -> Counter[StudyId]:
+    """How many slots train for each study."""
+    return Counter(payer(chain) for frontier in frontiers for chain in training(frontier))
+
+
+def training(frontier: Frontier) -> Iterable[Chain]:
+    """The chains that have a slot; of those that it trains together, the one that leads."""
+    by_slot: dict[str, Chain] = {}
+    for chain in frontier.plan.chains.values():
+        if not chain.is_trained:
+            by_slot.setdefault(chain.slot, chain)
+    return by_slot.values()
+
+
+def payer(chain: Chain) -> StudyId:
+    """The study that is charged for the stage under way."""
+    return chain.stages[min(chain.index, len(chain.stages) - 1)].study
+
+
+def cap_of(study: Study) -> float:
+    return inf if study.max_slots is None else study.max_slots
+
+
+def allowed(frontier: Frontier, name: StudyId | None, slots: int, free: int) -> tuple[int, int]:
+    """How many of so many slots a study may have, and how many of the free ones now, at least one: it is its turn."""
+    assert name is not None  # what is trained is trained for somebody
+    study = frontier.plan.studies[name]
+    most = slots if study.max_slots is None else min(slots, study.max_slots)
+    return most, max(1, min(free, most - slots_used([frontier])[name]))

@@ -1,0 +1,202 @@
+"""Asynchronous methods for programs without a loop: the synchronous face of a class is made of these, a line each.
+
+    class Client(Blocking):
+        study = blocking(AsyncClient.study)
+
+One loop in a thread serves all of a process, so that this also works where a loop runs already, as in notebooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, suppress
+from functools import cache, update_wrapper
+from threading import Event
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from weakref import WeakSet
+
+from anyio import CancelScope
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from stagetree.errors import StagetreeError
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+_NO_MORE: Any = object()
+_CLOSED = "the connection was closed"
+_END_SECONDS = 5.0
+"""How long a call that was interrupted may take to end."""
+
+
+@cache
+def _portal(process: int) -> BlockingPortal:
+    """The loop of a process: a fork has none of its parent's threads. It ends before the interpreter does."""
+    closing = ExitStack()
+    portal = closing.enter_context(start_blocking_portal(name="stagetree"))
+    atexit.register(_end, portal, closing)
+    return portal
+
+
+def _end(portal: BlockingPortal, closing: ExitStack) -> None:
+    """Threads may still wait for an answer, such as the next event of a study that rests: nobody wants it any more."""
+    with suppress(RuntimeError):  # it is not running
+        portal.call(_close_idle)
+        portal.call(portal.stop, True)
+    closing.close()
+
+
+class Blocking:
+    """Holds the asynchronous object that does the work."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._portal, self._is_open = _portal(os.getpid()), True
+        self._core = self._run(make())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; what the server does goes on."""
+        if self._is_open:
+            try:
+                self._run(self._core.close())
+            finally:
+                self._is_open = False
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result. Whoever is interrupted while it starts or runs ends it."""
+        call = _Call(coroutine)
+        try:
+            return self._start(call).result()
+        except CancelledError:
+            raise StagetreeError(_CLOSED) from None
+        except BaseException:
+            with suppress(RuntimeError):  # the loop is not running any more
+                self._portal.start_task_soon(call.give_up)
+                call.ended.wait(_END_SECONDS)
+            raise
+
+    def _start(self, call: _Call[T]) -> Future[T]:
+        """Have the loop begin with it. Raises `StagetreeError` where it will not, at the end of the process say."""
+        if self._is_open:
+            with suppress(RuntimeError):  # the loop is not running any more
+                return self._portal.start_task_soon(call.run)
+        call.coroutine.close()
+        raise StagetreeError(_CLOSED)
+
+
+class _Call(Generic[T]):
+    """A coroutine that the loop is asked to run. Its methods run in the loop, in the order they are asked for."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.coroutine, self.ended = coroutine, Event()
+        self._scope: CancelScope | None = None
+
+    async def run(self) -> Any:
+        """Its result; `None` where it was given up, when nobody waits for one."""
+        try:
+            with CancelScope() as self._scope:
+                return await self.coroutine
+        finally:
+            self.ended.set()
+
+    def give_up(self) -> None:
+        """End it, or see that it never begins: the interrupt may have come before the loop was told of it."""
+        if self._scope is None:
+            self.coroutine.close()
+            self.ended.set()
+        else:
+            self._scope.cancel()
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method, returning when it is done."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        done: T = self._run(method(self._core, *args, **kwargs))
+        return done
+
+    update_wrapper(call, method)
+    return call
+
+
+def chained(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Any]]) -> Callable[Concatenate[S, P], S]:
+    """The method, returning the object it was called on."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        self._run(method(self._core, *args, **kwargs))
+        return self
+
+    update_wrapper(call, method)
+    return call
+
+
+def blocking_iterator(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """The method, giving item after item as they come."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = _Items(method(self._core, *args, **kwargs))
+        try:
+            while (item := self._run(items.next())) is not _NO_MORE:
+                yield item
+        finally:
+            with suppress(StagetreeError):  # the loop has ended, and has closed it
+                self._run(items.close())
+
+    update_wrapper(call, method)
+    return call
+
+
+class _Items(Generic[T]):
+    """What an asynchronous generator gives. Its methods run in the loop."""
+
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items, self._is_open = items, True
+
+    async def next(self) -> T:
+        """The next one, or `_NO_MORE`. Raises `StagetreeError` where it was closed: that is not the items' end."""
+        if not self._is_open:
+            raise StagetreeError(_CLOSED)
+        _open.add(self)
+        return await anext(self._items, _NO_MORE)
+
+    async def close(self) -> None:
+        """End the generator, with the connection that it may hold."""
+        self._is_open = False
+        await self._items.aclose()  # type: ignore[attr-defined]
+
+
+_open = WeakSet[_Items[Any]]()
+"""A loop that ends closes all generators that are left at once, an inner one in the middle of the outer one's end."""
+
+
+async def _close_idle() -> None:
+    """Close those from which nobody waits for an item at the moment; the others end when what waits is cancelled."""
+    for items in tuple(_open):
+        with suppress(RuntimeError):  # somebody waits
+            await items.close()
+
+
+async def wait_all(results: Iterable[Awaitable[T]], *, return_exceptions: bool = False) -> list[T]:
+    """Wait for all, and return what they came to, in order. The first error is raised, unless errors are returned."""
+    return cast("list[T]", await asyncio.gather(*results, return_exceptions=return_exceptions))
+
+
+async def wait_any(
+    results: Iterable[Coroutine[Any, Any, T] | asyncio.Future[T]],
+) -> tuple[list[asyncio.Future[T]], list[asyncio.Future[T]]]:
+    """Wait for one or more, and return those that are done and those that are not: `wait_any` takes them again."""
+    futures = [asyncio.ensure_future(result) for result in results]
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    return [each for each in futures if each.done()], [each for each in futures if not each.done()]

@@ -1,0 +1,300 @@
+"""A client of the REST interface under `/api/v1`, with and without `await`.
+
+    with Client() as client:
+        study = client.submit(StudySpec.from_file("study.yaml"))
+        for event in client.follow(study.study):
+            ...
+
+    async with AsyncClient() as client:
+        study = await client.submit(spec)
+
+Answers are those of `stagetree.models`; errors are those of `stagetree.errors`. A call that fails on the way is made
+again, and does what it does only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from stagetree import models
+from stagetree.client.blocking import Blocking, blocking, blocking_iterator
+from stagetree.client.http import API, Http, Json
+from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
+
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
+
+Folder = str | PathLike[str]
+Holds = Literal["weights", "state"]
+"""What a file holds: a model's weights by their own names, or all that was in a checkpoint."""
+
+__all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"]
+
+
+class AsyncClient:
+    """Talks to the server at `url`, or else at `$STAGETREE_URL`, or else on this machine.
+
+    `timeout` is in seconds, for each try; `retries` is how often a call is tried again.
+    """
+
+    def __init__(
+        self, url: str | None = None, timeout: float = 30.0, *, retries: int = 4, transport: Any = None
+    ) -> None:
+        self.http = Http(url, timeout, retries, transport)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self.http.url
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.http.close()
+
+    # Studies
+
+    async def submit(
+        self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None
+    ) -> models.StudyAnswer:
+        """Submit a study. The same `idempotency_key` twice is one study."""
+        return models.StudyAnswer.of(await self.http.post("/studies", body_of(spec), idempotency_key))
+
+    async def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> models.Preview:
+        """What a study would cost on so many slots; runs nothing."""
+        return models.Preview.of(await self.http.post("/studies:preview", body_of(spec), slots=slots))
+
+    async def studies(self, *, limit: int = 100) -> AsyncIterator[models.StudyListed]:
+        """All studies, newest first, `limit` to a request."""
+        async for item in self.http.pages("/studies", limit):
+            yield models.StudyListed.of(item)
+
+    async def study(self, study: str, *, trials: bool = True) -> models.StudyAnswer:
+        """One study with its results so far; without its trials for less to carry."""
+        return models.StudyAnswer.of(await self.http.get(path_of(study), trials=str(trials).lower()))
+
+    async def pause(self, study: str) -> models.StudyAnswer:
+        """Start nothing new for the study until it is resumed."""
+        return await self._change(study, "pause")
+
+    async def resume(self, study: str) -> models.StudyAnswer:
+        """Go on with a paused study."""
+        return await self._change(study, "resume")
+
+    async def reopen(self, study: str, num_trials: int) -> models.StudyAnswer:
+        """Go on with a completed study, with so many trials in all."""
+        return await self._change(study, "reopen", num_trials=num_trials)
+
+    async def audit(self, study: str) -> models.StudyAnswer:
+        """Have every stage trained again that began with a saved state, and compared; `exactness` has the verdict."""
+        return await self._change(study, "audit")
+
+    async def cancel(self, study: str) -> models.StudyAnswer:
+        """End the study for good."""
+        return await self._change(study, "cancel")
+
+    async def delete(self, study: str) -> None:
+        """Let go of a study that is over: it is not listed any more, and what is kept for it alone is deleted."""
+        await self.http.send("DELETE", API + path_of(study))
+
+    async def checkpoint(
+        self,
+        study: str,
+        to: Folder = ".",
+        *,
+        trial: int | None = None,
+        step: int | None = None,
+        holds: Holds = "weights",
+    ) -> Path:
+        """Write the weights of a trial to a safetensors file in the folder `to`; its path.
+
+        By default those of the best trial, where its value was measured. The whole state is what `load_state` reads.
+        Raises `NotFound`, which says at which steps a state is kept.
+        """
+        wanted = {"trial": trial, "step": step, "holds": holds}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        return await self.http.download(f"{path_of(study)}/checkpoint", Path(to), params)
+
+    async def complete(self, study: str) -> models.StudyAnswer:
+        """End a study of the kind `external`, which has got all it was asked for."""
+        return await self._change(study, "complete")
+
+    async def _change(self, study: str, verb: str, **params: Any) -> models.StudyAnswer:
+        return models.StudyAnswer.of(await self.http.post(f"{path_of(study)}:{verb}", **params))
+
+    async def replay(self, study: str, at: int | None = None) -> models.Replay:
+        """Decide again from the study's events, up to one of them, and compare with what was decided."""
+        params: Json = {} if at is None else {"at": at}
+        return models.Replay.of(await self.http.post(f"{path_of(study)}:replay", **params))
+
+    async def log(self, study: str) -> str:
+        """The whole log of the study's plan, one event a line."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/log")).text
+
+    async def report(self, study: str) -> str:
+        """The study as one HTML file, to look at without a server."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/report")).text
+
+    async def plan(self, study: str) -> models.Plan:
+        """The search plan the study is part of."""
+        return models.Plan.of(await self.http.get(f"{path_of(study)}/plan"))
+
+    async def environment(self, study: str) -> Json:
+        """What the study is trained with, by kind of device: packages, driver, commit of the trainer."""
+        return await self.http.get(f"{path_of(study)}/environment")
+
+    async def stage_tree(self, study: str) -> models.StageTree:
+        """The stages that are outstanding."""
+        return models.StageTree.of(await self.http.get(f"{path_of(study)}/stage-tree"))
+
+    async def add_note(self, study: str, text: str, trial: int | None = None) -> models.Event:
+        """Write something down about a study, or about a trial of it."""
+        return models.Event.of(await self.http.post(f"{path_of(study)}/notes", {"text": text, "trial": trial}))
+
+    # Trials
+
+    async def trials(self, study: str, *, limit: int = 1000) -> AsyncIterator[models.Trial]:
+        """All trials of a study, `limit` to a request."""
+        async for item in self.http.pages(f"{path_of(study)}/trials", limit):
+            yield models.Trial.of(item)
+
+    async def trial(self, study: str, number: int) -> models.TrialDetail:
+        """One trial, with its curve."""
+        return models.TrialDetail.of(await self.http.get(f"{path_of(study)}/trials/{number}"))
+
+    async def trial_log(self, study: str, number: int) -> str:
+        """What a trial printed while it was trained."""
+        return (await self.http.send("GET", f"{API}{path_of(study)}/trials/{number}/log")).text
+
+    async def logged(self, study: str, number: int) -> list[models.LoggedPoint]:
+        """What a trial's trainer said with `log`, in order of steps."""
+        answer = await self.http.get(f"{path_of(study)}/trials/{number}/metrics")
+        return [models.LoggedPoint.of(item) for item in answer["items"]]
+
+    async def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> models.TrialDetail:
+        """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
+        from stagetree.space.distributions import plain
+
+        body = {"hp": plain(hp), "steps": plain(steps)}
+        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials", body))
+
+    async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
+        """Ask for a trial of your own to be trained longer, to so many steps in all."""
+        return models.TrialDetail.of(await self.http.post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps}))
+
+    async def ask_trials(self, study: str, trials: Iterable[Mapping[str, Any]]) -> list[models.TrialDetail]:
+        """Ask for many at once, all or nothing: `{hp, steps}` is a new trial, `{trial, steps}` more of one there is."""
+        from stagetree.space.distributions import plain
+
+        body = {"trials": [plain(trial) for trial in trials]}
+        answer = await self.http.post(f"{path_of(study)}/trials:batch", body)
+        return [models.TrialDetail.of(item) for item in answer["items"]]
+
+    async def cancel_trial(self, study: str, number: int) -> None:
+        """Want no more of a trial."""
+        await self.http.send("DELETE", f"{API}{path_of(study)}/trials/{number}")
+
+    async def events(self, study: str, after: int = 0, *, limit: int = 1000) -> AsyncIterator[models.Event]:
+        """What has happened to the study so far, after the event with number `after`."""
+        async for item in self.http.pages(f"{path_of(study)}/events", limit, after=after):
+            yield models.Event.of(item)
+
+    async def follow(self, study: str, after: int = 0) -> AsyncIterator[models.Event]:
+        """What has happened after event number `after`, then what happens from now on, as in `events`.
+
+        A broken connection is made again after the last event received; when that fails too often in a row, the error
+        is raised. The iterator ends with the study.
+        """
+        async with aclosing(self.http.follow(f"{path_of(study)}/events", after)) as items:
+            async for item in items:
+                yield models.Event.of(item)
+
+    async def slots(self) -> list[models.Slot]:
+        """The slots, and what they do."""
+        return [models.Slot.of(item) async for item in self.http.pages("/slots")]
+
+    async def trainers(self) -> list[models.TrainerListed]:
+        """The trainers that studies may name, each with its version."""
+        return [models.TrainerListed.of(item) async for item in self.http.pages("/trainers")]
+
+    async def health(self) -> Json:
+        """Whether the server is there."""
+        return await self.http.get("/healthz", root="")
+
+    async def ready(self) -> None:
+        """Return if the service can work. Raises `ProblemError`, which says what it lacks; asks once."""
+        await self.http.once("GET", "/readyz")
+
+
+class Client(Blocking):
+    """`AsyncClient` without `await`: each call returns when it is done."""
+
+    _core: AsyncClient
+
+    def __init__(self, url: str | None = None, timeout: float = 30.0, *, retries: int = 4) -> None:
+        async def make() -> AsyncClient:
+            return AsyncClient(url, timeout, retries=retries)
+
+        super().__init__(make)
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self._core.url
+
+    submit = blocking(AsyncClient.submit)
+    preview = blocking(AsyncClient.preview)
+    studies = blocking_iterator(AsyncClient.studies)
+    study = blocking(AsyncClient.study)
+    audit = blocking(AsyncClient.audit)
+    pause = blocking(AsyncClient.pause)
+    resume = blocking(AsyncClient.resume)
+    reopen = blocking(AsyncClient.reopen)
+    cancel = blocking(AsyncClient.cancel)
+    complete = blocking(AsyncClient.complete)
+    delete = blocking(AsyncClient.delete)
+    checkpoint = blocking(AsyncClient.checkpoint)
+    replay = blocking(AsyncClient.replay)
+    log = blocking(AsyncClient.log)
+    report = blocking(AsyncClient.report)
+    plan = blocking(AsyncClient.plan)
+    environment = blocking(AsyncClient.environment)
+    stage_tree = blocking(AsyncClient.stage_tree)
+    add_note = blocking(AsyncClient.add_note)
+    trials = blocking_iterator(AsyncClient.trials)
+    trial = blocking(AsyncClient.trial)
+    trial_log = blocking(AsyncClient.trial_log)
+    logged = blocking(AsyncClient.logged)
+    add_trial = blocking(AsyncClient.add_trial)
+    extend_trial = blocking(AsyncClient.extend_trial)
+    ask_trials = blocking(AsyncClient.ask_trials)
+    cancel_trial = blocking(AsyncClient.cancel_trial)
+    events = blocking_iterator(AsyncClient.events)
+    follow = blocking_iterator(AsyncClient.follow)
+    slots = blocking(AsyncClient.slots)
+    trainers = blocking(AsyncClient.trainers)
+    health = blocking(AsyncClient.health)
+    ready = blocking(AsyncClient.ready)
+
+
+def path_of(study: str) -> str:
+    """Where a study is."""
+    return f"/studies/{quote(study, safe='')}"
+
+
+def body_of(spec: StudySpec | Mapping[str, Any]) -> Json:
+    """The JSON of a study, its paths absolute: those that are not begin in the folder of this process."""
+    from stagetree.space.distributions import plain
+    from stagetree.spec.reading import absolute
+
+    return absolute(plain(spec) if isinstance(spec, Mapping) else spec.to_json(), Path.cwd())

@@ -1,0 +1,159 @@
+"""Studies for people and for pandas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from stagetree.errors import StagetreeError
+from stagetree.notebook.record import StudyRecord
+from stagetree.sequences import Constant, parse
+from stagetree.text import rank_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+Json = dict[str, Any]
+
+SHOWN = 10
+"""How many trials a notebook shows."""
+
+
+def best(trials: Iterable[Json], mode: str) -> Json | None:
+    """The trial with the best value, ties to the lower number."""
+    return next(iter(ranked(trials, mode)), None)
+
+
+def ranked(trials: Iterable[Json], mode: str) -> list[Json]:
+    """The trials that have a value, the best first."""
+    sign = -1 if mode == "max" else 1
+    valued = [trial for trial in trials if trial["value"] is not None]
+    return sorted(valued, key=lambda trial: (sign * trial["value"], trial["trial"]))
+
+
+# ---------------------------------------------------------------------------------------------------------- data frames
+
+
+def frame(results: StudyRecord, *, by_step: bool = True) -> DataFrame:
+    """A row for each trial: see `stagetree.Results.dataframe`."""
+    try:
+        import pandas
+    except ImportError:
+        raise StagetreeError("a DataFrame needs pandas: pip install 'stagetree[pandas]'") from None
+    rows = [_row(results, trial.trial) for trial in results.trials]
+    names = list(dict.fromkeys(name for row in rows for name in row["hp"]))
+    steps = sorted({point.step for trial in results.trials for point in trial.curve}) if by_step else []
+    metric = results.study.metric
+    marked = any(trial.exactness for trial in results.trials)
+    table = [
+        {
+            **row["first"],
+            **{name: row["hp"].get(name) for name in names},
+            **row["last"],
+            **({"exactness": row["mark"]} if marked else {}),
+            **{f"{metric}@{step}": row["curve"].get(f"{step}") for step in steps},
+        }
+        for row in rows
+    ]
+    return pandas.DataFrame(table)
+
+
+def _row(results: StudyRecord, number: int) -> dict[str, Any]:
+    trial, history = results.trial(number), results.history(number)
+    added, ended = history.added, history.ended
+    last: Json = {"rung": history.rung, "reason": words(history.reason), "added": added, "ended": ended}
+    last["seconds"] = None if added is None or ended is None else ended - added
+    return {
+        "first": {"trial": trial.trial, "state": trial.state, "steps": trial.steps, "value": trial.value},
+        "hp": dict(flat_hp(trial.hp)),
+        "last": {**last, "error": trial.error},
+        "mark": trial.exactness,
+        "curve": {f"{step}": value for step, value in results.curve(number).items()},
+    }
+
+
+def flat_hp(hp: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A configuration as names and plain values: `lr` of a constant, `lr.family`, `lr.init` and so on of others."""
+    for name, value in hp.items():
+        yield from _flat(name, parse(value, name).to_json())
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value.get("family") == Constant.family:
+        yield name, value["value"]
+    elif isinstance(value, Mapping):
+        for field, item in value.items():
+            yield from _flat(f"{name}.{field}", item)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value):
+            yield from _flat(f"{name}[{number}]", item)
+    else:
+        yield name, tuple(value) if isinstance(value, list) else value
+
+
+def words(reason: Mapping[str, Any]) -> str:
+    """Why a tuner decided what it did, for people."""
+    if "cut" in reason and (standing := rank_text(reason)):
+        return standing
+    return "  ".join(f"{name} {json.dumps(value)}" for name, value in reason.items() if name not in _NOT_WORDS)
+
+
+_NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+
+
+def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
+    """A study in a line, and its mark in another one, where its numbers are not proven to be exact."""
+    return _in_a_line(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
+
+
+def mark_line(mark: str) -> str:
+    """A line that says how far a study's numbers are proven; nothing where all of them are."""
+    return f"\n* {' '.join(mark.split())}" if mark else ""
+
+
+def _in_a_line(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
+    said = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
+    if study.get("error"):
+        said += f": {study['error']}"
+    winner = best(trials, study.get("mode", "max"))
+    if winner is not None:
+        said += (
+            f", best {study['metric']} {winner['value']:.6g} (trial {winner['trial']} after {winner['steps']} steps)"
+        )
+    return f"<{name} {study['study']} at {url}: {said}>"
+
+
+def _count(trials: int) -> str:
+    return "1 trial" if trials == 1 else f"{trials} trials"
+
+
+def html(line: str, study: Json, trials: Collection[Json]) -> str:
+    """A study as a small table: its best trials, then others."""
+    first = ranked(trials, study.get("mode", "max"))
+    rows = [*first, *(trial for trial in trials if trial["value"] is None)]
+    names = list(dict.fromkeys(name for trial in rows for name, _ in flat_hp(trial["hp"])))
+    heads = ["trial", "state", "steps", str(study.get("metric", "value")), *names]
+    table = "".join(_html_row(trial, names) for trial in rows[:SHOWN])
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    more = f"<p>{len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
+    said = "<br>".join(map(escape, line.splitlines()))
+    return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>{more}"
+
+
+def _html_row(trial: Json, names: Iterable[str]) -> str:
+    hp = dict(flat_hp(trial["hp"]))
+    values = [_short(trial["value"]), *(_short(hp.get(name)) for name in names)]
+    cells = [trial["trial"], trial["state"], trial["steps"], *values]
+    return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,98 @@
+"""The gradients of lanes on a batch: by one pass, or lane by lane where it fails, so that no lane fails for others.
+
+A pass fails for all lanes in it: the loss raises, or there is too little memory for so many models. Then each lane gets
+a pass of its own with as many rows, which gives it the same bits. Where that fails, too, its model computes its
+gradients as it does without a pack, with other last bits.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from stagetree.packing.lane import Lane
+from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.refusals import late
+from stagetree.packing.stable_width import stable_width
+from stagetree.packing.stack import Stack
+from stagetree.trainer import generators
+
+Outcome = BackwardResult | Exception
+
+
+class FallbackStep:
+    """The passes over one stack; they change nothing in it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+
+    def outcomes(self, bucket: Sequence[Lane], batch: Any, share: float) -> Iterator[tuple[Sequence[Lane], Outcome]]:
+        """The gradients of lanes with one batch key on a batch, times `share`, or the error.
+
+        A lane that has learned without a pass takes part in none any more: its `unpackable_reason` says why.
+        """
+        draws = _Draws(bucket[0].device)
+        refused = [lane for lane in bucket if lane.unpackable_reason is not None]
+        for lanes in self.groups([lane for lane in bucket if lane.unpackable_reason is None], batch):
+            outcome = draws.outcome(partial(self.packed, lanes, batch, share))
+            if isinstance(outcome, Exception):
+                for lane in lanes:
+                    error = outcome if len(lanes) == 1 else None
+                    yield [lane], self._by_itself(lane, error, draws, batch, share)
+            else:
+                yield lanes, outcome
+        for lane in refused:
+            yield [lane], draws.outcome(partial(Loss(lane.trainer).by_itself, batch, share))
+
+    def groups(self, lanes: Sequence[Lane], batch: Any) -> list[Sequence[Lane]]:
+        """As many as fit into a pass, each."""
+        if not lanes:
+            return []
+        try:
+            size = stable_width(self._stack, lanes[0], batch).lanes
+        except Exception:  # which the pass of each will raise again
+            size = 1
+        return [lanes[begin : begin + size] for begin in range(0, len(lanes), size)]
+
+    def packed(self, lanes: Sequence[Lane], batch: Any, share: float = 1.0) -> BackwardResult:
+        """By one pass. The first lane is computed again in the rows that nobody has. Raises whatever the loss does."""
+        lead, numbers = lanes[0], [lane.number for lane in lanes]
+        room = stable_width(self._stack, lead, batch)
+        rows = self._stack.rows(numbers + numbers[:1] * (room.rows - len(numbers)))
+        return Loss(lead.trainer).packed(rows, batch, share)
+
+    def _by_itself(self, lane: Lane, error: Exception | None, draws: _Draws, batch: Any, share: float) -> Outcome:
+        """error: why its pass has failed, if it was in one by itself."""
+        if error is None:
+            outcome = draws.outcome(partial(self.packed, [lane], batch, share))
+            if not isinstance(outcome, Exception):
+                return outcome
+            error = outcome
+        outcome = draws.outcome(partial(Loss(lane.trainer).by_itself, batch, share))
+        if not isinstance(outcome, Exception):
+            lane.unpackable_reason = late(error)
+        return outcome
+
+
+class _Draws:
+    """Runs attempts that all begin with the generators as they are; the first success says where they end."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._begin = self._end = generators.mark(device)
+        self._is_first = True
+
+    def outcome(self, attempt: Callable[[], BackwardResult]) -> Outcome:
+        """An error holds on to nothing that was computed: there may be no memory left for the next attempt."""
+        if not self._is_first:
+            self._end = generators.mark(self._device)
+            generators.go_back(self._begin, self._device)
+        self._is_first = False
+        try:
+            return attempt()
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)
+            generators.go_back(self._end, self._device)
+            return error

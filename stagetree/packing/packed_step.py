@@ -1,0 +1,166 @@
+"""A step of all lanes of a stack: one backward pass over their batch, and one step of their optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from stagetree.packing.fallback import FallbackStep
+from stagetree.packing.fused_optimizer import FusedOptimizer
+from stagetree.packing.lane import Lane
+from stagetree.packing.likeness import Likeness
+from stagetree.packing.loss import BackwardResult, Loss
+from stagetree.packing.profile import PackCost, Profile, timed, widths_below
+from stagetree.packing.refusals import NotPackable, is_out_of_memory, meaning
+from stagetree.packing.stable_width import stable_width
+from stagetree.packing.stack import Stack
+from stagetree.trainer import generators
+
+Failures = dict[Lane, Exception]
+Unpackable = dict[Lane, NotPackable]
+
+
+class PackedStep:
+    """The stack of a pack and its steps. like: a lane of the shape that all lanes have.
+
+    Every pass has the same number of rows, whoever is there: with another one a device picks other kernels, and a lane
+    would differ in its last bits by how many others there are.
+    """
+
+    def __init__(self, like: Lane, width: int) -> None:
+        model, groups = like.model, like.trainer.optimizer.param_groups
+        self._stack = Stack(model, [group["params"] for group in groups], width)
+        self._optimizer = FusedOptimizer(self._stack)
+        self._fallback = FallbackStep(self._stack)
+        self._likeness = Likeness(self._stack, self._fallback)
+        self._checked: dict[Lane, Any] = {}
+
+    def hold(self, lane: Lane) -> bool:
+        """Whether a lane has the shape of those here."""
+        return self._stack.holds(lane.model)
+
+    def adopt(self, lane: Lane) -> None:
+        self._stack.adopt(lane.number, lane.model)
+
+    def release(self, lane: Lane) -> None:
+        self._checked.pop(lane, None)
+        self._optimizer.leave(lane.number)
+        self._stack.release(lane.model)
+
+    # ------------------------------------------------------------------------------------------------ learning
+
+    def backward(self, bucket: Sequence[Lane]) -> Failures:
+        """Compute the gradients of lanes with one batch key on their next batch; the lanes that failed, with the error.
+
+        Raises the error of reading the batch, which concerns all of them.
+        """
+        lead, failures = bucket[0], Failures()
+        span = lead.next_batch()
+        for number, (batch, share) in enumerate(lead.read(span)):
+            left = [lane for lane in bucket if lane not in failures]
+            for lanes, outcome in self._fallback.outcomes(left, batch, share) if left else ():
+                if isinstance(outcome, Exception):
+                    failures |= dict.fromkeys(lanes, outcome)
+                    continue
+                self._stack.put(_numbers(lanes), outcome.gradients, outcome.buffers, add=number > 0)
+                _log(lanes, outcome)
+        lead.pass_by(span)
+        for lane in bucket[1:]:
+            lane.follow(lead)
+        return failures
+
+    def update(self, bucket: Sequence[Lane]) -> Failures:
+        """Change the parameters by their gradients; the lanes whose own code failed meanwhile."""
+        joint = [lane for lane in bucket if not lane.updates_itself and self._is_joint(lane)]
+        if joint:
+            self._stack.clip_gradients(joint[0].trainer.clip_grad_norm, _numbers(joint))
+        errors = self._optimizer.step(_numbers(joint))
+        failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
+        for lane in bucket:
+            if lane in failures:
+                continue
+            try:
+                lane.finish(is_stepped=lane in joint)
+            except Exception as error:
+                failures[lane] = error
+        return failures
+
+    def _is_joint(self, lane: Lane) -> bool:
+        return self._optimizer.join(lane.number, lane.model, lane.trainer.optimizer)
+
+    # ------------------------------------------------------------------------------------------------ looking first
+
+    def profile(self, lane: Lane) -> Profile:
+        """What the next batch of a lane costs its model alone, and full packs of this width and of narrower ones."""
+        with generators.kept(lane.device):
+            generators.restore(lane.generators, lane.device)
+            batch, _ = next(lane.read(lane.next_batch()))
+            alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
+            groups = self._fallback.groups([lane] * self._stack.width, batch)
+            full = timed(lambda: [self._fallback.packed(lanes, batch) for lanes in groups], lane.device)
+            room, narrower = stable_width(self._stack, lane, batch), widths_below(self._stack.width)
+            packed = {width: self._cost(lane, batch, width + room.rows - room.lanes) for width in narrower}
+            is_exact = room.exact and lane.trainer.clip_grad_norm is None
+        return Profile(alone, {**packed, self._stack.width: full}, lane.batch_hp, is_exact, lane.other_draws)
+
+    def measure(self, lane: Lane, widest: int) -> Profile:
+        """What the next batch of a lane costs its model alone, and packs of up to so many lanes, fewest first.
+
+        There need be no room for these here. It ends where a lane costs no less than in the pack before, or where
+        memory does. Raises `NotPackable`.
+        """
+        with generators.kept(lane.device):
+            generators.restore(lane.generators, lane.device)
+            batch, _ = next(lane.read(lane.next_batch()))
+            alone = timed(lambda: Loss(lane.trainer).alone(batch), lane.device)
+            room = stable_width(self._stack, lane, batch)
+            packed: dict[int, PackCost] = {}
+            least = math.inf
+            for width in (*widths_below(widest), widest):
+                try:
+                    packed[width] = self._cost(lane, batch, width + room.rows - room.lanes)
+                except Exception as error:
+                    if packed and is_out_of_memory(error):
+                        break
+                    raise meaning(error) from error
+                if packed[width].seconds / width >= least:
+                    break
+                least = packed[width].seconds / width
+        return Profile(alone, packed, lane.batch_hp, other_draws=lane.other_draws)
+
+    def _cost(self, lane: Lane, batch: Any, rows: int) -> PackCost:
+        """Of a pass with so many rows, as a narrower pack has."""
+        return timed(lambda: Loss(lane.trainer).packed(self._stack.rows([lane.number] * rows), batch), lane.device)
+
+    def check(self, bucket: Sequence[Lane]) -> Unpackable:
+        """The lanes, of some with one batch key, that cannot train in passes; each is checked once.
+
+        The result depends on each lane by itself, and not on its weights. A lane whose gradients are not those of the
+        first one in its place is excluded from here on. Nothing else is changed.
+        """
+        if all(self._checked.get(lane) == lane.batch_key for lane in bucket):
+            return {}
+        try:
+            unlike = self._likeness.unlike(bucket)
+        except NotPackable as reason:
+            return {bucket[0]: reason, **(self.check(bucket[1:]) if len(bucket) > 1 else {})}
+        self._checked.update({lane: lane.batch_key for lane in bucket if lane not in unlike})
+        refusals: Unpackable = {}
+        for lane in unlike:
+            if len(bucket) == 1:
+                return {lane: self._likeness.difference(lane)}
+            lane.is_excluded = True
+            refusals |= self.check([lane])
+        return refusals
+
+
+def _log(lanes: Sequence[Lane], result: BackwardResult) -> None:
+    """Hand each lane what its model logged."""
+    for name, sums in result.sums.items():
+        for lane, total in zip(lanes, sums, strict=False):
+            lane.log(name, total, result.counts[name])
+
+
+def _numbers(lanes: Sequence[Lane]) -> list[int]:
+    return [lane.number for lane in lanes]

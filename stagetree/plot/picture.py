@@ -1,0 +1,135 @@
+"""A study as one drawing, the rung tree: the curves of its trials, where what trials share is one line.
+
+x is the step, y the metric. A line is as thick as it has trials, splits where they part, and ends where a trial does.
+As SVG without a script it is shown by notebooks, and wherever HTML is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from stagetree.models import TrialDetail
+from stagetree.notebook.record import StudyRecord
+
+WIDTH, HEIGHT = 760, 300
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 28, 24
+MOST_RUNGS, MOST_TRIALS = 12, 500
+NEARLY_ALL = (0.05, 0.95)
+"""The quantiles between which nearly all values lie: one bad trial must not press the others flat."""
+
+STYLE = (
+    "<style>.st{font:12px system-ui,sans-serif;fill:none;stroke:#8b95a1;stroke-linecap:round;max-width:100%}"
+    ".st text{fill:#7a8490;stroke:none}.st .rung{stroke-dasharray:2 3}.st .best{stroke:#2f6fdb}"
+    ".st circle{fill:#7a8490;stroke:none}.st .best circle,.st .best text{fill:#2f6fdb}</style>"
+)
+
+Place = tuple[int, float]
+"""A step, and the value there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePart:
+    """A part of a line between two measurements, the trials on it, and whether the best is among them."""
+
+    start: Place
+    end: Place
+    trials: int
+    is_best: bool
+
+
+def segments(record: StudyRecord) -> list[LinePart]:
+    """What is drawn, that of the best trial last."""
+    best = record.study.best.trial if record.study.best else None
+    on: Counter[tuple[str, Place, Place]] = Counter()
+    way: set[tuple[str, Place, Place]] = set()
+    for trial in record.trials:
+        parts = list(_parts(record, trial))
+        on.update(parts)
+        way |= set(parts) if trial.trial == best else set()
+    found = [LinePart(start, end, trials, key in way) for key, trials in on.items() for _, start, end in [key]]
+    return sorted(found, key=lambda each: each.is_best)
+
+
+def _parts(record: StudyRecord, trial: TrialDetail) -> Iterator[tuple[str, Place, Place]]:
+    """From each measurement of a trial to its next one, with the node in which the latter was taken."""
+    starts = {node.id: node.start for node in record.nodes}
+    points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
+    for start, end in zip([(0, points[0][1]), *points] if points else [], points, strict=False):
+        yield _node(trial, starts, end[0]), start, end
+
+
+def _node(trial: TrialDetail, starts: dict[str, int], step: int) -> str:
+    """The node that takes a trial to a step."""
+    passed = [node for node in trial.path if starts.get(node, 0) < step]
+    return passed[-1] if passed else ""
+
+
+def svg(record: StudyRecord) -> str:
+    """The drawing; of very many trials, a sentence instead. Colours suit light and dark paper."""
+    drawn = segments(record)
+    if not drawn or len(record.trials) > MOST_TRIALS:
+        return (
+            f"<p>{len(record.trials)} trials; nothing is drawn of {'so many' if drawn else 'what is not measured'}.</p>"
+        )
+    scale = _Scale([each.end for each in drawn])
+    body = "".join([*_axes(record, scale), *(_line(each, scale, record) for each in drawn), *_ends(record, scale)])
+    label = escape(f"{record.study.study}: {record.study.metric} by step, what trials share is one line")
+    view = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="st" {view} role="img" aria-label="{label}">{STYLE}{body}</svg>'
+    )
+
+
+class _Scale:
+    """Where steps and values are drawn: steps by their logarithm."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        values = sorted(value for _, value in places)
+        low, high = (values[round(share * (len(values) - 1))] for share in NEARLY_ALL)
+        margin = 0.3 * ((high - low) or abs(high) or 1.0)
+        self.low, self.high = max(values[0], low - margin), min(values[-1], high + margin)
+        self.most = max(step for step, _ in places)
+
+    def x(self, step: float) -> float:
+        return round(LEFT + math.log2(1 + step) / math.log2(1 + self.most) * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        share = (min(max(value, self.low), self.high) - self.low) / ((self.high - self.low) or 1.0)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _axes(record: StudyRecord, scale: _Scale) -> Iterator[str]:
+    """The metric, its range, and rungs, where there are any."""
+    yield f'<text x="2" y="12">{escape(record.study.metric)}</text>'
+    steps = sorted({step for trial in record.trials for step in trial.asked})
+    for step in steps if len(steps) <= MOST_RUNGS else steps[-1:]:
+        x = scale.x(step)
+        yield f'<path class="rung" d="M{x} {TOP}V{HEIGHT - BOTTOM}"/>'
+        yield f'<text x="{x}" y="{HEIGHT - 8}" text-anchor="middle">{step}</text>'
+    for value in (scale.low, scale.high):
+        yield f'<text x="{LEFT - 8}" y="{scale.y(value) + 4}" text-anchor="end">{value:.4g}</text>'
+
+
+def _line(each: LinePart, scale: _Scale, record: StudyRecord) -> str:
+    width = round(1 + 9 * math.log2(each.trials) / math.log2(1 + len(record.trials)), 1)
+    (x0, y0), (x1, y1) = ((scale.x(step), scale.y(value)) for step, value in (each.start, each.end))
+    look = 'class="best"' if each.is_best else 'opacity="0.6"'
+    title = f"<title>{each.trials} trials share this</title>" if each.trials > 1 else ""
+    return f'<path {look} stroke-width="{width}" d="M{x0} {y0}L{x1} {y1}">{title}</path>'
+
+
+def _ends(record: StudyRecord, scale: _Scale) -> Iterator[str]:
+    """A dot where a trial ends, with what it is in words."""
+    best = record.study.best.trial if record.study.best else None
+    for trial in sorted(record.trials, key=lambda each: each.trial == best):
+        points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
+        if points:
+            x, y = scale.x(points[-1][0]), scale.y(points[-1][1])
+            title = escape(f"trial {trial.trial}: {points[-1][1]:.6g} at step {points[-1][0]}, {trial.standing}")
+            dot = f'<circle cx="{x}" cy="{y}" r="3"><title>{title}</title></circle>'
+            name = f'<text x="{x - 6}" y="{y - 8}" text-anchor="end">trial {trial.trial}</text>'
+            yield f'<g class="best">{dot}{name}</g>' if trial.trial == best else dot

@@ -1,0 +1,171 @@
+"""The text of a class or function as it was written, the names that it takes from around it, and its imports."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import math
+import pickle
+import symtable
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from stagetree.errors import StagetreeError
+
+
+def is_imported(value: Any, name: str) -> bool:
+    """Whether a class or function is had by an import, rather than defined in a cell or script."""
+    module = sys.modules.get(value.__module__)
+    is_main = value.__module__ == "__main__" or module is None or getattr(module, "__file__", None) is None
+    is_built_in = value.__module__ in sys.builtin_module_names
+    top, _, rest = value.__qualname__.partition(".")
+    return (is_built_in or not is_main) and not rest and getattr(module, top, None) is value
+
+
+def home_of(value: Any, name: str) -> str:
+    """The module in which some other value is by that name; empty if there is none, or it is a plain value."""
+    if is_plain(value):
+        return ""
+    module = pickle.whichmodule(value, name)  # type: ignore[attr-defined]
+    return "" if module == "__main__" or getattr(sys.modules.get(module), "__file__", None) is None else module
+
+
+def is_plain(value: Any) -> bool:
+    """Whether the value's text in Python is the value."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value) in (list, tuple, set, frozenset) and all(map(is_plain, value))
+    if isinstance(value, dict):
+        return type(value) is dict and all(is_plain(key) and is_plain(item) for key, item in value.items())
+    return type(value) in (bool, int, str, bytes, type(None)) or (type(value) is float and math.isfinite(value))
+
+
+def own_file(module: ModuleType | None) -> Path | None:
+    """The file of a module that the user has written; None for what is installed."""
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or not file.endswith(".py") or module.__name__.partition(".")[0] == "stagetree":
+        return None
+    path = Path(file).resolve()
+    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return None if any(path.is_relative_to(folder) for folder in installed) else path
+
+
+def packages(name: str) -> Iterator[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
+    parts = name.split(".")
+    yield from (".".join(parts[: number + 1]) for number in range(len(parts)))
+
+
+def imports_in(text: str, package: str) -> Iterator[str]:
+    """The modules that a source imports, wherever it does; `from x import y` may mean the module `x.y`."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            module = ".".join(filter(None, (above if node.level else "", node.module)))
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+UNNAMED = "the name of this trainer goes here"
+
+
+def definition_of(value: type | FunctionType, user: str) -> str:
+    """The text of a class or function, as it was written. Raises `StagetreeError`."""
+    if "<locals>" in value.__qualname__:
+        raise StagetreeError(f"{value.__name__} is defined inside a function: define it at the top of a cell or a file")
+    for file, line in _places(value):
+        lines = linecache.getlines(file)
+        if (node := _node(lines, value.__name__, line)) is not None:
+            return "".join(lines[_first_line(node) - 1 : node.end_lineno]).rstrip()
+    raise StagetreeError(
+        f"the source of {value.__name__} cannot be had, which {user} needs: "
+        "define it in a notebook's cell, a script or a module"
+    )
+
+
+def _places(value: Any) -> Iterator[tuple[str, int | None]]:
+    """Where a definition may be: where its code says, and for a class without any in cells, the last one first."""
+    codes = [code for code in _codes(value) if linecache.getlines(code.co_filename)]
+    yield from ((code.co_filename, code.co_firstlineno) for code in codes)
+    if not codes and isinstance(value, type):
+        yield from (
+            (name, None) for name, entry in reversed(linecache.cache.items()) if len(entry) > 1 and not entry[1]
+        )
+        yield getattr(sys.modules[value.__module__], "__file__", None) or "", None
+
+
+def _codes(value: Any) -> Iterator[Any]:
+    """The code of a function, or of the methods of a class."""
+    members = [value] if isinstance(value, FunctionType) else list(vars(value).values())
+    for member in members:
+        function = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", None) or member))
+        if isinstance(function, FunctionType):
+            yield function.__code__
+
+
+def _node(
+    lines: list[str], name: str, line: int | None
+) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The definition of a name at the top of a source, around a line; the last one, if that is not known."""
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return None
+    for node in reversed(tree.body):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
+            continue
+        if line is None or _first_line(node) <= line <= (node.end_lineno or line):
+            return node
+    return None
+
+
+def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line of a definition, or of the first of its decorators."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def renamed(text: str) -> str:
+    """The source with the name that is to be filled in as the last class's own."""
+    tree = ast.parse(text)
+    cls = next(node for node in reversed(tree.body) if isinstance(node, ast.ClassDef))
+    lines = text.splitlines()
+    for node in cls.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == "name" for target in targets):
+            start, end = node.lineno - 1, node.end_lineno or node.lineno
+            return "\n".join([*lines[:start], f'{" " * node.col_offset}name = "{UNNAMED}"', *lines[end:]])
+    first = cls.body[0]
+    if first.lineno == cls.lineno:
+        raise StagetreeError(f"{cls.name} must have its body on lines of its own")
+    place = first.lineno - 1
+    return "\n".join([*lines[:place], f'{" " * first.col_offset}name = "{UNNAMED}"', *lines[place:]])
+
+
+def global_names(text: str) -> set[str]:
+    """The names that a source takes from around it."""
+    waiting, found = [symtable.symtable(text, "cell", "exec")], set[str]()
+    while waiting:
+        table = waiting.pop()
+        is_top = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or (is_top and not symbol.is_assigned())):
+                found.add(symbol.get_name())
+        waiting += table.get_children()
+    return {name for name in found if not hasattr(builtins, name)}
+
+
+def namespace_of(value: Any) -> Mapping[str, Any]:
+    """The names around a class or function."""
+    members = [value] if isinstance(value, FunctionType) else list(vars(value).values())
+    for member in members:
+        function = getattr(member, "__func__", member)
+        if isinstance(function, FunctionType) and function.__module__ == value.__module__:
+            return function.__globals__
+    return vars(sys.modules[value.__module__])

@@ -1,0 +1,180 @@
+"""Which classes of a file are trainers, from its source: nothing is run.
+
+A class is one when it has a literal `name = "..."` in its body and may be a subclass of `Trainer`: its bases are
+followed through the files of the trainer. One that ends outside of them is given the benefit of the doubt, unless it
+is of a library that is known to have no trainers of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagetree.source.versions import root
+
+ENTRIES = ("stagetree_trainer.py", "trainer.py")
+"""The file of a trainer in the folder that its source is kept in: the first where the second is the user's own."""
+
+NOT_OURS = frozenset(
+    {"flax", "jax", "keras", "lightning", "numpy", "pydantic", "pytorch_lightning", "sklearn", "tensorflow", "torch"}
+    | {"torchvision", "transformers"}
+)
+"""Libraries whose classes are bases of models, data and settings, and of no trainer."""
+
+
+TRAINERS = ("stagetree.Trainer", "stagetree.trainer.Trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The trainer_args and runtime_args that a trainer's constructor takes. is_open: any others as well."""
+
+    names: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    is_open: bool = True
+
+    @classmethod
+    def of(cls, function: ast.FunctionDef) -> Arguments:
+        """Those of an `__init__`, without `self` and what the runner gives."""
+        given, args = {"seed", "device"}, function.args
+        plain = [each.arg for each in [*args.posonlyargs, *args.args][1:]]
+        optional = {*plain[len(plain) - len(args.defaults) :]} if args.defaults else set[str]()
+        optional |= {each.arg for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value}
+        names = [name for name in [*plain, *(each.arg for each in args.kwonlyargs)] if name not in given]
+        required = tuple(name for name in names if name not in optional)
+        return cls(tuple(names), required, is_open=args.kwarg is not None)
+
+
+def arguments(path: str | Path, files: Mapping[str, bytes]) -> dict[str, Arguments]:
+    """What each trainer's constructor takes, by the trainer's name; of one that is not in its body, anything."""
+    file = Path(path).resolve()
+    tree = ast.parse(files[file.relative_to(root(file)[0]).as_posix()])
+    named = {_literals(node).get("name"): node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {name: _constructor(node) for name, node in named.items() if name is not None}
+
+
+def without_begin(path: str | Path, files: Mapping[str, bytes]) -> frozenset[str]:
+    """The names of the trainers that certainly have no method `begin`: neither they nor a base, up to `Trainer`."""
+    file = Path(path).resolve()
+    sources = _Sources(root(file)[0], files)
+    module = file.relative_to(root(file)[0]).as_posix()
+    nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
+    found = {_literals(node)["name"] for node in nodes if "name" in _literals(node) and sources.lacks(node, "begin")}
+    return frozenset(found)
+
+
+def _constructor(node: ast.ClassDef) -> Arguments:
+    own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    function = next(own, None)
+    if function is None or function.decorator_list:
+        return Arguments()
+    return Arguments.of(function)
+
+
+def classes(path: str | Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, str | None]]:
+    """The name and the literal version, if any, of each trainer in the file; `files` is what `module_files` gave."""
+    file = Path(path).resolve()
+    sources = _Sources(root(file)[0], files)
+    module = file.relative_to(root(file)[0]).as_posix()
+    for node in sources.tree(module).body:
+        literals = _literals(node) if isinstance(node, ast.ClassDef) else {}
+        if isinstance(node, ast.ClassDef) and "name" in literals and sources.is_trainer(module, node.name):
+            yield literals["name"], literals.get("version")
+
+
+def _literals(node: ast.ClassDef) -> dict[str, str]:
+    """The string attributes that a class body sets."""
+    found: dict[str, str] = {}
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        value = getattr(statement, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[target.id] = value.value
+    return found
+
+
+class _Sources:
+    """The modules of a trainer, by relative path, and what their names stand for."""
+
+    def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
+        self._base, self._files = base, files
+        self._trees: dict[str, ast.Module] = {}
+
+    def tree(self, module: str) -> ast.Module:
+        if module not in self._trees:
+            self._trees[module] = ast.parse(self._files[module])
+        return self._trees[module]
+
+    def is_trainer(self, module: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> bool:
+        """Whether the class of that name in a module may be a subclass of `Trainer`."""
+        if (module, name) in seen:
+            return False
+        for node in ast.walk(self.tree(module)):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return any(self._may_be(module, base, seen | {(module, name)}) for base in node.bases)
+        imported = self._imports(module).get(name)
+        return self._outside(imported, seen | {(module, name)}) if imported else not hasattr(builtins, name)
+
+    def lacks(self, node: ast.ClassDef, method: str) -> bool:
+        """Whether a class whose only base is `stagetree.Trainer` itself does not define a method."""
+        module = next(name for name, tree in self._trees.items() if node in tree.body)
+        written = [_dotted(base) for base in node.bases]
+        first, _, rest = (written[0] or "").partition(".") if len(written) == 1 else ("", "", "")
+        base = ".".join(filter(None, (self._imports(module).get(first, first), rest)))
+        defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        return base in TRAINERS and method not in defined and not node.decorator_list
+
+    def _may_be(self, module: str, base: ast.expr, seen: frozenset[tuple[str, str]]) -> bool:
+        written = _dotted(base)
+        if written is None:
+            return True  # computed: nobody can say
+        first, _, rest = written.partition(".")
+        if not rest:
+            return self.is_trainer(module, first, seen)
+        imported = self._imports(module).get(first, first)
+        return self._outside(f"{imported}.{rest}", seen)
+
+    def _outside(self, dotted: str, seen: frozenset[tuple[str, str]]) -> bool:
+        """Of a class by its absolute name: in one of our modules, or in a library."""
+        owner, _, name = dotted.rpartition(".")
+        folder = owner.replace(".", "/")
+        for module in (f"{folder}/__init__.py", f"{folder}.py"):
+            if module in self._files:
+                return self.is_trainer(module, name, seen)
+        library = dotted.partition(".")[0]
+        return library not in NOT_OURS and library not in sys.stdlib_module_names
+
+    def _imports(self, module: str) -> dict[str, str]:
+        """What the names that a module imports stand for, as absolute dotted names."""
+        package = module.split("/")[:-1]
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree(module)):
+            match node:
+                case ast.Import(names=names):
+                    for alias in names:
+                        first = alias.name.partition(".")[0]
+                        found[alias.asname or first] = alias.name if alias.asname else first
+                case ast.ImportFrom(module=source, names=names, level=level):
+                    within = package[: len(package) - level + 1] if level else []
+                    for alias in names:
+                        parts = [*within, *([source] if source else []), alias.name]
+                        found[alias.asname or alias.name] = ".".join(parts)
+        return found
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """`a.b.c` as it is written, without the brackets of a generic; None for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name):
+            before = _dotted(owner)
+            return None if before is None else f"{before}.{name}"
+        case ast.Subscript(value=owner):
+            return _dotted(owner)
+    return None

@@ -1,0 +1,79 @@
+"""Hyper-parameters that exist only if others have certain values.
+
+    momentum:
+      value: {uniform: [0.8, 0.99]}
+      when: {optimizer: [sgd, nesterov]}
+
+>>> when({"optimizer": "sgd"}, 0.9)
+{'value': 0.9, 'when': {'optimizer': 'sgd'}}
+
+A configuration holds a hyper-parameter with a `when` only if each name in it is there and has one of its values. So
+what a sampler draws, a grid crosses and a trainer is given never holds what has no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from stagetree.sequences import Sequence, SequenceError, did_you_mean, parse
+from stagetree.space.distributions import SpaceError, plain
+
+__all__ = ["Condition", "split", "when"]
+
+
+def when(condition: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """The entry of a hyper-parameter that exists only if others have these values: one each, or one of a list."""
+    return {"value": value, "when": dict(condition)}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """By name, the sequences of which that hyper-parameter must have one."""
+
+    wanted: Mapping[str, tuple[Sequence, ...]]
+
+    def holds(self, configuration: Mapping[str, Sequence]) -> bool:
+        """Whether it is so in a configuration, as far as it is chosen."""
+        return all(name in configuration and configuration[name] in values for name, values in self.wanted.items())
+
+
+def split(entry: Any, path: str) -> tuple[Any, Condition | None]:
+    """The entry itself, and what it depends on. Raises `SpaceError`."""
+    if not isinstance(entry, Mapping) or "when" not in entry or "family" in entry:
+        return entry, None
+    if entry.keys() != {"value", "when"}:
+        raise SpaceError(path, f"must have value and when, and no others, got {', '.join(map(str, entry))}")
+    given = entry["when"]
+    if not isinstance(given, Mapping) or not given:
+        raise SpaceError(f"{path}.when", f"must map other hyper-parameters to their values, got {given!r}")
+    return entry["value"], Condition({name: _values(value, f"{path}.when.{name}") for name, value in given.items()})
+
+
+def _values(given: Any, path: str) -> tuple[Sequence, ...]:
+    given = plain(given)
+    listed = given if isinstance(given, list) else [given]
+    try:
+        return tuple(parse(value, path) for value in listed)
+    except SequenceError as error:
+        raise SpaceError(error.field, error.problem) from None
+
+
+def in_order(conditions: Mapping[str, Condition | None]) -> list[str]:
+    """The names as written, but those that depend on others after all they depend on. Raises `SpaceError`."""
+    if not any(conditions.values()):
+        return list(conditions)
+    for name, condition in conditions.items():
+        for other in condition.wanted if condition else ():
+            if other not in conditions or other == name:
+                known = [each for each in conditions if each != name]
+                problem = f"must be one of {', '.join(known) or 'no others'}{did_you_mean(other, known)}"
+                raise SpaceError(f"{name}.when.{other}", problem)
+    before = {name: list(condition.wanted) if condition else [] for name, condition in conditions.items()}
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError as error:
+        cycle = sorted(set(error.args[1]))
+        raise SpaceError(f"{cycle[0]}.when", f"must not depend on itself, through {', '.join(cycle)}") from None

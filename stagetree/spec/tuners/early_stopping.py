@@ -1,0 +1,130 @@
+"""Tuners that stop trials early: by comparing results with those of others, or by predicting learning curves."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Literal
+
+from pydantic import Field, PlainValidator
+
+from stagetree.spec.errors import FieldError, shown
+from stagetree.spec.fields import (
+    Bounds,
+    Count,
+    check_bounds,
+    common,
+    finish_best_field,
+    keep_top_field,
+    max_steps_field,
+    num_trials_field,
+)
+from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.values import as_target
+
+
+class MedianTuner(SamplingTuner):
+    """The median stopping rule: a trial whose best is worse than the median of the others' averages is stopped."""
+
+    kind: Literal["median"] = "median"
+    num_trials: Count = num_trials_field()
+    max_steps: Count = max_steps_field()
+    min_steps: Count = common(
+        "min_steps", "the number of steps before which no trial is stopped, at least 1", default=1
+    )
+    min_trials: Count = common(
+        "min_trials", "the number of others that a trial is compared with, at least 1", default=3
+    )
+    interval: Count | None = common(
+        "interval",
+        "the number of steps between decisions, at least 1; without it, the study's eval_every",
+        default=None,
+    )
+    finish_best: Count | None = finish_best_field()
+
+    def check_study(self, spec: TunedStudy) -> None:
+        if self.interval is None and spec.eval_every is None:
+            raise FieldError("tuner.interval", "is missing: the number of steps between decisions, or give eval_every")
+
+
+class BanditTuner(SamplingTuner):
+    """The bandit policy: a trial whose best is not within a factor of 1 + `epsilon` of the best of all is stopped."""
+
+    kind: Literal["bandit"] = "bandit"
+    num_trials: Count = num_trials_field()
+    max_steps: Count = max_steps_field()
+    interval: Count = common("interval", "the number of steps between decisions, at least 1", default=10)
+    epsilon: float = common("epsilon", "a number, 0 or more", default=0.5, ge=0, allow_inf_nan=False)
+    finish_best: Count | None = finish_best_field()
+
+
+class CurveTuner(SamplingTuner):
+    """What tuners have in common that predict learning curves, and decide when a trial comes to a boundary."""
+
+    num_trials: Count = num_trials_field()
+    max_steps: Count = max_steps_field()
+    keep_top: float = keep_top_field()
+    bounds: Bounds = Field(
+        default=[None, None], description="a list of the least and the greatest value of the metric, null if unknown"
+    )
+
+    def check_study(self, spec: TunedStudy) -> None:
+        check_bounds(self.bounds, "tuner.bounds")
+
+
+class EarlyTermTuner(CurveTuner):
+    """Predictive termination: a trial ends if it will hardly come to the best value seen so far."""
+
+    kind: Literal["early_term"] = "early_term"
+    boundary: Count = common("boundary", "the number of steps between decisions, at least 1", default=30)
+    delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
+
+
+_TARGET = float | list[float]
+
+
+class PopTuner(CurveTuner):
+    """POP: trials that will reach the target have slots of their own, the others take turns, hopeless ones end."""
+
+    kind: Literal["pop"] = "pop"
+    target: Annotated[float | list[float] | None, PlainValidator(as_target, json_schema_input_type=_TARGET)] = Field(
+        default=None,
+        description="a number, or a list of numbers that are targets in turn; without it, the best value so far",
+    )
+    max_time: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = common(
+        "max_time", "a number of seconds above 0: when the study ends, however far it is", default=None
+    )
+    boundary: Count | None = common(
+        "boundary", "the number of steps between decisions, at least 1; without it, a tenth of max_steps", default=None
+    )
+    kill_threshold: float | None = Field(
+        default=None, allow_inf_nan=False, description="a number: a trial with a worse value ends"
+    )
+    min_steps: Count = common(
+        "min_steps", "the number of steps before which kill_threshold ends no trial, at least 1", default=1
+    )
+    lower_bound: float = Field(
+        default=0.05, ge=0, le=1, description="a number from 0 to 1: a trial that is less likely to get there ends"
+    )
+
+    order_by: Literal["rank", "p"] = Field(
+        default="rank",
+        description="rank or p: whether trials go on in the order of their rank among those that came to their step, "
+        "or of the probability that they reach the target",
+    )
+
+    def targets(self) -> list[float]:
+        """The targets in turn; none where the tuner has no own."""
+        if self.target is None:
+            return []
+        return [*self.target] if isinstance(self.target, list) else [self.target]
+
+    def check_study(self, spec: TunedStudy) -> None:
+        super().check_study(spec)
+        targets = self.targets()
+        for one, following in itertools.pairwise(targets):
+            if not (one < following if spec.mode == "max" else one > following):
+                raise FieldError("tuner.target", f"must be harder one after the other, got {one:g}, {following:g}")
+        least, greatest = self.bounds
+        for target in targets:
+            if (least is not None and target < least) or (greatest is not None and target > greatest):
+                raise FieldError("tuner.target", f"must lie within tuner.bounds, {shown(self.bounds)}, got {target:g}")

@@ -1,0 +1,200 @@
+"""A trainer's way through its data: the place in it, batches, and what is measured over all of it."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from stagetree.trainer import Trainer
+from stagetree.trainer.building import whole_number
+from stagetree.trainer.order import Batching, BatchSpan, Order, generator_of, parts
+from stagetree.trainer.reading import Loading, Samples, reader, seed_sample
+from stagetree.trainer.tensors import Mean, one_number, sum_and_count
+
+
+class DataTrainer(Trainer):
+    """What `stagetree.TorchTrainer` knows about data; arguments, methods and attributes are described there.
+
+    The place in the data is two integers, the epoch and the number of its samples seen.
+    """
+
+    caches = ("_orders",)
+
+    batch_size: int = 32
+    """Used where the study has no hyper-parameter `bs` or `batch_size`."""
+
+    eval_batch_size: int = 1000
+    """Samples measured at once. It is no hyper-parameter: a metric does not depend on how a trial is trained."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        device: str,
+        train_data: TensorDataset | Samples,
+        valid_data: TensorDataset | Samples,
+        batching: Batching,
+        eval_batch_size: int | None,
+        loading: Loading,
+    ) -> None:
+        super().__init__(seed=seed, device=device)
+        self.epoch = 0
+        self.offset = 0
+        if eval_batch_size is not None:
+            self.eval_batch_size = whole_number("eval_batch_size", eval_batch_size)
+        self._batching = batching
+        self._orders: dict[int, Tensor] = {}
+        self._train_data, self._valid_data = train_data, valid_data
+        self._train_reader = reader(train_data, self._fetch_train, device, loading)
+        self._valid_reader = reader(valid_data, self._fetch_valid, device, loading)
+        for name, data in (("train_data", train_data), ("valid_data", valid_data)):
+            if not len(data):
+                raise ValueError(f"{name} holds no samples")
+
+    def close(self) -> None:
+        """End the processes that read."""
+        self._train_reader.restart()
+        self._valid_reader.restart()
+
+    # What a subclass says -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def measure(self, batch: Any) -> Mapping[str, Mean]:
+        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
+
+    def transform(self, sample: Any, generator: Generator) -> Any:
+        """Augment one training sample of a map-style data set.
+
+        The global generators of Python, NumPy and torch are the sample's own here as well. It may run in a process that
+        reads ahead, with this object as it was at the latest change of a hyper-parameter that is not the optimizer's.
+
+        Args:
+            sample: what the data set holds.
+            generator: seeded by (seed, epoch, index of the sample), so batches and workers make no difference.
+        """
+        return sample
+
+    def collate(self, samples: list[Any]) -> Any:
+        """A batch of samples of a map-style data set: a nest of dicts and lists of tensors."""
+        return default_collate(samples)
+
+    def transform_batch(self, batch: Any, generator: Generator) -> Any:
+        """Augment one training batch, already on the device: the fast way for data in memory.
+
+        Args:
+            batch: one tensor for each of the `TensorDataset`, or the collated samples.
+            generator: on the CPU, seeded by the place in the data.
+        """
+        return batch
+
+    def order(self, generator: Generator) -> Tensor:
+        """The indices of an epoch's samples as they come, as many in each epoch; all of them in any order."""
+        return torch.randperm(len(self._train_data), generator=generator)
+
+    # The data -------------------------------------------------------------------------------------------------------
+
+    def _order(self) -> Order:
+        return Order(self._indices, self.batch_size, self._batching.drop_last)
+
+    def _indices(self, epoch: int) -> Tensor:
+        if epoch not in self._orders:
+            order = self.order(generator_of(self.seed, "order", epoch))
+            self._orders = {**dict(sorted(self._orders.items())[-2:]), epoch: order}  # readers are ahead of training
+        return self._orders[epoch]
+
+    def _batches_in_step(self) -> int:
+        if self._batching.per_step:
+            return self._batching.per_step
+        order = self._order()
+        epoch, offset = order.place(self.epoch, self.offset)
+        steps = self._batching.steps_per_epoch
+        if not steps:
+            return order.batches_left(epoch, offset)
+        samples = len(self._indices(epoch))
+        if self.batch_size > samples // steps:
+            raise ValueError(f"a batch of {self.batch_size} is more than {steps} steps an epoch allow")
+        steps_before = offset * steps // samples
+        return order.batches_left(epoch, offset, -(-(steps_before + 1) * samples // steps))
+
+    def _next_batch(self) -> BatchSpan:
+        self.epoch, self.offset = self._order().place(self.epoch, self.offset)
+        return self._order().batch(self.epoch, self.offset)
+
+    def _pass(self, span: BatchSpan) -> None:
+        """It has been learned from."""
+        self.epoch, self.offset = self._order().place(span.epoch, span.offset + len(span.indices))
+
+    def _batch(self, span: BatchSpan) -> Any:
+        batch = self._train_reader.read(span, partial(self._following, span))
+        return self.transform_batch(batch, generator_of(self.seed, "batch", span.epoch, span.offset))
+
+    def _following(self, first: BatchSpan) -> Iterator[BatchSpan]:
+        """What is read from a span on, for ever, unless a hyper-parameter or the place changes."""
+        for batch in self._order().batches(self.epoch, self.offset):
+            for part in parts(batch, self._batching.micro_size):
+                if (part.epoch, part.offset) >= (first.epoch, first.offset):
+                    yield part
+
+    def _fetch_train(self, span: BatchSpan) -> Any:
+        self.epoch, self.offset = span.epoch, span.offset  # of a copy that is behind, in a process that reads ahead
+        return self.collate([self._train_sample(span.epoch, index) for index in span.indices])
+
+    def _train_sample(self, epoch: int, index: int) -> Any:
+        seed = seed_sample(self.seed, "sample", epoch, index)
+        return self.transform(self._train_data[index], Generator().manual_seed(seed))
+
+    def _fetch_valid(self, span: BatchSpan) -> Any:
+        return self.collate([self._valid_sample(index) for index in span.indices])
+
+    def _valid_sample(self, index: int) -> Any:
+        seed_sample(self.seed, "valid", 0, index)
+        return self._valid_data[index]
+
+    def _means(self) -> dict[str, float]:
+        means: defaultdict[str, list[Tensor]] = defaultdict(list)
+        counts: defaultdict[str, list[Tensor]] = defaultdict(list)
+        spans = list(parts(BatchSpan(0, 0, tuple(range(len(self._valid_data)))), self.eval_batch_size))
+        for number, span in enumerate(spans):
+            batch = self._valid_reader.read(span, lambda rest=spans[number:]: iter(rest))  # type: ignore[misc]
+            measured = self.measure(batch)
+            if not isinstance(measured, Mapping):
+                raise TypeError(f"measure must return a dict of metrics, got {type(measured).__name__}")
+            for name, mean in measured.items():  # it is asked for its value in the end only
+                if pair := sum_and_count(f"{name} of measure", mean):
+                    means[name].append(pair[0])
+                    counts[name].append(pair[1])
+                else:
+                    means[name].append(one_number(f"{name} of measure", torch.as_tensor(mean, device=self.device)))
+        sizes = [len(span.indices) for span in spans]
+        return {name: _mean(name, values, counts[name], sizes) for name, values in means.items()}
+
+
+def _mean(name: str, values: list[Tensor], counts: list[Tensor], sizes: list[int]) -> float:
+    """Over all batches: of means by the sizes of the batches, of sums by what they count; NaN if they count nothing."""
+    numbers: list[float] = torch.stack(values).tolist()
+    if not counts:
+        return sum(value * size for value, size in zip(numbers, sizes, strict=True)) / sum(sizes)
+    if len(counts) != len(values):
+        raise TypeError(f"{name} of measure must be a mean in every batch, or (sum, count) in every batch")
+    count = float(torch.stack(counts).sum())
+    return sum(numbers) / count if count else math.nan
+
+
+@contextmanager
+def noting_one_sample(span: BatchSpan) -> Iterator[None]:
+    """What is raised in the block gets a note if the batch has one sample: batch normalisation cannot learn from it."""
+    try:
+        yield
+    except ValueError as error:
+        if len(span.indices) == 1:
+            error.add_note("This batch has one sample, all that was left of the epoch: drop_last=True leaves it out.")
+        raise

@@ -1,0 +1,300 @@
+"""Training with PyTorch: give a model, an optimizer, data and a loss; `TorchTrainer` does the rest.
+
+The order of the data is a function of (seed, epoch), so the place in it is two integers, the epoch and the number of
+its samples already seen. That is why a checkpoint needs no sampler state, and why a batch size may change in the middle
+of an epoch: training goes on from the next sample.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import TensorDataset
+
+from stagetree.trainer import generators
+from stagetree.trainer.building import Recorded, changed, whole_number
+from stagetree.trainer.data import DataTrainer, noting_one_sample
+from stagetree.trainer.order import Batching, BatchSpan, parts
+from stagetree.trainer.precision import Precision
+from stagetree.trainer.rates import Rates
+from stagetree.trainer.reading import Loading, Samples
+from stagetree.trainer.tensors import Average, Mean, PartMeans, evaluating, map_tensors
+
+
+class TorchTrainer(DataTrainer):
+    """A trainer for one PyTorch model. A whole one:
+
+        class Digits(TorchTrainer):
+            name = "digits"
+
+            def __init__(self, *, seed: int, device: str, width: int = 32) -> None:
+                train, valid = digits()
+                super().__init__(seed=seed, device=device, model=Net(width), train_data=train, valid_data=valid)
+
+            def make_optimizer(self, hp):
+                return torch.optim.SGD(self.model.parameters(), lr=hp["lr"])
+
+            def loss(self, batch):
+                images, labels = batch
+                return cross_entropy(self.model(images), labels)
+
+    Hyper-parameters it knows: `bs` or `batch_size`, `optimizer` (a change of it makes a new one), what `build` reads,
+    and whatever the optimizer keeps in its parameter groups, such as `lr`, `momentum` and `weight_decay`. For more,
+    override `apply`.
+
+    Data is a `TensorDataset`, moved to the device once, or any map-style data set, read sample by sample.
+
+    Attributes:
+        model: the model, on `device`.
+        optimizer: what `make_optimizer` returned; there from the first `setup` on.
+        hp: the hyper-parameters in force.
+        batch_size: samples in a training batch.
+        epoch, offset: the place in the data: passes finished, and samples seen since.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        device: str,
+        train_data: TensorDataset | Samples,
+        valid_data: TensorDataset | Samples,
+        model: nn.Module | None = None,
+        batches_per_step: int | None = None,
+        steps_per_epoch: int | None = None,
+        drop_last: bool = False,
+        micro_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        clip_grad_norm: float | None = None,
+        precision: str = "fp32",
+        average_decay: float | None = None,
+        compile: bool = False,
+        num_workers: int = 0,
+        prefetch_factor: int = 2,
+        pin_memory: bool | None = None,
+    ) -> None:
+        """Take what the subclass has built.
+
+        Args:
+            seed: orders the data and feeds the generators given to the transforms.
+            device: where model and tensors go.
+            train_data: what `train` goes through, in another order each epoch.
+            valid_data: what `evaluate` measures on.
+            model: any module; in training mode, if it should train in it. None has `build` make it.
+            batches_per_step: batches in one step; None makes a step one pass over `train_data`.
+            steps_per_epoch: steps in one pass over `train_data`, whatever the batch size; instead of the former.
+            drop_last: leave out what is too little for a batch at the end of an epoch.
+            micro_batch_size: samples at once on the device; the gradients of a larger batch are added up.
+            eval_batch_size: samples measured at once.
+            clip_grad_norm: the longest gradient, over all parameters together.
+            precision: `fp32`, or what autocast computes in: `bf16`, or `fp16` with its losses scaled.
+            average_decay: of an exponential moving average of the parameters, which is what `evaluate` measures.
+            compile: whether to `torch.compile` the model, which may round differently.
+            num_workers: processes that read a map-style data set ahead; like the two after it, it changes no result.
+            prefetch_factor: batches that each of them reads ahead.
+            pin_memory: whether they wait where a GPU copies from by itself; None where there is one.
+
+        Raises:
+            TypeError, ValueError: for data that cannot be read by index, and for values that make no sense.
+        """
+        super().__init__(
+            seed=seed,
+            device=device,
+            train_data=train_data,
+            valid_data=valid_data,
+            batching=Batching(batches_per_step, steps_per_epoch, drop_last, micro_batch_size),
+            eval_batch_size=eval_batch_size,
+            loading=Loading(num_workers, prefetch_factor, device != "cpu" if pin_memory is None else pin_memory),
+        )
+        if clip_grad_norm is not None and not clip_grad_norm > 0:
+            raise ValueError(f"clip_grad_norm must be more than 0, not {clip_grad_norm!r}")
+        self.hp: dict[str, Any] = {}
+        self.clip_grad_norm = clip_grad_norm
+        self._precision = Precision(precision, device)
+        self._average_decay, self._compile = average_decay, compile
+        self._parts = PartMeans()
+        self._shape: Recorded | None = None
+        self._is_without_state = False
+        if model is not None:
+            self._take(model)
+
+    # What a subclass says -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        """An optimizer over `self.model` for these hyper-parameters; called at the first step, and to swap it.
+
+        Groups may make different multiples of `hp["lr"]` and `hp["weight_decay"]`, or name them with `lr_scale` and
+        the like. To find out, it may be called several times.
+        """
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Mean:
+        """The scalar to minimise: the mean over the samples of one batch.
+
+        A mean over something else, such as tokens, is given as (sum, count): then `micro_batch_size` changes nothing.
+        """
+
+    def build(self, hp: dict[str, Any]) -> nn.Module:
+        """The model, where none was given to `__init__`. What is read of `hp` here shapes it, and cannot change.
+
+        The global generators begin at the seed here, so that it is the same whenever it is built.
+        """
+        raise ValueError(f"{type(self).__name__} gives no model to super().__init__, and has no method `build`")
+
+    def measure(self, batch: Any) -> Mapping[str, Mean]:
+        """The metrics of one batch, each a mean over its samples or (sum, count); `evaluate` averages them."""
+        return {"val_loss": self.loss(batch)}
+
+    def train_batch(self, batch: Any) -> None:
+        """Learn from one batch. Override it for what `clip_grad_norm`, `micro_batch_size` and `after_step` cannot."""
+        self.optimizer.zero_grad()
+        self.accumulate(batch)
+        self.update()
+
+    def after_step(self) -> None:
+        """Called each time the optimizer has changed the parameters."""
+
+    def apply(self, name: str, value: Any) -> None:
+        """Bring one hyper-parameter into force. Override it for names of your own, and call this for the rest.
+
+        `momentum` is the first beta of an optimizer of Adam's kind. A group of parameters that `make_optimizer` gave a
+        multiple of the rate keeps it.
+
+        Raises:
+            ValueError: if neither the data nor the optimizer knows the name, or the batch size is not positive.
+        """
+        if name in ("bs", "batch_size"):
+            self.batch_size = whole_number(name, value)
+        elif name != "optimizer":
+            self._rates.apply(name, {**self.hp, name: value})
+        self._known_names.add(name)
+
+    # What a subclass may call ---------------------------------------------------------------------------------------
+
+    def accumulate(self, batch: Any, share: float = 1.0) -> None:
+        """Add the gradient of a batch to what is there. share: what part of the samples of the step it has."""
+        with self.autocast():
+            loss = self._parts.take("the loss", self.loss(batch), share)
+        self._precision.backward(loss)
+        self._parts.put_right(self.model.parameters())
+
+    def update(self) -> None:
+        """Change the parameters by the gradient that is there."""
+        self._parts.refuse_rest()
+        if self.clip_grad_norm is not None:
+            self._precision.unscale(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        self._precision.step(self.optimizer)
+        if self._average:
+            self._average.update()
+        self.after_step()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Where the model computes in `precision`."""
+        return self._precision.autocast()
+
+    # What the runner calls ------------------------------------------------------------------------------------------
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        """See `Trainer.setup`. A new `optimizer` starts with no memory of the old one."""
+        if not hasattr(self, "hp"):
+            raise RuntimeError(f"{type(self).__name__}.__init__ must call super().__init__(...)")
+        self._known_names = {"optimizer"}
+        before, self.hp = self.hp, self.hp | hp
+        keeps_model = self._keep_or_build()
+        is_same = keeps_model and hasattr(self, "optimizer") and not changed({"optimizer"}, before, hp)
+        if not is_same:
+            self.optimizer = self.make_optimizer(self.hp)
+            self._rates = Rates(self.optimizer, self.make_optimizer)
+        for name, value in (hp if is_same else self.hp).items():
+            if name not in self._shaping():
+                self.apply(name, value)
+        if changed(hp.keys() - self._known_names, before, hp):  # what processes that read ahead must know of
+            self._train_reader.restart()
+
+    def begin(self, weights: dict[str, Any]) -> None:
+        """See `Trainer.begin`. All names of the model's `state_dict` are to be there; override it to take some."""
+        self.model.load_state_dict(weights)
+        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
+
+    def train(self) -> None:
+        """See `Trainer.train`. The last batch of an epoch has what is left, unless that is left out."""
+        if self._is_without_state:
+            raise ValueError(f"{', '.join(self._shaping())} cannot change during a trial: the model has that shape")
+        for _ in range(self._batches_in_step()):
+            whole = self._next_batch()
+            with noting_one_sample(whole):
+                if self._batching.micro_size is None:
+                    self.train_batch(self._batch(whole))
+                else:
+                    self._train_in_parts(whole)
+            self._pass(whole)
+
+    def _train_in_parts(self, whole: BatchSpan) -> None:
+        self.optimizer.zero_grad()
+        for part in parts(whole, self._batching.micro_size):
+            self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
+        self.update()
+
+    def evaluate(self) -> dict[str, float]:
+        """See `Trainer.evaluate`. Every module is in evaluation mode here, and in its own mode again afterwards."""
+        averaged = self._average.in_place() if self._average else nullcontext()
+        with evaluating(self.model), torch.no_grad(), averaged, self.autocast():
+            return self._means()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Trainer.state_dict`. It holds the live tensors."""
+        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state |= {"epoch": self.epoch, "offset": self.offset}
+        if self._precision.is_scaled:
+            state["scaler"] = self._precision.state_dict()
+        if self._average:
+            state["average"] = self._average.state_dict()
+        detached: dict[str, Any] = map_tensors(state, Tensor.detach)
+        return detached
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Trainer.load_state_dict`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(map_tensors(state["optimizer"], self._own))
+        self._precision.load_state_dict(state.get("scaler", {}))
+        if self._average:
+            self._average.load_state_dict(state["average"])
+        self.epoch, self.offset = state["epoch"], state["offset"]
+        self._is_without_state = False
+
+    # The model ------------------------------------------------------------------------------------------------------
+
+    def _take(self, model: nn.Module) -> None:
+        self.model = model.to(self.device)
+        if self._compile:
+            self.model.compile()
+        self._average = None if self._average_decay is None else Average(self.model, self._average_decay)
+
+    def _keep_or_build(self) -> bool:
+        """Whether the model is there, in the shape that the hyper-parameters give it; else it is built."""
+        if hasattr(self, "model") and (self._shape is None or self._shape.fits(self.hp)):
+            return True
+        self._is_without_state = hasattr(self, "model")
+        self._shape = Recorded(self.hp)
+        with generators.kept(self.device):
+            generators.seed(self.seed)
+            self._take(self.build(self._shape))
+        return False
+
+    def _shaping(self) -> list[str]:
+        return sorted(self._shape.read) if self._shape else []
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """A copy where the optimizer would else go on working in the tensor it is given."""
+        return tensor.clone() if self.device == "cpu" or tensor.dim() == 0 else tensor
