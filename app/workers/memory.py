@@ -1,4 +1,7 @@
-"""How much memory a process has, and whether one that trains keeps more and more of it."""
+"""Runs on: the thread that trains.
+
+How much memory a process has, and whether one that trains keeps more and more of it.
+"""
 
 from __future__ import annotations
 

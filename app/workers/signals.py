@@ -1,4 +1,7 @@
-"""How a Celery worker becomes a slot, or the scheduler: its queues are checked when it starts, and how it ends."""
+"""Runs on: a worker's main process; `open_process` and `close_process` on the process that runs its tasks.
+
+How a Celery worker becomes a slot, or the scheduler: its queues are checked when it starts, and how it ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on: the threads that it makes: `ticking` and `retention` of a scheduler, `notifier` of any worker.
+"""Runs on: the ticking thread, the retention thread and the notifier's thread, which it makes.
 
 What a worker's process does beside its tasks: again and again, not too often, or without anybody waiting for it.
 """

@@ -1,4 +1,4 @@
-"""Runs on: no thread; it is made before there are any, and never changed.
+"""Runs on: any thread; what it holds is never exchanged.
 
 What a slot has, which all that it trains share.
 """

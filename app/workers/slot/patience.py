@@ -1,4 +1,4 @@
-"""Runs on: any thread of a slot.
+"""Runs on: any thread.
 
 How long a slot waits for what is away, for ever, but not once it is to close; and what people are told meanwhile.
 """

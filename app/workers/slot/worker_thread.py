@@ -1,4 +1,7 @@
-"""A thread that does one thing after the other, in the order in which they were given to it."""
+"""Runs on: the saver's thread and the outbox's, which it makes; `put` and `drain` on others.
+
+A thread that does one thing after the other, in the order in which they were given to it.
+"""
 
 from __future__ import annotations
 
