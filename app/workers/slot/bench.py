@@ -17,6 +17,7 @@ from app.workers.slot.trial_log import StageFiles
 from app.workers.state import State
 from app.workers.trainer_process import Compared, Stray
 from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact import other_metrics
 
 MOMENT = 2.0
 """Seconds: what costs no more need not be saved."""
@@ -129,6 +130,20 @@ class Bench:
         with closing(self.read(ResumePoint(at.node, at.step, at.key, at.sha256))) as stored:
             return self.compare(mine, stored)
 
+    def difference(self, mine: State, at: Comparison) -> str:
+        """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
+        found = self.compare_stored(mine, at)
+        text = found.difference
+        if not text and at.metrics is not None:
+            text = other_metrics(at.metrics, self.evaluate())
+        if text and found.elsewhere:
+            raise Unproven(f"the state was made under {found.elsewhere[0]}")
+        if text and self.changes:
+            raise Unproven(f"the state that it began with was made elsewhere: it {self.changes[0]}")
+        if text and self.operations:
+            raise Unproven(f"the trainer {self.operations[0]}")
+        return text
+
     def look(self, name: str) -> None:
         """Note what the trainer has beside its state."""
         self._host.call(lambda process: process.look(name, deadline=self._host.deadline("look")))
@@ -137,6 +152,14 @@ class Bench:
         """What is not as it was at the look `first`, where `words` say that it was, but at that at `used`."""
         deadline = self._host.deadline("look")
         return self._host.call(lambda process: process.stray("first", words, deadline=deadline))
+
+    def stray_after_reloading(self, words: str) -> Stray:
+        """Load the state that the work begins with once more: what does not come back with it. words: as of `stray`."""
+        assert self._work.resume is not None
+        with closing(self.read(self._work.resume)) as state:
+            self.load(state, self._work.resume.step)
+        self.look("used")
+        return self.stray(words)
 
     def is_worth(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 
 from app.away import LostRace
+from app.domain.ids import ChainId
 from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 class Claim:
     """What proves it, and `over`: set, once and by any thread, when nothing more will be written for the chain."""
 
-    chain: str
+    chain: ChainId
     stream: str
     fence: int
     over: Flag = field(default_factory=Flag)

@@ -11,10 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain import events as e
 from app.domain.ids import ChainId
-from app.domain.states import ChainOutcome
-from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.events.rows import ChainFlags, ChainNotClaimable
 from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, Pulse
@@ -22,8 +20,7 @@ from app.workers.slot.context import SlotContext
 from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.group import Groups, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, StopWatch
-from app.workers.slot.lane import Lane
-from app.workers.slot.outbox import End
+from app.workers.slot.lane import Lane, refuse
 from app.workers.slot.patience import Closing
 
 logger = logging.getLogger(__name__)
@@ -126,20 +123,12 @@ class Slot:
         except (ChainNotClaimable, Closing) as refused:
             logger.info("chain %s is not claimed: %s", chain, refused or "this worker is to end")
             return None
-        claim = Claim(lease.chain, lease.stream, lease.fence)
+        claim = Claim(ChainId(lease.chain), lease.stream, lease.fence)
         try:
             return Claimed(lease, claim, ChainAssignment.from_json(lease.assignment))
         except (UnknownFormat, TypeError, KeyError) as unknown:
-            self._hand_back(lease, claim, str(unknown))
+            refuse(self._context, claim, str(unknown))
             return None
-
-    def _hand_back(self, lease: Lease, claim: Claim, reason: str) -> None:
-        """What this version cannot read is for others."""
-        logger.error("chain %s is given back: %s", lease.chain, reason)
-        ended = e.ChainEnded(chain=ChainId(lease.chain), outcome=ChainOutcome.INTERRUPTED)
-        quarantine = self._context.quarantine.after_accident(reason, is_hopeless=True)
-        changes = [End()] if quarantine is None else [End(), quarantine]
-        self._context.outbox.put(claim, [ended], *changes, is_last=True)
 
     def _prune(self) -> None:
         """Forget the chains that are over."""

@@ -13,7 +13,6 @@ from app.domain.ids import NodeId
 from app.domain.states import ChainOutcome, FailureKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess
-from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import (
     ChainExecution,
     Complete,
@@ -27,7 +26,6 @@ from app.workers.slot.execution import (
 )
 from app.workers.slot.intermediates import ChainCheckpoints
 from app.workers.slot.lane import Lane, Stage, Wish
-from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
 from stagetree.runtime.failures import TrainerFailed
 
@@ -37,10 +35,9 @@ logger = logging.getLogger(__name__)
 class TrainingLane(Lane):
     """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
 
-    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
-        super().__init__(slot, its)
+    def _prepare(self) -> None:
+        slot, room = self._slot, self.work.intermediate_bytes
         self._execution = ChainExecution(self.claim.chain, self.work, slot.overhead)
-        room = self.work.intermediate_bytes
         self._checkpoints = ChainCheckpoints(self.claim, room, slot.given.records, slot.outbox, slot.saver)
         self._facts: list[e.Event] = []
 
