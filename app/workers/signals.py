@@ -30,8 +30,9 @@ from app.events.rows import SlotTaken
 from app.grace import end_within
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery
-from app.workers.process import another_name, device_here, worker
+from app.workers.process import another_name, worker
 from app.workers.slot.device import NoDevice
+from app.workers.slot_role import device_here
 
 logger = logging.getLogger(__name__)
 

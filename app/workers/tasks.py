@@ -21,4 +21,4 @@ def stage(chain: str, index: int) -> None:
 @celery.task(name="stagetree.tick")
 def tick() -> None:
     """Look at what happened and decide what is next."""
-    worker.ticking.tick()
+    worker.scheduler.ticking.tick()
