@@ -16,7 +16,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox, RowChange
-from app.workers.slot.patience import Patience
+from app.workers.slot.retry import RetryPolicy
 
 
 def fact(index: int, seconds: float = 1.0) -> e.StageCompleted:
@@ -56,7 +56,7 @@ def records() -> MemoryRecords:
 
 @pytest.fixture
 def outbox(records: MemoryRecords) -> Iterator[FactOutbox]:
-    outbox = FactOutbox(records, Patience(), clock=lambda: 0.0, notify=lambda: None)
+    outbox = FactOutbox(records, RetryPolicy(), clock=lambda: 0.0, notify=lambda: None)
     yield outbox
     outbox.close()
 
@@ -93,7 +93,7 @@ class Told:
 
     def __init__(self, records: MemoryRecords) -> None:
         self.records, self.nudges, self.commits = records, 0, list[str]()
-        self.outbox = FactOutbox(records, Patience(), clock=lambda: 0.0, notify=self._notify)
+        self.outbox = FactOutbox(records, RetryPolicy(), clock=lambda: 0.0, notify=self._notify)
         self.first, self.second = Claim("c", "plan", 1), Claim("d", "plan", 1)
 
     def _notify(self) -> None:

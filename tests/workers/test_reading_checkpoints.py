@@ -17,7 +17,7 @@ from app.workers.slot.checkpoint_store import (
     CheckpointUnreadable,
     ReadOnce,
 )
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import Notes, RetryPolicy
 from app.workers.state import State
 
 AWAY, BAD, FULL = StoreUnavailable("no route"), CheckpointUnreadable("it is not there"), OSError("no memory")
@@ -30,7 +30,7 @@ class Reading:
     def __init__(self, *errors: Exception) -> None:
         self.clock, self.notes, self.said = Clock(), Notes(), list[str | None]()
         self._errors = iter(errors)
-        patience = Patience(self.clock.wait)
+        patience = RetryPolicy(self.clock.wait)
         self.reader = CheckpointReader(cast(CheckpointStore, self), patience, self.notes, self.clock.now, STRIKE)
 
     def read(self, key: str, sha256: str) -> State:

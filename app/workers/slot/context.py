@@ -14,7 +14,7 @@ from app.workers.slot.checkpoint_store import CheckpointReader, CheckpointStore
 from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import Notes, RetryPolicy
 from app.workers.slot.saver import Saver
 from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
@@ -31,7 +31,7 @@ class SlotContext:
     me: Owner
     device: str
     given: SlotDependencies
-    patience: Patience
+    retry: RetryPolicy
     notes: Notes
     outbox: FactOutbox
     saver: Saver
@@ -49,23 +49,23 @@ class SlotContext:
         cls, me: Owner, device: str, given: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
         """All of it, with the threads of outbox and saver begun."""
-        patience, notes = Patience(given.wait), Notes()
+        retry, notes = RetryPolicy(given.wait), Notes()
         store = CheckpointStore(given.store, limits.memory_bytes)
-        outbox = FactOutbox(given.records, patience, clock=given.wall_clock, notify=given.notify)
-        saver = Saver(store, patience, notes, given.clock)
+        outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify)
+        saver = Saver(store, retry, notes, given.clock)
         return cls(
             me=me,
             device=device,
             given=given,
-            patience=patience,
+            retry=retry,
             notes=notes,
             outbox=outbox,
             saver=saver,
             store=store,
-            reader=CheckpointReader(store, patience, notes, given.clock, limits.strike),
+            reader=CheckpointReader(store, retry, notes, given.clock, limits.strike),
             trainer=TrainerHost(given.start, given.sources, limits.silence, given.clock, limits.growth_bytes),
             logs=TrialLogs(given.logs, me.slot),
-            quarantine=Quarantine(me, given.records, patience, notes, Health()),
+            quarantine=Quarantine(me, given.records, retry, notes, Health()),
             around=LookAround(Surveyor(saver, outbox, device, given.sources), given.clock),
             flags=flags,
             overhead=limits.overhead,

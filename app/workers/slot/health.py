@@ -17,7 +17,7 @@ from app.events.records import Records
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import QuarantineSlot
-from app.workers.slot.patience import Closing, Notes, Patience
+from app.workers.slot.retry import Closing, Notes, RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ class Health:
 class Quarantine:
     """When a slot is given nothing for a time, since it fails where others get on, or cannot do what it is given."""
 
-    def __init__(self, me: Owner, records: Records, patience: Patience, notes: Notes, health: Health) -> None:
-        self._me, self._records, self._patience, self._notes, self._health = me, records, patience, notes, health
+    def __init__(self, me: Owner, records: Records, retry: RetryPolicy, notes: Notes, health: Health) -> None:
+        self._me, self._records, self._retry, self._notes, self._health = me, records, retry, notes, health
 
     @property
     def is_first_accident(self) -> bool:
@@ -127,7 +127,7 @@ class Quarantine:
 
     def _lift(self) -> None:
         self._notes.remove("health")
-        for _ in self._patience.tries():
+        for _ in self._retry.attempts():
             try:
                 with self._records.write() as rows:
                     QuarantineSlot(self._me.slot, self._me.owner, None, None).apply(rows)

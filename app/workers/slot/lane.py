@@ -19,7 +19,7 @@ from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
 from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import DescribeSlot, End, RowChange
-from app.workers.slot.patience import Closing
+from app.workers.slot.retry import Closing
 from app.workers.slot.times import Instant
 from stagetree.runtime.failures import TrainerFailed
 

@@ -23,7 +23,7 @@ from app.events.records import Records
 from app.events.rows import Fenced, SlotLost
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
-from app.workers.slot.patience import Patience
+from app.workers.slot.retry import RetryPolicy
 from app.workers.slot.worker_thread import WorkerThread
 
 logger = logging.getLogger(__name__)
@@ -155,12 +155,12 @@ class FactOutbox:
     """clock: Unix seconds. notify: tells the scheduler that something happened; it must not wait."""
 
     def __init__(
-        self, records: Records, patience: Patience, *, clock: Callable[[], float], notify: Callable[[], None]
+        self, records: Records, retry: RetryPolicy, *, clock: Callable[[], float], notify: Callable[[], None]
     ) -> None:
-        self._log, self._clock, self._notify, self._patience = records.log, clock, notify, patience
+        self._log, self._clock, self._notify, self._retry = records.log, clock, notify, retry
         self._numbers = count(1)
         self._versions: Mapping[str, int] = {}  # put in place whole: others read it
-        self._thread = WorkerThread("outbox", self._record, patience, CAPACITY)
+        self._thread = WorkerThread("outbox", self._record, retry, CAPACITY)
 
     def put(
         self,
@@ -235,7 +235,7 @@ class FactOutbox:
 
     def _append(self, statement: _Statement) -> None:
         stream = statement.claim.stream
-        for number in self._patience.tries():
+        for number in self._retry.attempts():
             try:
                 recorded = self._log.append(
                     stream,

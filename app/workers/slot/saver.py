@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import Notes, RetryPolicy
 from app.workers.slot.times import Clock
 from app.workers.slot.worker_thread import WorkerThread
 from app.workers.state import State
@@ -41,10 +41,10 @@ class _Job:
 class Saver:
     """clock: of how long it takes."""
 
-    def __init__(self, store: CheckpointStore, patience: Patience, notes: Notes, clock: Clock) -> None:
-        self._store, self._patience, self._notes, self._clock = store, patience, notes, clock
+    def __init__(self, store: CheckpointStore, retry: RetryPolicy, notes: Notes, clock: Clock) -> None:
+        self._store, self._retry, self._notes, self._clock = store, retry, notes, clock
         self._costs: Mapping[str, float] = {}  # put in place whole: others read it
-        self._thread = WorkerThread[_Job]("saver", self._do, patience, BACKLOG)
+        self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG)
 
     @property
     def is_idle(self) -> bool:
@@ -117,7 +117,7 @@ class Saver:
     def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> Stored | None:
         """None if the chain was over before the store took it."""
         try:
-            for number in self._patience.tries():
+            for number in self._retry.attempts():
                 if claim.over.is_set():
                     return None
                 try:

@@ -21,7 +21,7 @@ from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.group import Groups, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, StopWatch
 from app.workers.slot.lane import Lane, refuse
-from app.workers.slot.patience import Closing
+from app.workers.slot.retry import Closing
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,14 @@ class Slot:
     def __init__(self, me: Owner, device: str, given: SlotDependencies, limits: Limits) -> None:
         self._me, self._given, self._limits = me, given, limits
         self._context = SlotContext.of(me, device, given, limits, self._flags)
-        patience = self._context.patience
-        self._claiming = Claiming(given.records, me.owner, limits.lease, patience)
+        retry = self._context.retry
+        self._claiming = Claiming(given.records, me.owner, limits.lease, retry)
         self._groups = Groups(self._context)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
         self._at_work: Sequence[Lane] = ()  # theirs; put in place whole, as the next
         self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
         self._is_closing = False
-        self._watch = StopWatch(self._context.trainer.kill, patience.close, limits.grace)
+        self._watch = StopWatch(self._context.trainer.kill, retry.close, limits.grace)
         self.heartbeat = Heartbeat(
             me,
             device,
@@ -96,7 +96,7 @@ class Slot:
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
         self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
         context = self._context
-        context.patience.close()
+        context.retry.close()
         for part in (context.saver, context.outbox, context.store):
             part.close()
         context.trainer.end_process()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
-from app.workers.slot.patience import Closing, Patience
+from app.workers.slot.retry import Closing, RetryPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class WorkerThread(Generic[Item]):
     capacity: as many may wait; who brings one more waits, too.
     """
 
-    def __init__(self, name: str, do: Callable[[Item], None], patience: Patience, capacity: int) -> None:
-        self._name, self._do, self._patience, self._capacity = name, do, patience, capacity
+    def __init__(self, name: str, do: Callable[[Item], None], retry: RetryPolicy, capacity: int) -> None:
+        self._name, self._do, self._retry, self._capacity = name, do, retry, capacity
         self._items: deque[Item] = deque()  # what is under way is the first of them
         self._changed = Condition()
         self._under_way = 0  # how many of the items
@@ -54,7 +54,7 @@ class WorkerThread(Generic[Item]):
         """
         with self._changed:
             while wait and len(self._items) >= self._capacity:
-                if self._patience.is_over:
+                if self._retry.is_over:
                     raise Closing
                 self._changed.wait(LOOK_SECONDS)
             self._items.append(item)

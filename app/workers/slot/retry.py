@@ -17,7 +17,7 @@ class Closing(Exception):
     """The slot is to end, and waits for nothing any more."""
 
 
-class Patience:
+class RetryPolicy:
     """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot is to end meanwhile."""
 
     def __init__(self, wait: Callable[[float], object] | None = None) -> None:
@@ -38,7 +38,7 @@ class Patience:
         if self.is_over:
             raise Closing
 
-    def tries(self) -> Iterator[int]:
+    def attempts(self) -> Iterator[int]:
         """1, 2, 3, ..., with a pause before each but the first, longer each time. Raises `Closing`."""
         number, seconds = 1, FIRST_PAUSE
         while True:
