@@ -18,7 +18,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
-from app.workers.slot.retry import Notes, RetryPolicy
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.saver import NOTED_AFTER, Saver
 from app.workers.state import State
 
@@ -38,8 +38,8 @@ class Refusing:
         raise ConnectionError("no store")
 
 
-def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver, Notes]:
-    notes = Notes()
+def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver, SlotStatus]:
+    notes = SlotStatus()
     return Saver(CheckpointStore(Refusing()), RetryPolicy(wait), notes, lambda: 0.0), notes
 
 
@@ -66,7 +66,7 @@ class Slow(Refusing):
 
 
 def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    notes, said, stored = Notes(), list[str | None](), list[object]()
+    notes, said, stored = SlotStatus(), list[str | None](), list[object]()
     patience = RetryPolicy(lambda seconds: said.append(notes.text))
     made = Saver(CheckpointStore(Slow(6)), patience, notes, lambda: 0.0)
     made.save(CLAIM, "place", State.of(b"state"), lambda *found: stored.append(found))

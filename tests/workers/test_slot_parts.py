@@ -10,7 +10,7 @@ from stacks import wait_for
 
 from app.workers.slot.health import FIRST_SECONDS, LONGEST_SECONDS, MOST_NODES, Health
 from app.workers.slot.heartbeat import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
-from app.workers.slot.retry import LONGEST_PAUSE, Closing, Notes, RetryPolicy
+from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus
 from app.workers.slot.worker_thread import WorkerThread
 
 
@@ -135,7 +135,7 @@ def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done(caplog: py
 
 
 def test_notes_of_several_sources_are_one_text() -> None:
-    notes = Notes()
+    notes = SlotStatus()
     assert notes.text is None
     notes.put("saver", "waits for the store")
     notes.put("health", "is unwell")

@@ -22,7 +22,7 @@ from uuid import uuid4
 from app.away import store_is_away
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.scheduling.assignment import ResumePoint
-from app.workers.slot.retry import Notes, RetryPolicy
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.times import Clock, Instant
 from app.workers.state import State
 
@@ -219,11 +219,11 @@ class CheckpointReader:
         self,
         store: CheckpointStore,
         retry: RetryPolicy,
-        notes: Notes,
+        status: SlotStatus,
         clock: Clock,
         strike_after_seconds: float,
     ) -> None:
-        self._store, self._retry, self._notes, self._clock = store, retry, notes, clock
+        self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._strike_after_seconds = strike_after_seconds
 
     def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
@@ -248,13 +248,13 @@ class CheckpointReader:
                     self._say(number, problem)
             raise AssertionError("tries never end")
         finally:
-            self._notes.remove("reader")
+            self._status.remove("reader")
 
     def _say(self, number: int, problem: Exception) -> None:
         if number == 1:
             logger.warning("waiting for a checkpoint: %s", problem)
         if number == NOTED_AFTER:
-            self._notes.put("reader", f"waits for the store: {problem}")
+            self._status.put("reader", f"waits for the store: {problem}")
 
 
 class ReadOnce:

@@ -14,7 +14,7 @@ from app.workers.slot.checkpoint_store import CheckpointReader, CheckpointStore
 from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
-from app.workers.slot.retry import Notes, RetryPolicy
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.saver import Saver
 from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
@@ -32,7 +32,7 @@ class SlotContext:
     device: str
     given: SlotDependencies
     retry: RetryPolicy
-    notes: Notes
+    status: SlotStatus
     outbox: FactOutbox
     saver: Saver
     store: CheckpointStore
@@ -49,23 +49,23 @@ class SlotContext:
         cls, me: Owner, device: str, given: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
         """All of it, with the threads of outbox and saver begun."""
-        retry, notes = RetryPolicy(given.wait), Notes()
+        retry, status = RetryPolicy(given.wait), SlotStatus()
         store = CheckpointStore(given.store, limits.memory_bytes)
         outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify)
-        saver = Saver(store, retry, notes, given.clock)
+        saver = Saver(store, retry, status, given.clock)
         return cls(
             me=me,
             device=device,
             given=given,
             retry=retry,
-            notes=notes,
+            status=status,
             outbox=outbox,
             saver=saver,
             store=store,
-            reader=CheckpointReader(store, retry, notes, given.clock, limits.strike),
+            reader=CheckpointReader(store, retry, status, given.clock, limits.strike),
             trainer=TrainerHost(given.start, given.sources, limits.silence, given.clock, limits.growth_bytes),
             logs=TrialLogs(given.logs, me.slot),
-            quarantine=Quarantine(me, given.records, retry, notes, Health()),
+            quarantine=Quarantine(me, given.records, retry, status, Health()),
             around=LookAround(Surveyor(saver, outbox, device, given.sources), given.clock),
             flags=flags,
             overhead=limits.overhead,

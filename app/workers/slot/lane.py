@@ -176,7 +176,7 @@ class Lane(ABC):
         logger.warning("chain %s is given back: %s", self.claim.chain, reason)
         slot = self._slot
         quarantine = slot.quarantine.after_accident(reason, is_hopeless=is_hopeless)
-        says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.notes.text)
+        says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.status.text)
         changes = (End(), says) if quarantine is None else (End(), says, quarantine)
         self._end([self._ended(ChainOutcome.INTERRUPTED)], *changes)
 

@@ -47,7 +47,7 @@ class RetryPolicy:
             number, seconds = number + 1, min(2 * seconds, LONGEST_PAUSE)
 
 
-class Notes:
+class SlotStatus:
     """What a slot waits for, or is unwell with, in words: at most one note of each source. For its row, where people
     look. Safe to share between threads."""
 

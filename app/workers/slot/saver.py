@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.retry import Notes, RetryPolicy
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.times import Clock
 from app.workers.slot.worker_thread import WorkerThread
 from app.workers.state import State
@@ -41,8 +41,8 @@ class _Job:
 class Saver:
     """clock: of how long it takes."""
 
-    def __init__(self, store: CheckpointStore, retry: RetryPolicy, notes: Notes, clock: Clock) -> None:
-        self._store, self._retry, self._notes, self._clock = store, retry, notes, clock
+    def __init__(self, store: CheckpointStore, retry: RetryPolicy, status: SlotStatus, clock: Clock) -> None:
+        self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._costs: Mapping[str, float] = {}  # put in place whole: others read it
         self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG)
 
@@ -126,10 +126,10 @@ class Saver:
                     self._say(number, problem)
             return None
         finally:
-            self._notes.remove("saver")
+            self._status.remove("saver")
 
     def _say(self, number: int, problem: StoreUnavailable) -> None:
         if number == 1:
             logger.warning("waiting for the store: %s", problem)
         if number == NOTED_AFTER:
-            self._notes.put("saver", f"waits for the store: {problem}")
+            self._status.put("saver", f"waits for the store: {problem}")

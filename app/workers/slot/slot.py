@@ -148,7 +148,7 @@ class Slot:
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        return Description(self._context.trainer.versions, self._context.notes.text)
+        return Description(self._context.trainer.versions, self._context.status.text)
 
     def _is_retiring(self) -> bool:
         return self._is_closing or self._given.is_retiring()

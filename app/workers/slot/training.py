@@ -112,7 +112,7 @@ class TrainingLane(Lane):
         slot.quarantine.succeeded()
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(self._its.seconds())
-        slot.notes.remove("lost")
+        slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
         follows = is_last or self._checkpoints.has_held  # the chain's last words, or that the state was kept
         self._state_facts(done, change=change, is_news=news, awaits_more=follows and self._checkpoints.is_quick)
@@ -190,12 +190,12 @@ class TrainingLane(Lane):
         logger.warning("%s: its steps are trained again", problem)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self._ended(ChainOutcome.INTERRUPTED)])
-        self._slot.notes.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
+        self._slot.status.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
         return False
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
         """After all its checkpoints."""
         slot, said, changes = self._slot, [*self._facts, *facts], changes or (End(),)
         self._facts = []
-        slot.notes.remove("lost")
+        slot.status.remove("lost")
         slot.saver.submit(self.claim, lambda: slot.outbox.put(self.claim, said, *changes, is_last=True))
