@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.workers.slot.slot import Slot
 
 
-class Retiring:
+class ShutdownFlag:
     """Whether this worker is to end: one byte that the process shares with the forks it makes from here on, so that the
     one that trains knows without any server between them."""
 
@@ -41,12 +41,12 @@ class Retiring:
 class WorkerProcess:
     """The scheduler's process, or a slot's. Nothing is made before it is asked for.
 
-    retiring: made before the process that trains is forked, which looks at it. ownership: of the slot that this worker
+    shutdown: made before the process that trains is forked, which looks at it. ownership: of the slot that this worker
     has; None for the scheduler's.
     """
 
     def __init__(self) -> None:
-        self.retiring = Retiring()
+        self.shutdown = ShutdownFlag()
         self.ownership: Ownership | None = None
         self._slot: Slot | None = None
         self._to_close: list[Callable[[], None]] = []
@@ -98,7 +98,7 @@ class WorkerProcess:
 
         assert self.ownership is not None
         self.ownership.begin()
-        self._slot = make_slot(self.database, self.ownership, self.notify, lambda: self.retiring.is_asked)
+        self._slot = make_slot(self.database, self.ownership, self.notify, lambda: self.shutdown.is_asked)
         self._to_close.append(self._slot.close)
         self._slot.start()
 

@@ -27,7 +27,7 @@ from app.workers.scheduler.ports import Ports
 from app.workers.scheduler.problems import say_once
 from app.workers.scheduler.retention import Retention
 from app.workers.scheduler.tick import Scheduler
-from app.workers.threads import PeriodicThread, Throttle, Ticking
+from app.workers.threads import PeriodicThread, RateLimit, TickLoop
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class SchedulerRole:
 
     def __init__(self, database: Database, notify: Callable[[], None]) -> None:
         self._database, self._notify = database, notify
-        self._threads: list[Ticking | PeriodicThread] = []
+        self._threads: list[TickLoop | PeriodicThread] = []
 
     def start(self) -> None:
         self.retention.start()
@@ -54,20 +54,20 @@ class SchedulerRole:
             thread.close()
 
     @cached_property
-    def ticking(self) -> Ticking:
+    def ticking(self) -> TickLoop:
         """The scheduler of this process."""
         freeze_survivors()
         records, owner = SqlRecords(self._database), uuid4().hex
-        tidy = Throttle(CLEAN_SECONDS, lambda: _tidy(records.database))
-        show = Throttle(settings().tick_seconds / 2, lambda: _show_tick(records, owner))
-        scheduler = self._scheduler(records, show.do_if_due)
+        housekeeping = RateLimit(CLEAN_SECONDS, lambda: _run_housekeeping(records.database))
+        record = RateLimit(settings().tick_seconds / 2, lambda: _record_tick(records, owner))
+        scheduler = self._scheduler(records, record.do_if_due)
 
         def look() -> None:
             scheduler.tick()
             collect_young()
             self.retention.wake()
 
-        ticking = Ticking(look, settings().tick_seconds, after=tidy.do_if_due)
+        ticking = TickLoop(look, settings().tick_seconds, after=housekeeping.do_if_due)
         self._threads.append(ticking)
         return ticking
 
@@ -116,9 +116,9 @@ class SchedulerRole:
         return Scheduler(ports)
 
 
-def _show_tick(records: SqlRecords, owner: str) -> None:
+def _record_tick(records: SqlRecords, owner: str) -> None:
     change(records, lambda rows: rows.schedulers.ticked(owner, socket.gethostname(), os.getpid()))
 
 
-def _tidy(database: Database) -> None:
+def _run_housekeeping(database: Database) -> None:
     clean(database, Ages(settings().key_days, settings().chain_days, settings().worker_days))

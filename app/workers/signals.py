@@ -60,7 +60,7 @@ def open_process(**_: Any) -> None:
 def retire(**_: Any) -> None:
     """A slot that is asked to end gives its chain back at the next step, and takes itself off the record."""
     end_within(settings().stop_seconds, _kill_forks)
-    worker.retiring.ask()
+    worker.shutdown.ask()
 
 
 @worker_process_shutdown.connect

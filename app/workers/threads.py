@@ -75,7 +75,7 @@ class PeriodicThread:
         return is_done
 
 
-class Ticking:
+class TickLoop:
     """When the scheduler looks: when it is told to, and by itself when nobody has told it for a while.
 
     Beat may be dead, the broker away, or the wall clock, by which beat goes, have jumped. The clock here does not.
@@ -128,7 +128,7 @@ class Ticking:
                 logger.exception("the scheduler could not look")
 
 
-class Throttle:
+class RateLimit:
     """Something that is done not more often than every so many seconds.
 
     do: may raise; then it is due again at once. clock: any that does not go back."""
