@@ -111,8 +111,8 @@ def test_a_model_that_fits_is_loaded_and_not_built_anew() -> None:
     assert done == ["load"]
 
 
-@pytest.mark.parametrize("spares", [(), ("exception",)])
-def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(spares: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("tolerated", [(), ("exception",)])
+def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(tolerated: tuple[str, ...]) -> None:
     trainer = host()
     train(trainer, 0)
 
@@ -120,8 +120,8 @@ def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(s
         raise TrainerFailed("exception", "its own")
 
     with pytest.raises(TrainerFailed):
-        trainer.call(fail, spares)
-    assert trainer.has_process == bool(spares)
+        trainer.call(fail, tolerated)
+    assert trainer.has_process == bool(tolerated)
 
 
 def test_a_trainer_that_is_not_here_is_said() -> None:

@@ -86,11 +86,11 @@ class PackedModel:
 
     def evaluate(self) -> dict[str, float | None]:
         deadline = self._host.deadline("evaluate")
-        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), spares=ITS_OWN)
+        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), tolerated=ITS_OWN)
 
     def save(self) -> State:
         deadline = self._host.deadline("save")
-        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), spares=ITS_OWN)
+        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), tolerated=ITS_OWN)
 
     def mark_at(self, place: Place) -> None:
         """A pack's models leave with its end: nobody goes on with them."""
@@ -99,7 +99,7 @@ class PackedModel:
         """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
         deadline = self._host.deadline("measure")
         return self._host.call(
-            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), spares=ITS_OWN
+            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), tolerated=ITS_OWN
         )
 
     def leave(self) -> None:
@@ -111,16 +111,16 @@ class PackedModel:
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
         state = None if work.first_read is None else read(work.first_read)
-        spares = NO_ROOM if self.number else ()
+        tolerated = NO_ROOM if self.number else ()
         try:
-            self._host.build_lane(work, spares)
+            self._host.build_lane(work, tolerated)
             if state is not None:
-                self._host.load(work, state, spares)
+                self._host.load(work, state, tolerated)
                 self.changes = self._host.changes
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
         except TrainerFailed as failed:
-            if failed.kind in spares:
+            if failed.kind in tolerated:
                 raise PackBroken(f"there is no room for it beside {self.number} others") from failed
             raise
         finally:

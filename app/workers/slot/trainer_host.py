@@ -121,8 +121,8 @@ class TrainerHost:
         else:
             self._renew(work, built, fits, read, log)
 
-    def build_lane(self, work: ChainAssignment, spares: Container[str]) -> None:
-        """Have a new model in the process, before its first step, to join a pack there. spares: as of `call`.
+    def build_lane(self, work: ChainAssignment, tolerated: Container[str]) -> None:
+        """Have a new model in the process, before its first step, to join a pack there. tolerated: as of `call`.
 
         Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
         """
@@ -131,20 +131,20 @@ class TrainerHost:
         self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
-        self._build(work, built, spares, names=sorted(work.hp), is_resumed=work.resume is not None)
+        self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
 
-    def load(self, work: ChainAssignment, state: State, spares: Container[str] = ()) -> None:
-        """Have the model where the chain begins, whose state that is. spares: as of `call`. Raises `TrainerFailed`.
+    def load(self, work: ChainAssignment, state: State, tolerated: Container[str] = ()) -> None:
+        """Have the model where the chain begins, whose state that is. tolerated: as of `call`. Raises `TrainerFailed`.
 
         At step 0, `state` has the weights that it begins with.
         """
         if work.resume is None and work.begin is not None:
             whole, waits = bool(work.begin["state"]), self.deadline("begin")
-            self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), spares)
+            self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), tolerated)
             return
         step, deadline = work.stages[0].start, self.deadline("load")
-        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), spares)
+        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), tolerated)
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
@@ -226,12 +226,12 @@ class TrainerHost:
             if state is not None:
                 state.close()
 
-    def _build(self, work: ChainAssignment, built: _Built, spares: Container[str] = (), **lane: Any) -> None:
+    def _build(self, work: ChainAssignment, built: _Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism, **lane}
-        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), spares)
+        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
@@ -261,8 +261,8 @@ class TrainerHost:
     def has_process(self) -> bool:
         return self._process is not None
 
-    def call(self, do: Callable[[TrainerProcess], Result], spares: Container[str] = ()) -> Result:
-        """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm.
+    def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
+        """Whatever goes wrong in a call, that process is used no more. tolerated: kinds of failures that do it no harm.
 
         Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process.
         """
@@ -274,7 +274,7 @@ class TrainerHost:
             return do(process)
         except BaseException as error:
             self.has_failed = True
-            if not (isinstance(error, TrainerFailed) and error.kind in spares):
+            if not (isinstance(error, TrainerFailed) and error.kind in tolerated):
                 self.end_process()
             if isinstance(error, TrainerKilled):
                 raise Stopped from error
