@@ -15,7 +15,7 @@ from app.away import Away, LostRace
 
 logger = logging.getLogger(__name__)
 
-LATE = 1.5
+LATE_PERIODS = 1.5
 """A tick that is so many periods late does not come from beat any more."""
 
 CLOSE_SECONDS = 2.0
@@ -116,7 +116,7 @@ class TickLoop:
 
     def tick_if_late(self) -> None:
         """Look if nobody has looked for too long."""
-        if self._clock() - self._looked_at > LATE * self._seconds:
+        if self._clock() - self._looked_at > LATE_PERIODS * self._seconds:
             self.tick()
 
     def _watch(self) -> None:

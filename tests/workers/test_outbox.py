@@ -46,7 +46,7 @@ def refusal(error: Exception) -> Noting:
 @pytest.fixture(autouse=True)
 def a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as it takes to state two facts one after the other, on a machine that is busy, too."""
-    monkeypatch.setattr(module, "MOMENT", 60.0)
+    monkeypatch.setattr(module, "COALESCE_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_news_that_await_more_are_told_of(told: Told) -> None:
 
 
 def test_what_does_not_come_is_not_waited_for_for_ever(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOMENT", 0.01)
+    monkeypatch.setattr(module, "COALESCE_SECONDS", 0.01)
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     assert told.outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0)]

@@ -303,7 +303,7 @@ def test_a_trained_chain_waits_for_the_store_and_for_no_message(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For longer than a lease, which its heartbeat renews. What is on record by then does not take the rest with it."""
-    monkeypatch.setattr("app.workers.slot.outbox.MOMENT", 0.0)
+    monkeypatch.setattr("app.workers.slot.outbox.COALESCE_SECONDS", 0.0)
     may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
 
     def hold_up(key: str) -> None:

@@ -19,7 +19,7 @@ from app.workers.trainer_process import Compared, Stray
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import other_metrics
 
-MOMENT = 2.0
+MOMENT_SECONDS = 2.0
 """Seconds: what costs no more need not be saved."""
 
 OFF = "determinism: off promises no equal bits"
@@ -164,7 +164,7 @@ class Bench:
     def is_worth(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""
         assert self._work.proof is not None
-        few, most = steps * self.fastest <= MOMENT, self._work.proof.most_steps
+        few, most = steps * self.fastest <= MOMENT_SECONDS, self._work.proof.most_steps
         return few or self.steps + steps <= most
 
     def _wanted(self, step: int, until: int) -> int:

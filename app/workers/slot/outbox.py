@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 CAPACITY = 1000
 """So many statements may wait; an execution that has one more waits, too."""
 
-MOMENT = 0.05
+COALESCE_SECONDS = 0.05
 """Seconds that a statement which awaits more is held back at most."""
 
 SAY_AGAIN = 10
@@ -230,7 +230,7 @@ class FactOutbox:
         """Each commit is a wait for the disk, and wakes the scheduler: two of them cost more than a short stage."""
         if not statement.awaits_more:
             return statement
-        more = self._thread.take_next(lambda each: each.claim is statement.claim, MOMENT)
+        more = self._thread.take_next(lambda each: each.claim is statement.claim, COALESCE_SECONDS)
         return statement if more is None else statement.with_more(more)
 
     def _append(self, statement: _Statement) -> None:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 """How often whoever waits for room looks whether the slot is to end."""
-REST_SECONDS = 0.006
+YIELD_SECONDS = 0.006
 """What comes to an idle thread waits so long. Threads share one lock of the interpreter, and who brought it has a
 message to send that begins the next stage: that one goes first."""
 
@@ -98,7 +98,7 @@ class WorkerThread(Generic[Item]):
             was_idle = not self._items
             self._changed.wait_for(lambda: self._items or self._is_closed)
             if was_idle:
-                self._changed.wait_for(lambda: self._is_closed, REST_SECONDS)
+                self._changed.wait_for(lambda: self._is_closed, YIELD_SECONDS)
             self._under_way = 1
             return bool(self._items)
 
