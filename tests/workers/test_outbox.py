@@ -112,8 +112,10 @@ def told(records: MemoryRecords) -> Iterator[Told]:
 
 def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(told: Told) -> None:
     done, outbox = list[str](), told.outbox
-    outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True, then=lambda: done.append("a"))
-    outbox.put(told.first, [fact(1)], told.proof("b"), is_last=True, then=lambda: done.append("b"))
+    outbox.put(
+        told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True, on_recorded=lambda: done.append("a")
+    )
+    outbox.put(told.first, [fact(1)], told.proof("b"), is_last=True, on_recorded=lambda: done.append("b"))
     assert outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0), fact(1)]
     assert (told.commits, done, told.nudges) == (["a", "b"], ["a", "b"], 1)

@@ -132,16 +132,16 @@ class Room:
         with self.records.read() as rows:
             yield rows
 
-    def put(self, claim: Claim, facts: list[e.Event], then: Callable[[], None] = lambda: None) -> None:
+    def put(self, claim: Claim, facts: list[e.Event], on_recorded: Callable[[], None] = lambda: None) -> None:
         self.facts += facts
-        then()
+        on_recorded()
 
     def submit(self, claim: Claim, do: Callable[[], None]) -> None:
         do()
 
-    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+    def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
         self.deleted.append(key)
-        then()
+        on_deleted()
 
     def keep(self, step: int, node: str = "n") -> None:
         """One more, of ten bytes."""

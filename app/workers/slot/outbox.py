@@ -132,18 +132,23 @@ class _Statement:
     is_last: bool
     is_news: bool
     awaits_more: bool
-    then: Callable[[], None]
+    on_recorded: Callable[[], None]
 
     def with_more(self, more: _Statement) -> _Statement:
         """Both as one, under the key of this one."""
 
-        def then() -> None:
-            self.then()
-            more.then()
+        def on_recorded() -> None:
+            self.on_recorded()
+            more.on_recorded()
 
         is_news, facts = self.is_news or more.is_news, (*self.facts, *more.facts)
         return replace(
-            more, key=self.key, facts=facts, changes=(*self.changes, *more.changes), is_news=is_news, then=then
+            more,
+            key=self.key,
+            facts=facts,
+            changes=(*self.changes, *more.changes),
+            is_news=is_news,
+            on_recorded=on_recorded,
         )
 
     def change(self, rows: RowsPort) -> None:
@@ -170,18 +175,18 @@ class FactOutbox:
         is_last: bool = False,
         is_news: bool = False,
         awaits_more: bool = False,
-        then: Callable[[], None] = lambda: None,
+        on_recorded: Callable[[], None] = lambda: None,
     ) -> None:
         """State facts about a chain, after all that was stated before.
 
         changes: by default the chain must just be ours. is_last: nothing more follows about this chain. is_news: the
         scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
-        this. `then` is called when they are on record. Raises `Closing` if there was no room for it before the slot was
+        this. `on_recorded` is called when they are on record. Raises `Closing` if there was no room for it before the slot was
         to end.
         """
         key, is_news = f"{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
         changes, at = changes or (Guard(),), self._clock()
-        self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, then))
+        self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, on_recorded))
 
     def version(self, stream: str) -> int:
         """That of the last fact of this slot in a stream; 0 if there was none."""
@@ -222,7 +227,7 @@ class FactOutbox:
             raise
         if statement.is_last:
             claim.over.set()
-        statement.then()
+        statement.on_recorded()
         if statement.is_news:
             self._notify()
 

@@ -63,12 +63,12 @@ class Saver:
         claim: Claim,
         place: str,
         state: State,
-        then: Callable[[Stored], None],
+        on_stored: Callable[[Stored], None],
         *,
         copy_seconds: float = 0.0,
         is_branch_point: bool = False,
     ) -> None:
-        """Store a state, which is the saver's from here on; `then` gets what was stored.
+        """Store a state, which is the saver's from here on; `on_stored` gets what was stored.
 
         copy_seconds: what it took so far. is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there
         never was room for it.
@@ -82,7 +82,7 @@ class Saver:
                 state.close()
             if stored is not None:
                 self._costs = {**self._costs, claim.stream: copy_seconds + self._clock() - begun_at}
-                then(stored)
+                on_stored(stored)
 
         self._thread.put(_Job(claim, save))
 
@@ -90,7 +90,7 @@ class Saver:
         """Do something after all that came before, unless the chain is over by then. Does not wait for room."""
         self._thread.put(_Job(claim, do), wait=False)
 
-    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+    def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
         """Delete a checkpoint that is released. What cannot be deleted at once is left to the scheduler."""
 
         def delete() -> None:
@@ -99,7 +99,7 @@ class Saver:
             except StoreUnavailable as problem:
                 logger.info("%s; the scheduler will", problem)
             else:
-                then()
+                on_deleted()
 
         self.submit(claim, delete)
 
