@@ -2,5 +2,6 @@
 
 The process of one slot: it holds leases, heartbeat, facts and uploads, and drives the process that trains.
 
-Begin with `execution`, which says what is next in a chain, then `training`, which does it, `group`, which trains, and `slot`.
+Begin with `execution`, which says what is next in a chain, then `training`, which does it, `group`, which trains,
+and `slot`.
 """

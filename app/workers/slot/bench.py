@@ -54,9 +54,9 @@ class Bench:
         self._log = log
 
     @property
-    def changes(self) -> tuple[str, ...]:
+    def inexact_reasons(self) -> tuple[str, ...]:
         """How the state that the model began with was made elsewhere."""
-        return self._host.changes
+        return self._host.inexact_reasons
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -138,8 +138,8 @@ class Bench:
             text = other_metrics(at.metrics, self.evaluate())
         if text and found.elsewhere:
             raise Unproven(f"the state was made under {found.elsewhere[0]}")
-        if text and self.changes:
-            raise Unproven(f"the state that it began with was made elsewhere: it {self.changes[0]}")
+        if text and self.inexact_reasons:
+            raise Unproven(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
         if text and self.operations:
             raise Unproven(f"the trainer {self.operations[0]}")
         return text

@@ -38,11 +38,11 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The step that was reached. changes: why it was not reached with the bits of a model alone, besides what the model
-    itself says."""
+    """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
+    model itself says."""
 
     step: int
-    changes: tuple[str, ...] = ()
+    inexact_reasons: tuple[str, ...] = ()
 
 
 Stage = Generator[Wish, Trained, bool]

@@ -35,7 +35,7 @@ class LaneModel(Protocol):
     methods raise."""
 
     @property
-    def changes(self) -> tuple[str, ...]: ...
+    def inexact_reasons(self) -> tuple[str, ...]: ...
     @property
     def operations(self) -> tuple[str, ...]: ...
     def begin(
@@ -48,26 +48,26 @@ class LaneModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What a lane has. seconds: what it took of the slot's time by now. changes: why what is trained with it may end
-    with other last bits, besides what its model says.
+    """What a lane has. seconds: what it took of the slot's time by now. inexact_reasons: why its bits need not be those
+    of a model alone, besides what its model says.
     """
 
     claimed: Claimed
     model: LaneModel
     reader: Reader
     seconds: Callable[[], Seconds]
-    changes: tuple[str, ...] = ()
+    inexact_reasons: tuple[str, ...] = ()
 
 
 class PackedModel:
     """The model of one lane of a pack. number: of the lane. Whatever the others do, it is where it is until it leaves.
 
-    changes: as those of `TrainerHost`.
+    inexact_reasons: as those of `TrainerHost`.
     """
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number
-        self.changes: tuple[str, ...] = ()
+        self.inexact_reasons: tuple[str, ...] = ()
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class PackedModel:
         """Have the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
         if index == 0:
             self._join(work, read)
-        self.changes = self.changes if index == 0 else ()
+        self.inexact_reasons = self.inexact_reasons if index == 0 else ()
         if log is not None:
             files = log
             self._host.call(lambda process: process.log(files.printed, files.rows, lane=self.number))
@@ -116,7 +116,7 @@ class PackedModel:
             self._host.build_lane(work, tolerated)
             if state is not None:
                 self._host.load(work, state, tolerated)
-                self.changes = self._host.changes
+                self.inexact_reasons = self._host.inexact_reasons
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
         except TrainerFailed as failed:

@@ -181,8 +181,7 @@ class FactOutbox:
 
         changes: by default the chain must just be ours. is_last: nothing more follows about this chain. is_news: the
         scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
-        this. `on_recorded` is called when they are on record. Raises `Closing` if there was no room for it before the slot was
-        to end.
+        this. Raises `Closing` if there was no room for it before the slot was to end.
         """
         key, is_news = f"{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
         changes, at = changes or (Guard(),), self._clock()

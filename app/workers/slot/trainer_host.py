@@ -61,9 +61,9 @@ class TrainerHost:
     """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
     may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
 
-    `busy_since` is when the call under way began, by the clock; None while there is none. `changes` says how the state
-    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is whether
-    the user's code has failed in the process that is there, which others still use.
+    `busy_since` is when the call under way began, by the clock; None while there is none. `inexact_reasons` say how the
+    state that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is
+    whether the user's code has failed in the process that is there, which others still use.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TrainerHost:
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: Instant | None = None
         self.has_failed = False
-        self.changes: tuple[str, ...] = ()
+        self.inexact_reasons: tuple[str, ...] = ()
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class TrainerHost:
         source = (index > 0 and self._source) or self._source_of(work)
         built = _Built.of(source, work)
         place, self._place = self._place, None
-        self.changes = ()
+        self.inexact_reasons = ()
         if index == 0 and work.alone:
             self.end_process()
         if index == 0:
@@ -144,7 +144,9 @@ class TrainerHost:
             self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), tolerated)
             return
         step, deadline = work.stages[0].start, self.deadline("load")
-        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), tolerated)
+        self.inexact_reasons = self.call(
+            lambda process: process.load(state, work.hp, step, deadline=deadline), tolerated
+        )
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""

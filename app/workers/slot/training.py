@@ -64,15 +64,15 @@ class TrainingLane(Lane):
         execution.begin(its.seconds())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, lambda resume: its.reader.read(resume, self._check_wanted), log)
-        seen, changes = slot.around.look(self.claim, self.work, execution.index)
-        self._facts += [*seen, *execution.not_exact((*its.model.changes, *its.changes, *changes))]
+        seen, other_inputs = slot.around.look(self.claim, self.work, execution.index)
+        self._facts += [*seen, *execution.not_exact((*its.model.inexact_reasons, *its.inexact_reasons, *other_inputs))]
         while True:
             self._check_ours()
             match execution.next(self._outside()):
                 case Train(until):
                     self._state_facts()
                     trained = yield Wish(execution.step, until, self._on_progress)
-                    self._facts += execution.not_exact((*trained.changes, *its.model.operations))
+                    self._facts += execution.not_exact((*trained.inexact_reasons, *its.model.operations))
                     execution.reached(trained.step)
                 case Evaluate():
                     self._facts.append(execution.evaluated(its.model.evaluate()))
