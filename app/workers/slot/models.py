@@ -80,9 +80,7 @@ class PackedModel:
         if index == 0:
             self._join(work, read)
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
-        if log is not None:
-            files = log
-            self._host.call(lambda process: process.log(files.printed, files.rows, lane=self.number))
+        self._host.print_to(log, lane=self.number)
 
     def evaluate(self) -> dict[str, float | None]:
         deadline = self._host.deadline("evaluate")

@@ -108,14 +108,12 @@ class TrainerHost:
         built = _Built.of(source, work)
         place, self._place = self._place, None
         self.inexact_reasons = ()
-        if index == 0 and work.alone:
-            self.end_process()
         if index == 0:
-            self._replace_if_grown()
+            self._replace_if_grown(work.alone)
         self._end_another(built.source)
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
-            self._print_to(log)
+            self.print_to(log)
         elif index > 0:
             raise ModelMisplaced(f"the model in memory is at {place}, not at {_beginning(work, index)}")
         else:
@@ -181,10 +179,11 @@ class TrainerHost:
         if self._source != source:
             self.end_process()
 
-    def _replace_if_grown(self) -> None:
+    def _replace_if_grown(self, is_wanted: bool) -> None:
+        grown = self._memory.growth / 2**20
         if self._memory.has_grown:
-            grown = self._memory.growth / 2**20
             logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
+        if self._memory.has_grown or is_wanted:
             self.end_process()
 
     def end_process(self) -> None:
@@ -219,7 +218,7 @@ class TrainerHost:
         try:
             if self._process is None:
                 self._fresh_process()
-            self._print_to(log)
+            self.print_to(log)
             if work.resume is None or not fits:
                 self._build(work, built)
             if state is not None:
@@ -247,15 +246,18 @@ class TrainerHost:
         except TrainerFailed as failed:
             raise NoTrainerProcess(failed.error) from failed
 
-    def _print_to(self, log: StageFiles | None) -> None:
-        """What the trainer prints goes there; without a place for it, where the slot's own log is."""
-        if log is None:
-            return
-        assert self._process is not None  # which prints
-        try:
-            self._process.log(log.printed, log.rows)
-        except OSError as problem:
-            logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
+    def print_to(self, log: StageFiles | None, **lane: int) -> None:
+        """What the trainer, or that of a `lane`, prints goes there; else where the slot's own log is."""
+
+        def tell(process: TrainerProcess) -> None:
+            assert log is not None
+            try:
+                process.log(log.printed, log.rows, **lane)
+            except OSError as problem:
+                logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
+
+        if log is not None:
+            self.call(tell)
 
     # ------------------------------------------------------------------------------------------------ calls
 
