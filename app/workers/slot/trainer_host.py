@@ -267,9 +267,7 @@ class TrainerHost:
 
     def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
         """Whatever goes wrong in a call, that process is used no more. tolerated: kinds of failures that do it no harm.
-
-        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process.
-        """
+        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process."""
         process = self._process
         if process is None:
             raise ModelMisplaced("there is no process with a model")
