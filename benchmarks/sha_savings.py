@@ -11,7 +11,7 @@ afterwards.
 Printed for each recording: the steps that the trials ask for, each trained alone; the steps that are run, with equal
 beginnings trained once; and how many times more the one is than the other, next to the merge rate of the whole space.
 The papers report 4.81 (SHA) and 3.92 (ASHA) times fewer GPU hours at a merge rate of 2.45: stages deep in the tree are
-the least shared, and early stopping spares just those. Theirs are hours against another system's, ours are steps.
+the least shared, and early stopping tolerated just those. Theirs are hours against another system's, ours are steps.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ DATES = {
     "app/events/memory/records.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",
     "app/registry.py": "how old a file is by its own dates",
-    "app/workers/process.py": "when a fact was stated",
     "app/workers/scheduler/ports.py": "when a fact was stated",
+    "app/workers/scheduler_role.py": "when a fact was stated",
     "app/workers/slot/dependencies.py": "when a fact was stated",
 }
 """The files that read the date, and what for."""

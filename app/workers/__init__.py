@@ -1,4 +1,7 @@
-"""The shell on the GPU side: `celery -A app.workers worker -Q gpu0 -c 1` is a slot, `-Q scheduler -B` the scheduler."""
+"""Runs on: any process.
+
+The shell on the GPU side: `celery -A app.workers worker -Q gpu0 -c 1` is a slot, `-Q scheduler -B` the scheduler.
+"""
 
 from __future__ import annotations
 

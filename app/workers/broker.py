@@ -1,4 +1,7 @@
-"""The broker's connections have limits, so that a dead one is noticed within a lease; what is no message is dropped."""
+"""Runs on: any process that talks to the broker.
+
+The broker's connections have limits, so that a dead one is noticed within a lease; what is no message is dropped.
+"""
 
 from __future__ import annotations
 

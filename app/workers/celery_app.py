@@ -1,4 +1,6 @@
-"""The Celery application. Messages are hints that carry ids; the database is the truth (docs/decisions/0003-broker.md).
+"""Runs on: any process that talks to the broker.
+
+The Celery application. Messages are hints that carry ids; the database is the truth (docs/decisions/0003-broker.md).
 
 Early acknowledgement on purpose: with Redis, late acknowledgement runs long tasks twice and never ends a chain.
 """

@@ -1,4 +1,7 @@
-"""How much memory a process has, and whether one that trains keeps more and more of it."""
+"""Runs on: the thread that trains.
+
+How much memory a process has, and whether one that trains keeps more and more of it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from pathlib import Path
 FIRST_STAGES = 2
 """By the end of these, what a trainer loads when it is first used is there."""
 
-SHARE = 4
-"""Growth by less than one part in so many is no leak, however large the process is."""
+LEAK_FRACTION = 0.25
+"""Growth by less than that share is no leak, however large the process is."""
 
 
 def resident_bytes(pid: int) -> int:
@@ -50,4 +53,4 @@ class MemoryWatch:
         if len(first) < FIRST_STAGES:
             first.append(resident)
         self.growth = resident - max(first)
-        self.has_grown = self.growth > max(self.allowed_bytes, max(first) // SHARE)
+        self.has_grown = self.growth > max(self.allowed_bytes, LEAK_FRACTION * max(first))

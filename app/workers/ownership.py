@@ -1,4 +1,4 @@
-"""Runs on: the main process of a slot's worker, which has the lock, and the heartbeat's thread in its fork.
+"""Runs on: a worker's main process, which has the lock of its slot, and the heartbeat's thread in its fork.
 
 Who has a slot: one worker at a time, found out by what is certain, and never by a process number.
 

@@ -1,4 +1,4 @@
-"""Runs on: the interpreter that the workers of one machine are forked from; `work` on a worker's main process.
+"""Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
 
 The workers of one machine as forks of one interpreter that has imported what they share.
 

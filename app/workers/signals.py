@@ -1,4 +1,7 @@
-"""How a Celery worker becomes a slot, or the scheduler: its queues are checked when it starts, and how it ends."""
+"""Runs on: a worker's main process; `open_process` and `close_process` on the process that runs its tasks.
+
+How a Celery worker becomes a slot, or the scheduler: its queues are checked when it starts, and how it ends.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ from app.events.rows import SlotTaken
 from app.grace import end_within
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery
-from app.workers.process import another_name, device_here, worker
+from app.workers.process import another_name, worker
 from app.workers.slot.device import NoDevice
+from app.workers.slot_role import device_here
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +60,7 @@ def open_process(**_: Any) -> None:
 def retire(**_: Any) -> None:
     """A slot that is asked to end gives its chain back at the next step, and takes itself off the record."""
     end_within(settings().stop_seconds, _kill_forks)
-    worker.retiring.ask()
+    worker.shutdown.ask()
 
 
 @worker_process_shutdown.connect

@@ -1,4 +1,7 @@
-"""A model's whole state on its way between processes: an image in a file without a name, or in one of a store."""
+"""Runs on: the thread that trains, and the saver's.
+
+A model's whole state on its way between processes: an image in a file without a name, or in one of a store.
+"""
 
 from __future__ import annotations
 

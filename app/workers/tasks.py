@@ -1,4 +1,7 @@
-"""The two tasks: one stage on a slot, and one look at the log. Their arguments are ids, and both may run twice."""
+"""Runs on: the process that runs a worker's tasks: the thread that trains, or the tick's.
+
+The two tasks: one stage on a slot, and one look at the log. Their arguments are ids, and both may run twice.
+"""
 
 from __future__ import annotations
 
@@ -18,4 +21,4 @@ def stage(chain: str, index: int) -> None:
 @celery.task(name="stagetree.tick")
 def tick() -> None:
     """Look at what happened and decide what is next."""
-    worker.ticking.tick()
+    worker.scheduler.ticking.tick()

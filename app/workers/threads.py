@@ -1,4 +1,4 @@
-"""Runs on: the threads that it makes: `ticking` and `retention` of a scheduler, `notifier` of any worker.
+"""Runs on: the ticking thread, the retention thread and the notifier's thread, which it makes.
 
 What a worker's process does beside its tasks: again and again, not too often, or without anybody waiting for it.
 """
@@ -15,7 +15,7 @@ from app.away import Away, LostRace
 
 logger = logging.getLogger(__name__)
 
-LATE = 1.5
+LATE_PERIODS = 1.5
 """A tick that is so many periods late does not come from beat any more."""
 
 CLOSE_SECONDS = 2.0
@@ -75,7 +75,7 @@ class PeriodicThread:
         return is_done
 
 
-class Ticking:
+class TickLoop:
     """When the scheduler looks: when it is told to, and by itself when nobody has told it for a while.
 
     Beat may be dead, the broker away, or the wall clock, by which beat goes, have jumped. The clock here does not.
@@ -116,7 +116,7 @@ class Ticking:
 
     def tick_if_late(self) -> None:
         """Look if nobody has looked for too long."""
-        if self._clock() - self._looked_at > LATE * self._seconds:
+        if self._clock() - self._looked_at > LATE_PERIODS * self._seconds:
             self.tick()
 
     def _watch(self) -> None:
@@ -128,7 +128,7 @@ class Ticking:
                 logger.exception("the scheduler could not look")
 
 
-class Throttle:
+class RateLimit:
     """Something that is done not more often than every so many seconds.
 
     do: may raise; then it is due again at once. clock: any that does not go back."""

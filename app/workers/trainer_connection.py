@@ -1,4 +1,6 @@
-"""The line to a trainer's process: commands and their answers, and how it is known that the process has ended.
+"""Runs on: the thread that trains; `kill` on any.
+
+The line to a trainer's process: commands and their answers, and how it is known that the process has ended.
 
 What hangs, holds the interpreter's lock, breaks its device or leaks is killed, and a fresh process goes on.
 """

@@ -1,4 +1,7 @@
-"""A trainer in a process of its own, as the slot sees it: calls that end, whatever the trainer's code does."""
+"""Runs on: the thread that trains.
+
+A trainer in a process of its own, as the slot sees it: calls that end, whatever the trainer's code does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The slot's side of the warm interpreter: trainers' processes on request, from an interpreter that is always there."""
+"""Runs on: the thread that trains.
+
+The slot's side of the warm interpreter: trainers' processes on request, from an interpreter that is always there.
+"""
 
 from __future__ import annotations
 

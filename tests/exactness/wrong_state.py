@@ -111,7 +111,7 @@ class Momentum(Small):
         return self.velocity
 
 
-class Patience(Small):
+class RetryPolicy(Small):
     """Halves its rate when the weight was not better three times."""
 
     name = "patience"

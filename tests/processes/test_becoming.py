@@ -161,8 +161,8 @@ def test_a_process_has_one_scheduler_and_one_notifier(fresh: WorkerProcess, monk
     fresh.notify()
     fresh.notify()
     assert len(made) == 1
-    assert fresh.ticking is fresh.ticking
-    assert fresh.retention is fresh.retention
+    assert fresh.scheduler.ticking is fresh.scheduler.ticking
+    assert fresh.scheduler.retention is fresh.scheduler.retention
 
 
 @pytest.mark.parametrize("objects", [0, 3])
@@ -177,19 +177,19 @@ def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
         return SimpleNamespace(objects=objects, bytes=2**20 * objects, is_done=True)
 
     retention = SimpleNamespace(look=look, is_waited_for=is_waited_for)
-    monkeypatch.setattr("app.workers.scheduler.retention.Retention", lambda *_: retention)
+    monkeypatch.setattr("app.workers.scheduler_role.Retention", lambda *_: retention)
     monkeypatch.setattr(fresh, "notify", lambda: told.append(1))
     with caplog.at_level("INFO"):
-        fresh.retention.start()
+        fresh.scheduler.retention.start()
         assert looked.wait(60.0)
         fresh.close()
-        assert fresh.retention.join(60.0)
+        assert fresh.scheduler.retention.join(60.0)
     assert ("deleted 3 checkpoints, 3.0 MiB" in caplog.messages) == ("deleted" in caplog.text) == bool(objects)
     assert bool(told) == is_waited_for
 
 
 def test_a_tick_that_came_to_its_end_is_shown(fresh: WorkerProcess, records: SqlRecords) -> None:
-    fresh.ticking.tick()
+    fresh.scheduler.ticking.tick()
     with records.read() as rows:
         assert rows.schedulers.last_tick() is not None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.embedded import Embedded
 from app.events.database import Database
-from app.workers.process import Retiring
+from app.workers.process import ShutdownFlag
 
 HANGS = """
 import sys, threading
@@ -27,7 +27,7 @@ def test_whatever_hangs_ends() -> None:
 
 
 def test_a_fork_knows_that_its_worker_is_to_end() -> None:
-    retiring = Retiring()
+    retiring = ShutdownFlag()
     assert not retiring.is_asked
     ready, answer = os.pipe(), os.pipe()
     pid = os.fork()

@@ -10,7 +10,7 @@ import pytest
 from stacks import wait_for
 
 from app.events.database import DatabaseUnavailable
-from app.workers.threads import Throttle, Ticking
+from app.workers.threads import RateLimit, TickLoop
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
 
 def test_it_looks_by_itself_when_beat_is_dead() -> None:
     looks, after = list[int](), list[int]()
-    ticking = Ticking(lambda: looks.append(1), 0.02, after=lambda: after.append(1))
+    ticking = TickLoop(lambda: looks.append(1), 0.02, after=lambda: after.append(1))
     ticking.start()
     wait_for("three looks", lambda: len(looks) >= 3)
     assert after
@@ -31,7 +31,7 @@ def test_it_looks_by_itself_when_beat_is_dead() -> None:
 
 def test_it_leaves_it_to_beat_as_long_as_that_is_alive() -> None:
     looks, clock = list[int](), Clock()
-    ticking = Ticking(lambda: looks.append(1), 10.0, clock=clock)
+    ticking = TickLoop(lambda: looks.append(1), 10.0, clock=clock)
     for _ in range(5):
         clock.at += 10.0
         ticking.tick()
@@ -52,7 +52,7 @@ def test_what_is_away_is_said_once_and_looked_at_again(caplog: pytest.LogCapture
         if not answers.pop(0):
             raise DatabaseUnavailable("The database cannot be used.")
 
-    ticking = Ticking(look, 1.0)
+    ticking = TickLoop(look, 1.0)
     with caplog.at_level(logging.WARNING):
         while answers:
             ticking.tick()
@@ -66,7 +66,7 @@ def test_a_fault_of_ours_comes_through_and_does_not_end_it() -> None:
         looks.append(1)
         raise KeyError("strange")
 
-    ticking = Ticking(look, 0.02)
+    ticking = TickLoop(look, 0.02)
     with pytest.raises(KeyError):
         ticking.tick()
     ticking.start()
@@ -83,7 +83,7 @@ def test_nobody_looks_while_another_does() -> None:
         may_end.wait(5)
         inside.pop()
 
-    ticking = Ticking(look, 1.0)
+    ticking = TickLoop(look, 1.0)
     threads = [Thread(target=ticking.tick) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -96,7 +96,7 @@ def test_nobody_looks_while_another_does() -> None:
 
 def test_now_and_then_is_not_more_often() -> None:
     done, clock = list[float](), Clock()
-    each = Throttle(10.0, lambda: done.append(clock.at), clock)
+    each = RateLimit(10.0, lambda: done.append(clock.at), clock)
     for _ in range(25):
         each.do_if_due()
         clock.at += 1.0

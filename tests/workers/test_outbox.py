@@ -16,7 +16,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import FactOutbox, RowChange
-from app.workers.slot.patience import Patience
+from app.workers.slot.retry import RetryPolicy
 
 
 def fact(index: int, seconds: float = 1.0) -> e.StageCompleted:
@@ -46,7 +46,7 @@ def refusal(error: Exception) -> Noting:
 @pytest.fixture(autouse=True)
 def a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as it takes to state two facts one after the other, on a machine that is busy, too."""
-    monkeypatch.setattr(module, "MOMENT", 60.0)
+    monkeypatch.setattr(module, "COALESCE_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def records() -> MemoryRecords:
 
 @pytest.fixture
 def outbox(records: MemoryRecords) -> Iterator[FactOutbox]:
-    outbox = FactOutbox(records, Patience(), clock=lambda: 0.0, notify=lambda: None)
+    outbox = FactOutbox(records, RetryPolicy(), clock=lambda: 0.0, notify=lambda: None)
     yield outbox
     outbox.close()
 
@@ -93,7 +93,7 @@ class Told:
 
     def __init__(self, records: MemoryRecords) -> None:
         self.records, self.nudges, self.commits = records, 0, list[str]()
-        self.outbox = FactOutbox(records, Patience(), clock=lambda: 0.0, notify=self._notify)
+        self.outbox = FactOutbox(records, RetryPolicy(), clock=lambda: 0.0, notify=self._notify)
         self.first, self.second = Claim("c", "plan", 1), Claim("d", "plan", 1)
 
     def _notify(self) -> None:
@@ -112,8 +112,10 @@ def told(records: MemoryRecords) -> Iterator[Told]:
 
 def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(told: Told) -> None:
     done, outbox = list[str](), told.outbox
-    outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True, then=lambda: done.append("a"))
-    outbox.put(told.first, [fact(1)], told.proof("b"), is_last=True, then=lambda: done.append("b"))
+    outbox.put(
+        told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True, on_recorded=lambda: done.append("a")
+    )
+    outbox.put(told.first, [fact(1)], told.proof("b"), is_last=True, on_recorded=lambda: done.append("b"))
     assert outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0), fact(1)]
     assert (told.commits, done, told.nudges) == (["a", "b"], ["a", "b"], 1)
@@ -131,7 +133,7 @@ def test_news_that_await_more_are_told_of(told: Told) -> None:
 
 
 def test_what_does_not_come_is_not_waited_for_for_ever(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOMENT", 0.01)
+    monkeypatch.setattr(module, "COALESCE_SECONDS", 0.01)
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     assert told.outbox.drain(60.0)
     assert [each.event for each in told.records.log.read("plan")] == [fact(0)]

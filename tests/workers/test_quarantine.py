@@ -11,14 +11,14 @@ from app.domain.ids import ChainId
 from app.events.memory import MemoryRecords
 from app.workers.slot.claim import Claim
 from app.workers.slot.health import MOST_ACCIDENTS, MOST_NODES, Health, Quarantine
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 
 HERE = {"device": "cpu", "host": "here", "pid": 1}
 
 
 def quarantine(records: MemoryRecords, health: Health) -> Quarantine:
     me = SimpleNamespace(slot="gpu0", owner="bea")
-    return Quarantine(me, records, Patience(), Notes(), health)  # type: ignore[arg-type]
+    return Quarantine(me, records, RetryPolicy(), SlotStatus(), health)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("completed_on", "is_the_slots_fault"), [("gpu1", True), ("gpu0", False), (None, False)])

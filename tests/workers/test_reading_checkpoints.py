@@ -17,7 +17,7 @@ from app.workers.slot.checkpoint_store import (
     CheckpointUnreadable,
     ReadOnce,
 )
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.state import State
 
 AWAY, BAD, FULL = StoreUnavailable("no route"), CheckpointUnreadable("it is not there"), OSError("no memory")
@@ -28,9 +28,9 @@ class Reading:
     """A store that raises one error after the other, each time it is asked, and gives the state at last."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.clock, self.notes, self.said = Clock(), Notes(), list[str | None]()
+        self.clock, self.notes, self.said = Clock(), SlotStatus(), list[str | None]()
         self._errors = iter(errors)
-        patience = Patience(self.clock.wait)
+        patience = RetryPolicy(self.clock.wait)
         self.reader = CheckpointReader(cast(CheckpointStore, self), patience, self.notes, self.clock.now, STRIKE)
 
     def read(self, key: str, sha256: str) -> State:

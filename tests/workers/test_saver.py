@@ -18,7 +18,7 @@ from app.events.rows.ports import RowsPort
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim
 from app.workers.slot.intermediates import IntermediateCheckpoints
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.saver import NOTED_AFTER, Saver
 from app.workers.state import State
 
@@ -38,9 +38,9 @@ class Refusing:
         raise ConnectionError("no store")
 
 
-def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver, Notes]:
-    notes = Notes()
-    return Saver(CheckpointStore(Refusing()), Patience(wait), notes, lambda: 0.0), notes
+def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver, SlotStatus]:
+    notes = SlotStatus()
+    return Saver(CheckpointStore(Refusing()), RetryPolicy(wait), notes, lambda: 0.0), notes
 
 
 def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,8 +66,8 @@ class Slow(Refusing):
 
 
 def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    notes, said, stored = Notes(), list[str | None](), list[object]()
-    patience = Patience(lambda seconds: said.append(notes.text))
+    notes, said, stored = SlotStatus(), list[str | None](), list[object]()
+    patience = RetryPolicy(lambda seconds: said.append(notes.text))
     made = Saver(CheckpointStore(Slow(6)), patience, notes, lambda: 0.0)
     made.save(CLAIM, "place", State.of(b"state"), lambda *found: stored.append(found))
     assert made.drain(60.0)
@@ -132,16 +132,16 @@ class Room:
         with self.records.read() as rows:
             yield rows
 
-    def put(self, claim: Claim, facts: list[e.Event], then: Callable[[], None] = lambda: None) -> None:
+    def put(self, claim: Claim, facts: list[e.Event], on_recorded: Callable[[], None] = lambda: None) -> None:
         self.facts += facts
-        then()
+        on_recorded()
 
     def submit(self, claim: Claim, do: Callable[[], None]) -> None:
         do()
 
-    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+    def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
         self.deleted.append(key)
-        then()
+        on_deleted()
 
     def keep(self, step: int, node: str = "n") -> None:
         """One more, of ten bytes."""

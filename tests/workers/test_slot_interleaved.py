@@ -79,7 +79,7 @@ def bench(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Bench]:
         trainers.append(TrainerProcess.start(warm))
         return trainers[-1]
 
-    made = Cluster(database, tmp_path, start=start, silence=60.0)
+    made = Cluster(database, tmp_path, start=start, silence=60.0, heartbeat=0.01)  # a line takes no seconds
     yield Bench(made, trainers)
     made.close()
     database.dispose()
@@ -127,6 +127,7 @@ def test_a_kill_at_any_line_changes_no_result(bench: Bench, packing: int) -> Non
             except Killed:
                 bench.restart()
                 done = bench.cluster.run(study)
-        assert bench.values(done) == expected
+        said = f"killed at {place}, {is_trainer=}, with beats at {beats}"
+        assert bench.values(done) == expected, said
 
     check()

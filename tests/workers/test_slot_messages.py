@@ -76,7 +76,7 @@ def test_a_stage_and_its_small_checkpoint_are_one_commit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, ends: tuple[int, ...]
 ) -> None:
     """One wait for the disk, and one tick. The first stage only evaluates, and waits for no checkpoint."""
-    monkeypatch.setattr("app.workers.slot.outbox.MOMENT", 600.0)
+    monkeypatch.setattr("app.workers.slot.outbox.COALESCE_SECONDS", 600.0)
     cluster.run(cluster.submit(BRANCHES))
     cluster.submit(spec(*(({}, end) for end in ends)))
     cluster.ticker.tick()

@@ -10,14 +10,14 @@ from stacks import wait_for
 
 from app.workers.slot.health import FIRST_SECONDS, LONGEST_SECONDS, MOST_NODES, Health
 from app.workers.slot.heartbeat import STOP_SECONDS, UNWANTED_SECONDS, StopWatch
-from app.workers.slot.patience import LONGEST_PAUSE, Closing, Notes, Patience
+from app.workers.slot.retry import LONGEST_PAUSE, Closing, RetryPolicy, SlotStatus
 from app.workers.slot.worker_thread import WorkerThread
 
 
 def test_patience_waits_longer_each_time_and_for_ever() -> None:
     pauses = list[float]()
-    patience = Patience(pauses.append)
-    for number in patience.tries():
+    patience = RetryPolicy(pauses.append)
+    for number in patience.attempts():
         if number == 20:
             break
     assert pauses == sorted(pauses)
@@ -25,8 +25,8 @@ def test_patience_waits_longer_each_time_and_for_ever() -> None:
 
 
 def test_patience_ends_when_the_slot_does() -> None:
-    patience = Patience()
-    tries = patience.tries()
+    patience = RetryPolicy()
+    tries = patience.attempts()
     assert next(tries) == 1  # whatever it is, it is tried once
     patience.close()
     with pytest.raises(Closing):
@@ -35,7 +35,7 @@ def test_patience_ends_when_the_slot_does() -> None:
 
 def test_things_are_done_in_the_order_in_which_they_came() -> None:
     done = list[int]()
-    thread = WorkerThread("test", done.append, Patience(), capacity=3)
+    thread = WorkerThread("test", done.append, RetryPolicy(), capacity=3)
     for number in range(100):
         thread.put(number)
     assert thread.drain(60.0)
@@ -46,7 +46,7 @@ def test_things_are_done_in_the_order_in_which_they_came() -> None:
 def test_what_was_just_given_is_not_done_yet() -> None:
     """Though the thread rests before it begins."""
     may_end = Flag()
-    thread = WorkerThread("test", lambda number: may_end.wait(60), Patience(), capacity=3)
+    thread = WorkerThread("test", lambda number: may_end.wait(60), RetryPolicy(), capacity=3)
     assert thread.is_idle
     thread.put(1)
     assert not thread.is_idle and not thread.drain(0.0)
@@ -56,7 +56,7 @@ def test_what_was_just_given_is_not_done_yet() -> None:
 
 
 def test_a_thread_that_is_closed_ends() -> None:
-    thread = WorkerThread[int]("to be closed", lambda number: None, Patience(), capacity=3)
+    thread = WorkerThread[int]("to be closed", lambda number: None, RetryPolicy(), capacity=3)
     thread.put(1)
     assert thread.drain(60.0)
     thread.close()
@@ -69,7 +69,7 @@ def test_what_follows_is_taken_as_soon_as_it_is_there() -> None:
     def do(number: int) -> None:
         taken.append((number, thread.take_next(lambda each: True, hour)))
 
-    thread = WorkerThread("test", do, Patience(), capacity=3)
+    thread = WorkerThread("test", do, RetryPolicy(), capacity=3)
     thread.put(1)
     thread.put(2)
     assert thread.drain(60.0)
@@ -78,7 +78,7 @@ def test_what_follows_is_taken_as_soon_as_it_is_there() -> None:
 
 
 def test_whoever_brings_too_much_waits_and_stops_waiting_when_the_slot_ends() -> None:
-    patience, may_go_on, began = Patience(), Flag(), Flag()
+    patience, may_go_on, began = RetryPolicy(), Flag(), Flag()
 
     def do(number: int) -> None:
         began.set()
@@ -106,7 +106,7 @@ def test_what_was_taken_together_is_done_once() -> None:
             taken.append(following)
         done.append(taken)
 
-    thread = WorkerThread("test", do, Patience(), capacity=5)
+    thread = WorkerThread("test", do, RetryPolicy(), capacity=5)
     for number in range(5):
         thread.put(number)
     may_take.set()
@@ -125,7 +125,7 @@ def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done(caplog: py
             raise Closing
         done.append(number)
 
-    thread = WorkerThread("test", do, Patience(), capacity=5)
+    thread = WorkerThread("test", do, RetryPolicy(), capacity=5)
     for number in range(4):
         thread.put(number)
     assert thread.drain(60.0)
@@ -135,7 +135,7 @@ def test_an_error_of_one_thing_does_not_keep_the_next_from_being_done(caplog: py
 
 
 def test_notes_of_several_sources_are_one_text() -> None:
-    notes = Notes()
+    notes = SlotStatus()
     assert notes.text is None
     notes.put("saver", "waits for the store")
     notes.put("health", "is unwell")

@@ -239,7 +239,7 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
     """By the steps at which states were given to savers: whether several stages wait to begin there."""
     found, save = dict[int, bool](), Saver.save
 
-    def note(saver: Saver, claim: Any, place: str, *given: Any, is_branch_point: bool = False) -> None:
+    def note(saver: Saver, claim: Any, place: str, *given: Any, is_branch_point: bool = False, **_: Any) -> None:
         found[int(place.rpartition("/")[2])] = is_branch_point
         save(saver, claim, place, *given, is_branch_point=is_branch_point)
 
@@ -303,7 +303,7 @@ def test_a_trained_chain_waits_for_the_store_and_for_no_message(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For longer than a lease, which its heartbeat renews. What is on record by then does not take the rest with it."""
-    monkeypatch.setattr("app.workers.slot.outbox.MOMENT", 0.0)
+    monkeypatch.setattr("app.workers.slot.outbox.COALESCE_SECONDS", 0.0)
     may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
 
     def hold_up(key: str) -> None:

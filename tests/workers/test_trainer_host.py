@@ -17,6 +17,7 @@ from app.domain.ids import NodeId, StudyId
 from app.registry import TrainerSource
 from app.scheduling.assignment import ChainAssignment, ResumePoint
 from app.workers.slot.trainer_host import ModelMisplaced, OtherVersion, TrainerHost
+from app.workers.slot.trial_log import StageFiles
 from stagetree.runtime.failures import TrainerFailed
 
 
@@ -99,6 +100,27 @@ def test_only_a_model_that_is_where_the_chain_begins_and_was_built_alike_is_gone
     assert done == ["build"]
 
 
+def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) -> None:
+    """It was kept, and each trial that came to it failed."""
+    started, files = list[InProcess](), StageFiles(tmp_path / "printed", None)
+
+    def log(process: InProcess, what: str, step: int) -> None:
+        if what == "log" and process is started[0] and step == 2:
+            raise TrainerFailed("crash", "the trainer's process was ended by signal 9")
+
+    def start() -> InProcess:
+        started.append(InProcess(log))
+        return started[-1]
+
+    trainer = TrainerHost(start, lambda: {"toy": TrainerSource(TOY, "1")}, 60.0, lambda: 0.0)
+    train(trainer, 0)
+    trainer.mark_at(("p", "n", 2))
+    with pytest.raises(TrainerFailed):
+        trainer.begin(work(), 1, read, files)
+    trainer.begin(work(), 0, read, files)
+    assert len(started) == 2
+
+
 def test_a_model_that_fits_is_loaded_and_not_built_anew() -> None:
     done = list[str]()
     trainer = host(lambda process, what, step: done.append(what))
@@ -111,8 +133,8 @@ def test_a_model_that_fits_is_loaded_and_not_built_anew() -> None:
     assert done == ["load"]
 
 
-@pytest.mark.parametrize("spares", [(), ("exception",)])
-def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(spares: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("tolerated", [(), ("exception",)])
+def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(tolerated: tuple[str, ...]) -> None:
     trainer = host()
     train(trainer, 0)
 
@@ -120,8 +142,8 @@ def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(s
         raise TrainerFailed("exception", "its own")
 
     with pytest.raises(TrainerFailed):
-        trainer.call(fail, spares)
-    assert trainer.has_process == bool(spares)
+        trainer.call(fail, tolerated)
+    assert trainer.has_process == bool(tolerated)
 
 
 def test_a_trainer_that_is_not_here_is_said() -> None:

@@ -24,15 +24,15 @@ EQUIVALENT = {
         "what is small is hashed by another thread as well"
     ),
     "app/workers/slot/slot.py _claim: without: for ... if other != chain": "what is claimed is not claimed once more",
-    "app/workers/slot/slot.py _prune: without: for ... if run not in over": "what is over only takes memory",
+    "app/workers/slot/slot.py _prune: without: for ... if lane not in over": "what is over only takes memory",
     "app/workers/slot/worker_thread.py _await_item: always: if was_idle": "who comes second waits for a moment, too",
     "app/workers/scheduler/tuning.py _tune_study: without: driver.suggest(room)": "a transaction that changes nothing",
     "app/workers/scheduler/tuning.py decided: never: if self._observe(plan, study, driver)"
     " and next(attempts) <= OPTIMISTIC": "who waits for the plan waits for the tuner, too",
-    "app/workers/slot/chain_run.py _complete: without: parts.saver.is_quick(self._end_state)": (
+    "app/workers/slot/training.py _complete: without: self._checkpoints.is_quick": (
         "a fact is held back for a moment, at most"
     ),
-    "app/workers/slot/chain_run.py _complete: without: or is_last": (
+    "app/workers/slot/training.py _complete: without: or is_last": (
         "the last stage of a chain ends with an evaluation that somebody waits for, which is news"
     ),
 }

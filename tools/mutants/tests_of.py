@@ -32,7 +32,9 @@ SLOW = {
     "app/workers/ownership.py": ("tests/processes/test_ownership.py", "tests/e2e/test_workers.py"),
     "app/workers/prefork.py": ("tests/processes/test_ending.py", "tests/processes/test_ownership.py"),
     "app/workers/process.py": ("tests/processes", "tests/e2e/test_workers.py"),
+    "app/workers/scheduler_role.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/signals.py": ("tests/processes", "tests/e2e/test_workers.py"),
+    "app/workers/slot_role.py": ("tests/processes", "tests/e2e/test_workers.py"),
     "app/workers/tasks.py": ("tests/processes",),
     "app/workers/threads.py": ("tests/processes",),
 }

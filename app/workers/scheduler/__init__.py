@@ -1,4 +1,6 @@
-"""The scheduler: what happened, and what follows from it. It remembers nothing that it could not work out again.
+"""Runs on: the process that runs a worker's tasks, where that is the scheduler's.
+
+The scheduler: what happened, and what follows from it. It remembers nothing that it could not work out again.
 
 `tick` is one look, made of small parts: `overview` reads how things stand, `reaper` ends the chains whose lease has run
 out, `outlook` keeps the outstanding work of each plan, `tuning` asks the tuners, `assignment` gives work to slots,

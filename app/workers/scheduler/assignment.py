@@ -1,4 +1,7 @@
-"""Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.placement`."""
+"""Runs on: the tick's thread.
+
+Gives the most urgent work to free slots. Which slot gets what is said in `app.scheduling.placement`.
+"""
 
 from __future__ import annotations
 

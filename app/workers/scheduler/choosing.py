@@ -1,4 +1,7 @@
-"""Chooses how wide the packs are of plans that were opened without a width, before any of their stages is trained."""
+"""Runs on: the tick's thread.
+
+Chooses how wide the packs are of plans that were opened without a width, before any of their stages is trained.
+"""
 
 from __future__ import annotations
 

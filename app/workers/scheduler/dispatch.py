@@ -1,4 +1,7 @@
-"""Sends chains to their slots. A message is a hint: it may come twice, and one that did not come is sent again."""
+"""Runs on: the tick's thread.
+
+Sends chains to their slots. A message is a hint: it may come twice, and one that did not come is sent again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tells running chains of new requests on their way, and that nobody wants them any more."""
+"""Runs on: the tick's thread.
+
+Tells running chains of new requests on their way, and that nobody wants them any more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""When each chain was heard of last, by a clock that does not jump."""
+"""Runs on: the tick's thread.
+
+When each chain was heard of last, by a clock that does not jump.
+"""
 
 from __future__ import annotations
 

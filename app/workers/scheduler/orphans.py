@@ -1,4 +1,6 @@
-"""Objects that no event names: what a worker wrote and was killed before it said so.
+"""Runs on: any process that cleans up: `stagetree gc`.
+
+Objects that no event names: what a worker wrote and was killed before it said so.
 
 Apache Iceberg's `remove_orphan_files` tells them from what is about to be named by their age alone. Here only the chain
 that wrote an object can name it, and no longer once it is over: its fence is refused. So an object is an orphan if the

@@ -1,4 +1,7 @@
-"""The plans that have something to do, each with its outstanding work, looked at again only when its stream moved."""
+"""Runs on: the tick's thread.
+
+The plans that have something to do, each with its outstanding work, looked at again only when its stream moved.
+"""
 
 from __future__ import annotations
 

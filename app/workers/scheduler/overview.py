@@ -1,4 +1,7 @@
-"""How things stand, read in one transaction: all that a tick needs to know whether there is anything to do."""
+"""Runs on: the tick's thread.
+
+How things stand, read in one transaction: all that a tick needs to know whether there is anything to do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the scheduler is given, in one value that its parts share."""
+"""Runs on: the tick's thread.
+
+What the scheduler is given, in one value that its parts share.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What holds something up, in a sentence each: said once in the log, and there to be read as long as it lasts."""
+"""Runs on: the tick's thread; `say_once` on the retention thread.
+
+What holds something up, in a sentence each: said once in the log, and there to be read as long as it lasts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Has trainers tried before anything of a plan is trained, hand-overs compared, and draws the consequence."""
+"""Runs on: the tick's thread.
+
+Has trainers tried before anything of a plan is trained, hand-overs compared, and draws the consequence.
+"""
 
 from __future__ import annotations
 

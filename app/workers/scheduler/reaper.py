@@ -1,4 +1,7 @@
-"""Ends the chains whose lease has run out, and says why: only a worker that is gone is something to wonder about."""
+"""Runs on: the tick's thread.
+
+Ends the chains whose lease has run out, and says why: only a worker that is gone is something to wonder about.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Deletes checkpoints: those that no study is left to ask for, and as many others as are more than the budget allows.
+"""Runs on: the retention thread; `chains_that_fit` on the tick's.
+
+Deletes checkpoints: those that no study is left to ask for, and as many others as are more than the budget allows.
 
 In two steps, each a fact: a checkpoint is released, so that nothing begins with it any more, and its object is deleted.
 Whoever comes after a crash in between finds it among the released ones, and goes on. All of it is done outside the

@@ -1,4 +1,7 @@
-"""Divides the slots among the studies that compete for them: reckons what is due, and asks chains to make room."""
+"""Runs on: the tick's thread.
+
+Divides the slots among the studies that compete for them: reckons what is due, and asks chains to make room.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One look at what happened, and what follows from it."""
+"""Runs on: the tick's thread.
+
+One look at what happened, and what follows from it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Asks the tuners what they want next, and puts it on record. What a tuner thinks of takes long: nobody waits for it.
+"""Runs on: the tick's thread.
+
+Asks the tuners what they want next, and puts it on record. What a tuner thinks of takes long: nobody waits for it.
 
 A study fails here only by what its own tuner or sampler raises, or by what its trials failed of. A database that is
 away, or writers that are faster, are nobody's failure.

@@ -20,7 +20,7 @@ from stagetree.runtime import inexact
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact import other_metrics
 
-MOMENT = 2.0
+MOMENT_SECONDS = 2.0
 """Seconds: what costs no more need not be saved."""
 
 OFF = "determinism: off promises no equal bits"
@@ -55,9 +55,9 @@ class Bench:
         self._log = log
 
     @property
-    def changes(self) -> tuple[str, ...]:
+    def inexact_reasons(self) -> tuple[str, ...]:
         """How the state that the model began with was made elsewhere."""
-        return self._host.changes
+        return self._host.inexact_reasons
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -131,6 +131,20 @@ class Bench:
         with closing(self.read(ResumePoint(at.node, at.step, at.key, at.sha256))) as stored:
             return self.compare(mine, stored)
 
+    def difference(self, mine: State, at: Comparison) -> str:
+        """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
+        found = self.compare_stored(mine, at)
+        text = found.difference
+        if not text and at.metrics is not None:
+            text = other_metrics(at.metrics, self.evaluate())
+        if text and found.elsewhere:
+            raise Unproven(f"the state was made under {found.elsewhere[0]}")
+        if text and self.inexact_reasons:
+            raise Unproven(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
+        if text and self.operations:
+            raise Unproven(f"the trainer {self.operations[0]}")
+        return text
+
     def look(self, name: str) -> None:
         """Note what the trainer has beside its state."""
         self._host.call(lambda process: process.look(name, deadline=self._host.deadline("look")))
@@ -151,10 +165,18 @@ class Bench:
             self.load(state, self.step)
         return inexact.MEASURING_LOADED if other_metrics(once, self.evaluate()) else ""
 
+    def stray_after_reloading(self, words: str) -> Stray:
+        """Load the state that the work begins with once more: what does not come back with it. words: as of `stray`."""
+        assert self._work.resume is not None
+        with closing(self.read(self._work.resume)) as state:
+            self.load(state, self._work.resume.step)
+        self.look("used")
+        return self.stray(words)
+
     def is_worth(self, steps: int) -> bool:
         """Whether so many more steps cost no more than they may, or but a moment."""
         assert self._work.proof is not None
-        few, most = steps * self.fastest <= MOMENT, self._work.proof.most_steps
+        few, most = steps * self.fastest <= MOMENT_SECONDS, self._work.proof.most_steps
         return few or self.steps + steps <= most
 
     def _wanted(self, step: int, until: int) -> int:

@@ -22,7 +22,7 @@ from uuid import uuid4
 from app.away import store_is_away
 from app.object_store import PART, ObjectStore, StoreUnavailable
 from app.scheduling.assignment import ResumePoint
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.times import Clock, Instant
 from app.workers.state import State
 
@@ -218,12 +218,12 @@ class CheckpointReader:
     def __init__(
         self,
         store: CheckpointStore,
-        patience: Patience,
-        notes: Notes,
+        retry: RetryPolicy,
+        status: SlotStatus,
         clock: Clock,
         strike_after_seconds: float,
     ) -> None:
-        self._store, self._patience, self._notes, self._clock = store, patience, notes, clock
+        self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._strike_after_seconds = strike_after_seconds
 
     def read(self, resume: ResumePoint, check: Callable[[], None]) -> State:
@@ -233,7 +233,7 @@ class CheckpointReader:
         """
         unreadable_since: Instant | None = None
         try:
-            for number in self._patience.tries():
+            for number in self._retry.attempts():
                 check()
                 try:
                     return self._store.read(resume.key, resume.sha256)
@@ -248,13 +248,13 @@ class CheckpointReader:
                     self._say(number, problem)
             raise AssertionError("tries never end")
         finally:
-            self._notes.remove("reader")
+            self._status.remove("reader")
 
     def _say(self, number: int, problem: Exception) -> None:
         if number == 1:
             logger.warning("waiting for a checkpoint: %s", problem)
         if number == NOTED_AFTER:
-            self._notes.put("reader", f"waits for the store: {problem}")
+            self._status.put("reader", f"waits for the store: {problem}")
 
 
 class ReadOnce:

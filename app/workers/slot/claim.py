@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from threading import Event as Flag
 
 from app.away import LostRace
+from app.domain.ids import ChainId
 from app.domain.states import ChainState
 from app.events.database import DatabaseUnavailable
 from app.events.records import Records
 from app.events.rows import ChainNotClaimable, Lease, flags_of
 from app.events.rows.ports import ChainRecord, RowsPort
 from app.scheduling.assignment import ChainAssignment
-from app.workers.slot.patience import Patience
+from app.workers.slot.retry import RetryPolicy
 from app.workers.slot.times import Instant
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 class Claim:
     """What proves it, and `over`: set, once and by any thread, when nothing more will be written for the chain."""
 
-    chain: str
+    chain: ChainId
     stream: str
     fence: int
     over: Flag = field(default_factory=Flag)
@@ -58,14 +59,14 @@ class Claimed:
 class Claiming:
     """owner: the token of this process. is_unwanted: whether to stop asking a database that is away."""
 
-    def __init__(self, records: Records, owner: str, lease_seconds: float, patience: Patience) -> None:
+    def __init__(self, records: Records, owner: str, lease_seconds: float, retry: RetryPolicy) -> None:
         self._records, self._owner, self._lease_seconds = records, owner, lease_seconds
-        self._patience = patience
+        self._retry = retry
 
     def claim(self, chain: str, is_unwanted: Callable[[], bool]) -> Lease:
         """Raises `ChainNotClaimable`, and `Closing` if the database was away until the slot was to end."""
         is_doubtful = False
-        for number in self._patience.tries():
+        for number in self._retry.attempts():
             try:
                 with self._records.write() as rows:
                     return self._claim(rows, chain, is_doubtful)

@@ -1,4 +1,4 @@
-"""Runs on: no thread; it is made before there are any, and never changed.
+"""Runs on: any thread; what it holds is never exchanged.
 
 What a slot has, which all that it trains share.
 """
@@ -14,7 +14,7 @@ from app.workers.slot.checkpoint_store import CheckpointReader, CheckpointStore
 from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.health import Health, Quarantine
 from app.workers.slot.outbox import FactOutbox
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.saver import Saver
 from app.workers.slot.surroundings import LookAround, Surveyor
 from app.workers.slot.trainer_host import TrainerHost
@@ -31,8 +31,8 @@ class SlotContext:
     me: Owner
     device: str
     given: SlotDependencies
-    patience: Patience
-    notes: Notes
+    retry: RetryPolicy
+    status: SlotStatus
     outbox: FactOutbox
     saver: Saver
     store: CheckpointStore
@@ -49,23 +49,23 @@ class SlotContext:
         cls, me: Owner, device: str, given: SlotDependencies, limits: Limits, flags: Callable[[str], ChainFlags]
     ) -> SlotContext:
         """All of it, with the threads of outbox and saver begun."""
-        patience, notes = Patience(given.wait), Notes()
+        retry, status = RetryPolicy(given.wait), SlotStatus()
         store = CheckpointStore(given.store, limits.memory_bytes)
-        outbox = FactOutbox(given.records, patience, clock=given.wall_clock, notify=given.notify)
-        saver = Saver(store, patience, notes, given.clock)
+        outbox = FactOutbox(given.records, retry, clock=given.wall_clock, notify=given.notify)
+        saver = Saver(store, retry, status, given.clock)
         return cls(
             me=me,
             device=device,
             given=given,
-            patience=patience,
-            notes=notes,
+            retry=retry,
+            status=status,
             outbox=outbox,
             saver=saver,
             store=store,
-            reader=CheckpointReader(store, patience, notes, given.clock, limits.strike),
+            reader=CheckpointReader(store, retry, status, given.clock, limits.strike),
             trainer=TrainerHost(given.start, given.sources, limits.silence, given.clock, limits.growth_bytes),
             logs=TrialLogs(given.logs, me.slot),
-            quarantine=Quarantine(me, given.records, patience, notes, Health()),
+            quarantine=Quarantine(me, given.records, retry, status, Health()),
             around=LookAround(Surveyor(saver, outbox, device, given.sources), given.clock),
             flags=flags,
             overhead=limits.overhead,

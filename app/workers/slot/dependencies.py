@@ -1,4 +1,4 @@
-"""Runs on: no thread; it is made before there are any, and never changed.
+"""Runs on: any thread; it is never changed.
 
 What a slot is given by the process that it is in.
 """

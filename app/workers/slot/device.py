@@ -1,4 +1,6 @@
-"""Which device a slot is, by its name, without starting anything of CUDA: `gpu1` is the second GPU that may be seen.
+"""Runs on: a worker's main process, and the one that runs its tasks, before there are threads.
+
+Which device a slot is, by its name, without starting anything of CUDA: `gpu1` is the second GPU that may be seen.
 
 `gpu1a` is a share of it (docs/decisions/0028-shares-of-a-gpu.md).
 """

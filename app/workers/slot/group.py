@@ -218,9 +218,9 @@ class Groups:
         if group.is_pack:
             self._breaks[plan] = self._breaks[plan] + 1 if group.is_broken else 0
 
-    def _single(self, claimed: Claimed, *changes: str) -> LaneGroup:
+    def _single(self, claimed: Claimed, *inexact_reasons: str) -> LaneGroup:
         slot, time, reader = self._slot, SharedTime(self._slot.given.clock, [0]), ReadOnce(self._slot.reader)
-        its = LaneContext(claimed, slot.trainer, reader, partial(time.of, 0), changes)
+        its = LaneContext(claimed, slot.trainer, reader, partial(time.of, 0), inexact_reasons)
         lane = TrainingLane(slot, its) if claimed.work.proof is None else ProofLane(slot, its)
         return LaneGroup(slot, {0: lane}, {}, time, reader, awaits_messages=not claimed.work.pack)
 

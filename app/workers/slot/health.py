@@ -17,7 +17,7 @@ from app.events.records import Records
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim
 from app.workers.slot.outbox import QuarantineSlot
-from app.workers.slot.patience import Closing, Notes, Patience
+from app.workers.slot.retry import Closing, RetryPolicy, SlotStatus
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ class Health:
 class Quarantine:
     """When a slot is given nothing for a time, since it fails where others get on, or cannot do what it is given."""
 
-    def __init__(self, me: Owner, records: Records, patience: Patience, notes: Notes, health: Health) -> None:
-        self._me, self._records, self._patience, self._notes, self._health = me, records, patience, notes, health
+    def __init__(self, me: Owner, records: Records, retry: RetryPolicy, status: SlotStatus, health: Health) -> None:
+        self._me, self._records, self._retry, self._status, self._health = me, records, retry, status, health
 
     @property
     def is_first_accident(self) -> bool:
@@ -92,7 +92,7 @@ class Quarantine:
     def succeeded(self) -> None:
         """A stage was completed, or a proof made."""
         self._health.succeeded()
-        self._notes.remove("health")
+        self._status.remove("health")
 
     def after_failure(self, claim: Claim, node: str, version: int) -> QuarantineSlot | None:
         """The user's code has failed. It is the slot's fault if that goes on from node to node while others get on.
@@ -122,12 +122,12 @@ class Quarantine:
     def _impose(self, reason: str) -> QuarantineSlot:
         seconds = self._health.quarantined()
         logger.warning("slot %s is in quarantine for %.0f s: %s", self._me.slot, seconds, reason)
-        self._notes.put("health", reason)
+        self._status.put("health", reason)
         return QuarantineSlot(self._me.slot, self._me.owner, seconds, reason)
 
     def _lift(self) -> None:
-        self._notes.remove("health")
-        for _ in self._patience.tries():
+        self._status.remove("health")
+        for _ in self._retry.attempts():
             try:
                 with self._records.write() as rows:
                     QuarantineSlot(self._me.slot, self._me.owner, None, None).apply(rows)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FLAG_SECONDS = 0.25
 """How often it looks whether the scheduler wants something of the chain in training."""
 
-LOOKING = 0.01
+POLL_DUTY = 0.01
 """The share of its time that it may take to look: a slow database is looked at less often."""
 
 STOP_SECONDS = 5.0
@@ -204,7 +204,7 @@ class Heartbeat:
                     except Fenced:
                         self._lose(claim)
         self.flags, now = flags, self._clock()
-        self._look_again_at = now + (now - begun_at) / LOOKING
+        self._look_again_at = now + (now - begun_at) / POLL_DUTY
 
     def _lose(self, claim: Claim) -> None:
         """Its row says that it is not ours. It may be that we have just said its last word ourselves."""

@@ -50,7 +50,7 @@ class IntermediateCheckpoints:
     def keep(self, fact: e.CheckpointKept, start: int, branches: tuple[int, ...]) -> None:
         """One more is stored. Others make room for it once it is on record. start, branches: as in `Kept`."""
         self._kept.append(Kept(fact, start, branches))
-        self._outbox.put(self._claim, [fact], then=lambda: self._saver.submit(self._claim, self._make_room))
+        self._outbox.put(self._claim, [fact], on_recorded=lambda: self._saver.submit(self._claim, self._make_room))
 
     def _make_room(self) -> None:
         passed_over = set[int]()
@@ -70,7 +70,7 @@ class IntermediateCheckpoints:
         released = e.CheckpointReleased(node=old.node, step=old.step, key=old.key, reason="replaced")
         dropped = e.CheckpointDropped(node=old.node, step=old.step, key=old.key, reason="replaced")
         record = partial(self._outbox.put, self._claim, [dropped])
-        self._outbox.put(self._claim, [released], then=partial(self._saver.delete, self._claim, old.key, record))
+        self._outbox.put(self._claim, [released], on_recorded=partial(self._saver.delete, self._claim, old.key, record))
 
     def _is_needed(self, old: e.CheckpointKept) -> bool:
         """Whether another chain begins there, or may do so for all we know."""

@@ -14,12 +14,12 @@ from app.domain import events as e
 from app.domain.states import ChainOutcome
 from app.events.rows import ChainFlags
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
-from app.workers.slot.claim import Lost, NoTrainerProcess, OtherVersion, PackBroken, Pulse, Stopped
+from app.workers.slot.claim import Claim, Lost, NoTrainerProcess, OtherVersion, PackBroken, Pulse, Stopped
 from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
 from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import DescribeSlot, End, RowChange
-from app.workers.slot.patience import Closing
+from app.workers.slot.retry import Closing
 from app.workers.slot.times import Instant
 from stagetree.runtime.failures import TrainerFailed
 
@@ -38,11 +38,11 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The step that was reached. changes: why it was not reached with the bits of a model alone, besides what the model
-    itself says."""
+    """The step that was reached. inexact_reasons: why its bits need not be those of a model alone, besides what the
+    model itself says."""
 
     step: int
-    changes: tuple[str, ...] = ()
+    inexact_reasons: tuple[str, ...] = ()
 
 
 Stage = Generator[Wish, Trained, bool]
@@ -70,6 +70,7 @@ class Lane(ABC):
     def __init__(self, slot: SlotContext, its: LaneContext) -> None:
         self.claim, self.work, self._asked = its.claimed.claim, its.claimed.work, its.claimed.lease.flags
         self._slot, self._its = slot, its
+        self._prepare()
 
     @property
     @abstractmethod
@@ -131,6 +132,10 @@ class Lane(ABC):
     # ------------------------------------------------------------------------------------------------ what differs
 
     @abstractmethod
+    def _prepare(self) -> None:
+        """Nothing has begun yet."""
+
+    @abstractmethod
     def _train(self) -> Stage:
         """Whether the stage was completed. Raises everything that can go wrong."""
 
@@ -171,7 +176,7 @@ class Lane(ABC):
         logger.warning("chain %s is given back: %s", self.claim.chain, reason)
         slot = self._slot
         quarantine = slot.quarantine.after_accident(reason, is_hopeless=is_hopeless)
-        says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.notes.text)
+        says = DescribeSlot(slot.me.slot, slot.me.owner, slot.trainer.versions, slot.status.text)
         changes = (End(), says) if quarantine is None else (End(), says, quarantine)
         self._end([self._ended(ChainOutcome.INTERRUPTED)], *changes)
 
@@ -179,3 +184,11 @@ class Lane(ABC):
         logger.warning("chain %s is given up: %s", self.claim.chain, end or type(end).__name__)
         self.claim.over.set()
         self.close()
+
+
+def refuse(slot: SlotContext, claim: Claim, reason: str) -> None:
+    """Give a chain back that this version cannot read: it is for others."""
+    logger.error("chain %s is given back: %s", claim.chain, reason)
+    quarantine = slot.quarantine.after_accident(reason, is_hopeless=True)
+    changes = [End()] if quarantine is None else [End(), quarantine]
+    slot.outbox.put(claim, [e.ChainEnded(chain=claim.chain, outcome=ChainOutcome.INTERRUPTED)], *changes, is_last=True)

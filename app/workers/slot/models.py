@@ -35,7 +35,7 @@ class LaneModel(Protocol):
     methods raise."""
 
     @property
-    def changes(self) -> tuple[str, ...]: ...
+    def inexact_reasons(self) -> tuple[str, ...]: ...
     @property
     def operations(self) -> tuple[str, ...]: ...
     def begin(
@@ -48,26 +48,26 @@ class LaneModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What a lane has. seconds: what it took of the slot's time by now. changes: why what is trained with it may end
-    with other last bits, besides what its model says.
+    """What a lane has. seconds: what it took of the slot's time by now. inexact_reasons: why its bits need not be those
+    of a model alone, besides what its model says.
     """
 
     claimed: Claimed
     model: LaneModel
     reader: Reader
     seconds: Callable[[], Seconds]
-    changes: tuple[str, ...] = ()
+    inexact_reasons: tuple[str, ...] = ()
 
 
 class PackedModel:
     """The model of one lane of a pack. number: of the lane. Whatever the others do, it is where it is until it leaves.
 
-    changes: as those of `TrainerHost`.
+    inexact_reasons: as those of `TrainerHost`.
     """
 
     def __init__(self, host: TrainerHost, number: int) -> None:
         self._host, self.number = host, number
-        self.changes: tuple[str, ...] = ()
+        self.inexact_reasons: tuple[str, ...] = ()
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -79,18 +79,16 @@ class PackedModel:
         """Have the model where stage `index` begins. Raises `PackBroken` if there is no room for it."""
         if index == 0:
             self._join(work, read)
-        self.changes = self.changes if index == 0 else ()
-        if log is not None:
-            files = log
-            self._host.call(lambda process: process.log(files.printed, files.rows, lane=self.number))
+        self.inexact_reasons = self.inexact_reasons if index == 0 else ()
+        self._host.print_to(log, lane=self.number)
 
     def evaluate(self) -> dict[str, float | None]:
         deadline = self._host.deadline("evaluate")
-        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), spares=ITS_OWN)
+        return self._host.call(lambda process: process.evaluate(deadline=deadline, lane=self.number), tolerated=ITS_OWN)
 
     def save(self) -> State:
         deadline = self._host.deadline("save")
-        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), spares=ITS_OWN)
+        return self._host.call(lambda process: process.save(deadline=deadline, lane=self.number), tolerated=ITS_OWN)
 
     def mark_at(self, place: Place) -> None:
         """A pack's models leave with its end: nobody goes on with them."""
@@ -99,7 +97,7 @@ class PackedModel:
         """As `TrainerProcess.measure`, of packs of as many lanes as the chain asks about. Raises `TrainerFailed`."""
         deadline = self._host.deadline("measure")
         return self._host.call(
-            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), spares=ITS_OWN
+            lambda process: process.measure(self.number, work.hp, work.measure, deadline=deadline), tolerated=ITS_OWN
         )
 
     def leave(self) -> None:
@@ -111,16 +109,16 @@ class PackedModel:
 
     def _join(self, work: ChainAssignment, read: Callable[[ResumePoint], State]) -> None:
         state = None if work.first_read is None else read(work.first_read)
-        spares = NO_ROOM if self.number else ()
+        tolerated = NO_ROOM if self.number else ()
         try:
-            self._host.build_lane(work, spares)
+            self._host.build_lane(work, tolerated)
             if state is not None:
-                self._host.load(work, state, spares)
-                self.changes = self._host.changes
+                self._host.load(work, state, tolerated)
+                self.inexact_reasons = self._host.inexact_reasons
             deadline = self._host.deadline("join")
             self._host.call(lambda process: process.join(self.number, work.packing, deadline=deadline))
         except TrainerFailed as failed:
-            if failed.kind in spares:
+            if failed.kind in tolerated:
                 raise PackBroken(f"there is no room for it beside {self.number} others") from failed
             raise
         finally:

@@ -23,7 +23,7 @@ from app.events.records import Records
 from app.events.rows import Fenced, SlotLost
 from app.events.rows.ports import RowsPort
 from app.workers.slot.claim import Claim
-from app.workers.slot.patience import Patience
+from app.workers.slot.retry import RetryPolicy
 from app.workers.slot.worker_thread import WorkerThread
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 CAPACITY = 1000
 """So many statements may wait; an execution that has one more waits, too."""
 
-MOMENT = 0.05
+COALESCE_SECONDS = 0.05
 """Seconds that a statement which awaits more is held back at most."""
 
 SAY_AGAIN = 10
@@ -132,18 +132,23 @@ class _Statement:
     is_last: bool
     is_news: bool
     awaits_more: bool
-    then: Callable[[], None]
+    on_recorded: Callable[[], None]
 
     def with_more(self, more: _Statement) -> _Statement:
         """Both as one, under the key of this one."""
 
-        def then() -> None:
-            self.then()
-            more.then()
+        def on_recorded() -> None:
+            self.on_recorded()
+            more.on_recorded()
 
         is_news, facts = self.is_news or more.is_news, (*self.facts, *more.facts)
         return replace(
-            more, key=self.key, facts=facts, changes=(*self.changes, *more.changes), is_news=is_news, then=then
+            more,
+            key=self.key,
+            facts=facts,
+            changes=(*self.changes, *more.changes),
+            is_news=is_news,
+            on_recorded=on_recorded,
         )
 
     def change(self, rows: RowsPort) -> None:
@@ -155,12 +160,12 @@ class FactOutbox:
     """clock: Unix seconds. notify: tells the scheduler that something happened; it must not wait."""
 
     def __init__(
-        self, records: Records, patience: Patience, *, clock: Callable[[], float], notify: Callable[[], None]
+        self, records: Records, retry: RetryPolicy, *, clock: Callable[[], float], notify: Callable[[], None]
     ) -> None:
-        self._log, self._clock, self._notify, self._patience = records.log, clock, notify, patience
+        self._log, self._clock, self._notify, self._retry = records.log, clock, notify, retry
         self._numbers = count(1)
         self._versions: Mapping[str, int] = {}  # put in place whole: others read it
-        self._thread = WorkerThread("outbox", self._record, patience, CAPACITY)
+        self._thread = WorkerThread("outbox", self._record, retry, CAPACITY)
 
     def put(
         self,
@@ -170,18 +175,17 @@ class FactOutbox:
         is_last: bool = False,
         is_news: bool = False,
         awaits_more: bool = False,
-        then: Callable[[], None] = lambda: None,
+        on_recorded: Callable[[], None] = lambda: None,
     ) -> None:
         """State facts about a chain, after all that was stated before.
 
         changes: by default the chain must just be ours. is_last: nothing more follows about this chain. is_news: the
         scheduler is told. awaits_more: what follows about the chain is about to come, and goes on record together with
-        this. `then` is called when they are on record. Raises `Closing` if there was no room for it before the slot was
-        to end.
+        this. Raises `Closing` if there was no room for it before the slot was to end.
         """
         key, is_news = f"{claim.chain}:{claim.fence}:{next(self._numbers)}", is_news or is_last
         changes, at = changes or (Guard(),), self._clock()
-        self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, then))
+        self._thread.put(_Statement(claim, tuple(facts), changes, key, at, is_last, is_news, awaits_more, on_recorded))
 
     def version(self, stream: str) -> int:
         """That of the last fact of this slot in a stream; 0 if there was none."""
@@ -222,7 +226,7 @@ class FactOutbox:
             raise
         if statement.is_last:
             claim.over.set()
-        statement.then()
+        statement.on_recorded()
         if statement.is_news:
             self._notify()
 
@@ -230,12 +234,12 @@ class FactOutbox:
         """Each commit is a wait for the disk, and wakes the scheduler: two of them cost more than a short stage."""
         if not statement.awaits_more:
             return statement
-        more = self._thread.take_next(lambda each: each.claim is statement.claim, MOMENT)
+        more = self._thread.take_next(lambda each: each.claim is statement.claim, COALESCE_SECONDS)
         return statement if more is None else statement.with_more(more)
 
     def _append(self, statement: _Statement) -> None:
         stream = statement.claim.stream
-        for number in self._patience.tries():
+        for number in self._retry.attempts():
             try:
                 recorded = self._log.append(
                     stream,

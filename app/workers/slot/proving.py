@@ -8,25 +8,22 @@ See `ProofKind`. What it finds goes on record as it is found; it keeps nothing, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 
 from app.domain import events as e
-from app.domain.ids import ChainId, NodeId
+from app.domain.ids import NodeId
 from app.domain.states import ChainOutcome, FailureKind, ProofKind
 from app.scheduling.assignment import Comparison, ProofOrder
 from app.workers.slot.bench import OFF, Bench, Unproven, last_line
 from app.workers.slot.checking import CheckFailed, check
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
-from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import Progress
 from app.workers.slot.lane import Lane, Stage
-from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.state import State
-from app.workers.trainer_process import Stray
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics, other_metrics
+from stagetree.runtime.inexact import LOST, is_of_metrics, of_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +36,16 @@ class ProofLane(Lane):
     is_between_stages = False
     progress = Progress(0)
 
-    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
-        super().__init__(slot, its)
+    def _prepare(self) -> None:
         assert self.work.proof is not None
         self._order: ProofOrder = self.work.proof
         self._kind = ProofKind(self._order.kind)
         self._begin = self.work.resume.step if self.work.resume else 0
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
-        self._began_at = its.seconds()
+        self._began_at = self._its.seconds()
         self._waiting = list(self._order.comparisons)
         self._differs = False
-        self._bench = Bench(self.work, slot, its, self._check_wanted, self._at_step)
+        self._bench = Bench(self.work, self._slot, self._its, self._check_wanted, self._at_step)
 
     def can_begin(self, index: int) -> bool:
         return index == 0 and not self._has_begun
@@ -105,11 +101,11 @@ class ProofLane(Lane):
 
     def _ended(self, outcome: ChainOutcome) -> e.ChainEnded:
         seconds = self._its.seconds() - self._began_at if self._has_begun else 0.0
-        return e.ChainEnded(chain=ChainId(self.claim.chain), outcome=outcome, steps=self._bench.steps, seconds=seconds)
+        return e.ChainEnded(chain=self.claim.chain, outcome=outcome, steps=self._bench.steps, seconds=seconds)
 
     def _failed(self, failed: CheckFailed) -> e.StageFailed:
         return e.StageFailed(
-            chain=ChainId(self.claim.chain),
+            chain=self.claim.chain,
             index=0,
             step=failed.step,
             kind=failed.kind,
@@ -124,7 +120,7 @@ class ProofLane(Lane):
         place = {"node": NodeId(stage.node), "step": stage.end}
         if at is not None:
             place = {"node": NodeId(at.node), "step": at.step, "since": at.since}
-        about = {"chain": ChainId(self.claim.chain), "proof": self._kind, "device": self._slot.device}
+        about = {"chain": self.claim.chain, "proof": self._kind, "device": self._slot.device}
         return e.ExactnessTested(**about, **place, begin=self._begin, **found)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------------------------------------ what it does
@@ -169,7 +165,7 @@ class ProofLane(Lane):
             bench.train(at.step)
             with closing(bench.save()) as mine:
                 try:
-                    text = self._difference(bench, mine, at)
+                    text = bench.difference(mine, at)
                 except CheckpointUnreadable as gone:
                     if len(self._waiting) == 1:
                         raise
@@ -190,33 +186,22 @@ class ProofLane(Lane):
         else:
             self._say(at)
 
-    def _explained(self, bench: Bench, text: str, looks: bool) -> tuple[str, Stray]:
+    def _explained(self, bench: Bench, text: str, looks: bool) -> tuple[str, Mapping[str, str]]:
         """A difference with its likely cause, and what does not come back with the state; looks: as `_tell`."""
-        stray, measured = Stray({}, ""), ""
+        names: Mapping[str, str] = {}
+        cause, measured = "", ""
         with suppress(TrainerFailed, CheckpointUnreadable):  # it differs all the same
             measured = bench.why_measured_otherwise() if is_of_metrics(text) else ""
-            stray = self._after_reloading(bench) if looks else stray
-        cause = of_metrics(measured, stray.names) if is_of_metrics(text) else stray.cause or LOST
-        return f"{text}. {cause}", stray
-
-    def _difference(self, bench: Bench, mine: State, at: Comparison) -> str:
-        """Where the other way ends otherwise. Raises `Unproven` where that need not be the trainer's fault."""
-        found = bench.compare_stored(mine, at)
-        text = found.difference
-        if not text and at.metrics is not None:
-            text = other_metrics(at.metrics, bench.evaluate())
-        if text and found.elsewhere:
-            raise Unproven(f"the state was made under {found.elsewhere[0]}")
-        if text and bench.changes:
-            raise Unproven(f"the state that it began with was made elsewhere: it {bench.changes[0]}")
-        if text and bench.operations:
-            raise Unproven(f"the trainer {bench.operations[0]}")
-        return text
+            if looks:
+                stray = bench.stray_after_reloading(NEW)
+                names, cause = stray.names, stray.cause
+        cause = of_metrics(measured, names) if is_of_metrics(text) else cause or LOST
+        return f"{text}. {cause}", names
 
     def _go_on_in_the_used(self, bench: Bench, mine: State, at: Comparison) -> None:
         """Once more, in the object that has been there already; this is a slot's everyday."""
         try:
-            stray, text = self._after_reloading(bench), ""
+            stray, text = bench.stray_after_reloading(NEW), ""
         except CheckpointUnreadable:  # it was there a moment ago, and the bits are equal
             self._say(at)
             return
@@ -225,18 +210,10 @@ class ProofLane(Lane):
             with closing(bench.save()) as again:
                 text = bench.compare(again, mine).difference
             stray = bench.stray(NEW) if text else stray
-        self._say(at, f"in a used object, {text}. {stray.cause or LOST}" if text else "", stray)
+        self._say(at, f"in a used object, {text}. {stray.cause or LOST}" if text else "", stray.names)
 
-    def _after_reloading(self, bench: Bench) -> Stray:
-        """Load the state that the model began with once more: what does not come back with it."""
-        assert self.work.resume is not None
-        with closing(bench.read(self.work.resume)) as state:
-            bench.load(state, self._begin)
-        bench.look("used")
-        return bench.stray(NEW)
-
-    def _say(self, at: Comparison, difference: str = "", stray: Stray | None = None) -> None:
-        self._state(self._tested(at, difference=difference, stray=dict(stray.names) if stray else {}))
+    def _say(self, at: Comparison, difference: str = "", stray: Mapping[str, str] | None = None) -> None:
+        self._state(self._tested(at, difference=difference, stray=dict(stray or {})))
 
     def _state(self, fact: e.ExactnessTested) -> None:
         """It goes on record now, whatever becomes of the rest."""

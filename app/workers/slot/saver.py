@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from app.object_store import StoreUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore, Stored
 from app.workers.slot.claim import Claim
-from app.workers.slot.patience import Notes, Patience
+from app.workers.slot.retry import RetryPolicy, SlotStatus
 from app.workers.slot.times import Clock
 from app.workers.slot.worker_thread import WorkerThread
 from app.workers.state import State
@@ -41,10 +41,10 @@ class _Job:
 class Saver:
     """clock: of how long it takes."""
 
-    def __init__(self, store: CheckpointStore, patience: Patience, notes: Notes, clock: Clock) -> None:
-        self._store, self._patience, self._notes, self._clock = store, patience, notes, clock
+    def __init__(self, store: CheckpointStore, retry: RetryPolicy, status: SlotStatus, clock: Clock) -> None:
+        self._store, self._retry, self._status, self._clock = store, retry, status, clock
         self._costs: Mapping[str, float] = {}  # put in place whole: others read it
-        self._thread = WorkerThread[_Job]("saver", self._do, patience, BACKLOG)
+        self._thread = WorkerThread[_Job]("saver", self._do, retry, BACKLOG)
 
     @property
     def is_idle(self) -> bool:
@@ -63,12 +63,12 @@ class Saver:
         claim: Claim,
         place: str,
         state: State,
-        then: Callable[[Stored], None],
+        on_stored: Callable[[Stored], None],
         *,
         copy_seconds: float = 0.0,
         is_branch_point: bool = False,
     ) -> None:
-        """Store a state, which is the saver's from here on; `then` gets what was stored.
+        """Store a state, which is the saver's from here on; `on_stored` gets what was stored.
 
         copy_seconds: what it took so far. is_branch_point: as in `CheckpointStore.write`. Raises `Closing` if there
         never was room for it.
@@ -82,7 +82,7 @@ class Saver:
                 state.close()
             if stored is not None:
                 self._costs = {**self._costs, claim.stream: copy_seconds + self._clock() - begun_at}
-                then(stored)
+                on_stored(stored)
 
         self._thread.put(_Job(claim, save))
 
@@ -90,7 +90,7 @@ class Saver:
         """Do something after all that came before, unless the chain is over by then. Does not wait for room."""
         self._thread.put(_Job(claim, do), wait=False)
 
-    def delete(self, claim: Claim, key: str, then: Callable[[], None]) -> None:
+    def delete(self, claim: Claim, key: str, on_deleted: Callable[[], None]) -> None:
         """Delete a checkpoint that is released. What cannot be deleted at once is left to the scheduler."""
 
         def delete() -> None:
@@ -99,7 +99,7 @@ class Saver:
             except StoreUnavailable as problem:
                 logger.info("%s; the scheduler will", problem)
             else:
-                then()
+                on_deleted()
 
         self.submit(claim, delete)
 
@@ -117,7 +117,7 @@ class Saver:
     def _write(self, claim: Claim, place: str, state: State, is_branch_point: bool) -> Stored | None:
         """None if the chain was over before the store took it."""
         try:
-            for number in self._patience.tries():
+            for number in self._retry.attempts():
                 if claim.over.is_set():
                     return None
                 try:
@@ -126,10 +126,10 @@ class Saver:
                     self._say(number, problem)
             return None
         finally:
-            self._notes.remove("saver")
+            self._status.remove("saver")
 
     def _say(self, number: int, problem: StoreUnavailable) -> None:
         if number == 1:
             logger.warning("waiting for the store: %s", problem)
         if number == NOTED_AFTER:
-            self._notes.put("saver", f"waits for the store: {problem}")
+            self._status.put("saver", f"waits for the store: {problem}")

@@ -11,10 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain import events as e
 from app.domain.ids import ChainId
-from app.domain.states import ChainOutcome
-from app.events.rows import ChainFlags, ChainNotClaimable, Lease
+from app.events.rows import ChainFlags, ChainNotClaimable
 from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, Pulse
@@ -22,9 +20,8 @@ from app.workers.slot.context import SlotContext
 from app.workers.slot.dependencies import Limits, SlotDependencies
 from app.workers.slot.group import Groups, LaneGroup
 from app.workers.slot.heartbeat import Description, Heartbeat, StopWatch
-from app.workers.slot.lane import Lane
-from app.workers.slot.outbox import End
-from app.workers.slot.patience import Closing
+from app.workers.slot.lane import Lane, refuse
+from app.workers.slot.retry import Closing
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +32,14 @@ class Slot:
     def __init__(self, me: Owner, device: str, given: SlotDependencies, limits: Limits) -> None:
         self._me, self._given, self._limits = me, given, limits
         self._context = SlotContext.of(me, device, given, limits, self._flags)
-        patience = self._context.patience
-        self._claiming = Claiming(given.records, me.owner, limits.lease, patience)
+        retry = self._context.retry
+        self._claiming = Claiming(given.records, me.owner, limits.lease, retry)
         self._groups = Groups(self._context)
         self._current: Sequence[LaneGroup] = ()  # in training, or between two stages
         self._at_work: Sequence[Lane] = ()  # theirs; put in place whole, as the next
         self._live: Sequence[Lane] = ()  # and those whose checkpoints are on their way
         self._is_closing = False
-        self._watch = StopWatch(self._context.trainer.kill, patience.close, limits.grace)
+        self._watch = StopWatch(self._context.trainer.kill, retry.close, limits.grace)
         self.heartbeat = Heartbeat(
             me,
             device,
@@ -99,7 +96,7 @@ class Slot:
             logger.warning("slot %s ends before all was saved: that will be trained again", self._me.slot)
         self.heartbeat.close(max(1.0, ends_at - time.monotonic()))
         context = self._context
-        context.patience.close()
+        context.retry.close()
         for part in (context.saver, context.outbox, context.store):
             part.close()
         context.trainer.end_process()
@@ -126,20 +123,12 @@ class Slot:
         except (ChainNotClaimable, Closing) as refused:
             logger.info("chain %s is not claimed: %s", chain, refused or "this worker is to end")
             return None
-        claim = Claim(lease.chain, lease.stream, lease.fence)
+        claim = Claim(ChainId(lease.chain), lease.stream, lease.fence)
         try:
             return Claimed(lease, claim, ChainAssignment.from_json(lease.assignment))
         except (UnknownFormat, TypeError, KeyError) as unknown:
-            self._hand_back(lease, claim, str(unknown))
+            refuse(self._context, claim, str(unknown))
             return None
-
-    def _hand_back(self, lease: Lease, claim: Claim, reason: str) -> None:
-        """What this version cannot read is for others."""
-        logger.error("chain %s is given back: %s", lease.chain, reason)
-        ended = e.ChainEnded(chain=ChainId(lease.chain), outcome=ChainOutcome.INTERRUPTED)
-        quarantine = self._context.quarantine.after_accident(reason, is_hopeless=True)
-        changes = [End()] if quarantine is None else [End(), quarantine]
-        self._context.outbox.put(claim, [ended], *changes, is_last=True)
 
     def _prune(self) -> None:
         """Forget the chains that are over."""
@@ -159,7 +148,7 @@ class Slot:
         return replace(flags, stop=True) if self._is_retiring() else flags
 
     def _describe(self) -> Description:
-        return Description(self._context.trainer.versions, self._context.notes.text)
+        return Description(self._context.trainer.versions, self._context.status.text)
 
     def _is_retiring(self) -> bool:
         return self._is_closing or self._given.is_retiring()

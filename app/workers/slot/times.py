@@ -1,4 +1,4 @@
-"""Runs on: the thread of whoever asks.
+"""Runs on: any thread.
 
 Moments and durations, which are different things; and a slot's time, divided among what it trains at once.
 """

@@ -61,9 +61,9 @@ class TrainerHost:
     """start: a fresh process. sources: the trainers that this slot has, by name. silence_seconds: how long a process
     may be silent before it counts as hung, at least. growth_bytes: by how much its memory may grow and not be a leak.
 
-    `busy_since` is when the call under way began, by the clock; None while there is none. `changes` says how the state
-    that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is whether
-    the user's code has failed in the process that is there, which others still use.
+    `busy_since` is when the call under way began, by the clock; None while there is none. `inexact_reasons` say how the
+    state that the stage under way was begun with was made elsewhere: see `stagetree.runtime.inexact`. `has_failed` is
+    whether the user's code has failed in the process that is there, which others still use.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TrainerHost:
         self._deadlines: dict[str, Deadline] = {}
         self.busy_since: Instant | None = None
         self.has_failed = False
-        self.changes: tuple[str, ...] = ()
+        self.inexact_reasons: tuple[str, ...] = ()
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -107,22 +107,20 @@ class TrainerHost:
         source = (index > 0 and self._source) or self._source_of(work)
         built = _Built.of(source, work)
         place, self._place = self._place, None
-        self.changes = ()
-        if index == 0 and work.alone:
-            self.end_process()
+        self.inexact_reasons = ()
         if index == 0:
-            self._replace_if_grown()
+            self._replace_if_grown(work.alone)
         self._end_another(built.source)
         fits = self._built == built
         if fits and place is not None and place == _beginning(work, index):
-            self._print_to(log)
+            self.print_to(log)
         elif index > 0:
             raise ModelMisplaced(f"the model in memory is at {place}, not at {_beginning(work, index)}")
         else:
             self._renew(work, built, fits, read, log)
 
-    def build_lane(self, work: ChainAssignment, spares: Container[str]) -> None:
-        """Have a new model in the process, before its first step, to join a pack there. spares: as of `call`.
+    def build_lane(self, work: ChainAssignment, tolerated: Container[str]) -> None:
+        """Have a new model in the process, before its first step, to join a pack there. tolerated: as of `call`.
 
         Raises `OtherVersion`, `NoTrainerProcess`, `TrainerFailed`.
         """
@@ -131,20 +129,22 @@ class TrainerHost:
         self._end_another(built.source)
         if self._process is None:
             self._fresh_process()
-        self._build(work, built, spares, names=sorted(work.hp), is_resumed=work.resume is not None)
+        self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=work.resume is not None)
         self._built = None  # it will be the pack's
 
-    def load(self, work: ChainAssignment, state: State, spares: Container[str] = ()) -> None:
-        """Have the model where the chain begins, whose state that is. spares: as of `call`. Raises `TrainerFailed`.
+    def load(self, work: ChainAssignment, state: State, tolerated: Container[str] = ()) -> None:
+        """Have the model where the chain begins, whose state that is. tolerated: as of `call`. Raises `TrainerFailed`.
 
         At step 0, `state` has the weights that it begins with.
         """
         if work.resume is None and work.begin is not None:
             whole, waits = bool(work.begin["state"]), self.deadline("begin")
-            self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), spares)
+            self.call(lambda process: process.begin(state, work.hp, whole=whole, deadline=waits), tolerated)
             return
         step, deadline = work.stages[0].start, self.deadline("load")
-        self.changes = self.call(lambda process: process.load(state, work.hp, step, deadline=deadline), spares)
+        self.inexact_reasons = self.call(
+            lambda process: process.load(state, work.hp, step, deadline=deadline), tolerated
+        )
 
     def train(self, work: ChainAssignment, until: int, on_progress: Callable[[int], int | None]) -> int:
         """Train on until that step, or until `on_progress` says; the step that was reached. Raises `TrainerFailed`."""
@@ -179,10 +179,11 @@ class TrainerHost:
         if self._source != source:
             self.end_process()
 
-    def _replace_if_grown(self) -> None:
+    def _replace_if_grown(self, is_wanted: bool) -> None:
+        grown = self._memory.growth / 2**20
         if self._memory.has_grown:
-            grown = self._memory.growth / 2**20
             logger.warning("the trainer's process has grown by %.0f MiB since its first stages: it is replaced", grown)
+        if self._memory.has_grown or is_wanted:
             self.end_process()
 
     def end_process(self) -> None:
@@ -217,7 +218,7 @@ class TrainerHost:
         try:
             if self._process is None:
                 self._fresh_process()
-            self._print_to(log)
+            self.print_to(log)
             if work.resume is None or not fits:
                 self._build(work, built)
             if state is not None:
@@ -226,12 +227,12 @@ class TrainerHost:
             if state is not None:
                 state.close()
 
-    def _build(self, work: ChainAssignment, built: _Built, spares: Container[str] = (), **lane: Any) -> None:
+    def _build(self, work: ChainAssignment, built: _Built, tolerated: Container[str] = (), **lane: Any) -> None:
         self._built, self._source = None, built.source
         self._deadlines.clear()  # another model takes its own time
         path, args, deadline = built.source.path, _arguments(work), self.deadline("build")
         how: dict[str, Any] = {"deadline": deadline, "determinism": work.determinism, **lane}
-        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), spares)
+        self.call(lambda process: process.build(path, work.trainer, args, work.seed, **how), tolerated)
         if self._sources().get(work.trainer) != built.source:
             self.end_process()
             raise OtherVersion(f"the code of trainer {work.trainer!r} was changed while it was loaded")
@@ -245,15 +246,18 @@ class TrainerHost:
         except TrainerFailed as failed:
             raise NoTrainerProcess(failed.error) from failed
 
-    def _print_to(self, log: StageFiles | None) -> None:
-        """What the trainer prints goes there; without a place for it, where the slot's own log is."""
-        if log is None:
-            return
-        assert self._process is not None  # which prints
-        try:
-            self._process.log(log.printed, log.rows)
-        except OSError as problem:
-            logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
+    def print_to(self, log: StageFiles | None, **lane: int) -> None:
+        """What the trainer, or that of a `lane`, prints goes there; else where the slot's own log is."""
+
+        def tell(process: TrainerProcess) -> None:
+            assert log is not None
+            try:
+                process.log(log.printed, log.rows, **lane)
+            except OSError as problem:
+                logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
+
+        if log is not None:
+            self.call(tell)
 
     # ------------------------------------------------------------------------------------------------ calls
 
@@ -261,11 +265,9 @@ class TrainerHost:
     def has_process(self) -> bool:
         return self._process is not None
 
-    def call(self, do: Callable[[TrainerProcess], Result], spares: Container[str] = ()) -> Result:
-        """Whatever goes wrong in a call, that process is used no more. spares: kinds of failures that do it no harm.
-
-        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process.
-        """
+    def call(self, do: Callable[[TrainerProcess], Result], tolerated: Container[str] = ()) -> Result:
+        """Whatever goes wrong in a call, that process is used no more. tolerated: kinds of failures that do it no harm.
+        Raises `TrainerFailed`, and `Stopped` where `kill` has ended the process."""
         process = self._process
         if process is None:
             raise ModelMisplaced("there is no process with a model")
@@ -274,7 +276,7 @@ class TrainerHost:
             return do(process)
         except BaseException as error:
             self.has_failed = True
-            if not (isinstance(error, TrainerFailed) and error.kind in spares):
+            if not (isinstance(error, TrainerFailed) and error.kind in tolerated):
                 self.end_process()
             if isinstance(error, TrainerKilled):
                 raise Stopped from error

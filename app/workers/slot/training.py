@@ -13,7 +13,6 @@ from app.domain.ids import NodeId
 from app.domain.states import ChainOutcome, FailureKind
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import NoTrainerProcess
-from app.workers.slot.context import SlotContext
 from app.workers.slot.execution import (
     ChainExecution,
     Complete,
@@ -27,7 +26,6 @@ from app.workers.slot.execution import (
 )
 from app.workers.slot.intermediates import ChainCheckpoints
 from app.workers.slot.lane import Lane, Stage, Wish
-from app.workers.slot.models import LaneContext
 from app.workers.slot.outbox import Advance, End, Finish, Release, RowChange
 from stagetree.runtime.failures import TrainerFailed
 
@@ -37,10 +35,9 @@ logger = logging.getLogger(__name__)
 class TrainingLane(Lane):
     """In a pack, or where a pack is trained lane by lane, one message begins all stages of the chain."""
 
-    def __init__(self, slot: SlotContext, its: LaneContext) -> None:
-        super().__init__(slot, its)
+    def _prepare(self) -> None:
+        slot, room = self._slot, self.work.intermediate_bytes
         self._execution = ChainExecution(self.claim.chain, self.work, slot.overhead)
-        room = self.work.intermediate_bytes
         self._checkpoints = ChainCheckpoints(self.claim, room, slot.given.records, slot.outbox, slot.saver)
         self._facts: list[e.Event] = []
 
@@ -67,15 +64,15 @@ class TrainingLane(Lane):
         execution.begin(its.seconds())
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         its.model.begin(self.work, execution.index, lambda resume: its.reader.read(resume, self._check_wanted), log)
-        seen, changes = slot.around.look(self.claim, self.work, execution.index)
-        self._facts += [*seen, *execution.not_exact((*its.model.changes, *its.changes, *changes))]
+        seen, other_inputs = slot.around.look(self.claim, self.work, execution.index)
+        self._facts += [*seen, *execution.not_exact((*its.model.inexact_reasons, *its.inexact_reasons, *other_inputs))]
         while True:
             self._check_ours()
             match execution.next(self._outside()):
                 case Train(until):
                     self._state_facts()
                     trained = yield Wish(execution.step, until, self._on_progress)
-                    self._facts += execution.not_exact((*trained.changes, *its.model.operations))
+                    self._facts += execution.not_exact((*trained.inexact_reasons, *its.model.operations))
                     execution.reached(trained.step)
                 case Evaluate():
                     self._facts.append(execution.evaluated(its.model.evaluate()))
@@ -115,7 +112,7 @@ class TrainingLane(Lane):
         slot.quarantine.succeeded()
         news = is_last or execution.is_news(self._facts, self.flags)
         done = execution.completed(self._its.seconds())
-        slot.notes.remove("lost")
+        slot.status.remove("lost")
         change = Release(self.work.plan, stage.node, stage.end) if is_last else Advance(execution.index)
         follows = is_last or self._checkpoints.has_held  # the chain's last words, or that the state was kept
         self._state_facts(done, change=change, is_news=news, awaits_more=follows and self._checkpoints.is_quick)
@@ -193,12 +190,12 @@ class TrainingLane(Lane):
         logger.warning("%s: its steps are trained again", problem)
         dropped = e.CheckpointDropped(node=NodeId(resume.node), step=resume.step, key=resume.key, reason=str(problem))
         self._end([dropped, self._ended(ChainOutcome.INTERRUPTED)])
-        self._slot.notes.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
+        self._slot.status.put("lost", f"{problem}: its steps are trained again")  # until the next chain is done
         return False
 
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:
         """After all its checkpoints."""
         slot, said, changes = self._slot, [*self._facts, *facts], changes or (End(),)
         self._facts = []
-        slot.notes.remove("lost")
+        slot.status.remove("lost")
         slot.saver.submit(self.claim, lambda: slot.outbox.put(self.claim, said, *changes, is_last=True))

@@ -1,4 +1,7 @@
-"""What trainers print and log, kept on the machine where it ran."""
+"""Runs on: the thread that trains.
+
+What trainers print and log, kept on the machine where it ran.
+"""
 
 from __future__ import annotations
 

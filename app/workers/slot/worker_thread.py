@@ -1,4 +1,7 @@
-"""A thread that does one thing after the other, in the order in which they were given to it."""
+"""Runs on: the saver's thread and the outbox's, which it makes; `put` and `drain` on others.
+
+A thread that does one thing after the other, in the order in which they were given to it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
-from app.workers.slot.patience import Closing, Patience
+from app.workers.slot.retry import Closing, RetryPolicy
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 """How often whoever waits for room looks whether the slot is to end."""
-REST_SECONDS = 0.006
+YIELD_SECONDS = 0.006
 """What comes to an idle thread waits so long. Threads share one lock of the interpreter, and who brought it has a
 message to send that begins the next stage: that one goes first."""
 
@@ -30,8 +33,8 @@ class WorkerThread(Generic[Item]):
     capacity: as many may wait; who brings one more waits, too.
     """
 
-    def __init__(self, name: str, do: Callable[[Item], None], patience: Patience, capacity: int) -> None:
-        self._name, self._do, self._patience, self._capacity = name, do, patience, capacity
+    def __init__(self, name: str, do: Callable[[Item], None], retry: RetryPolicy, capacity: int) -> None:
+        self._name, self._do, self._retry, self._capacity = name, do, retry, capacity
         self._items: deque[Item] = deque()  # what is under way is the first of them
         self._changed = Condition()
         self._under_way = 0  # how many of the items
@@ -51,7 +54,7 @@ class WorkerThread(Generic[Item]):
         """
         with self._changed:
             while wait and len(self._items) >= self._capacity:
-                if self._patience.is_over:
+                if self._retry.is_over:
                     raise Closing
                 self._changed.wait(LOOK_SECONDS)
             self._items.append(item)
@@ -95,7 +98,7 @@ class WorkerThread(Generic[Item]):
             was_idle = not self._items
             self._changed.wait_for(lambda: self._items or self._is_closed)
             if was_idle:
-                self._changed.wait_for(lambda: self._is_closed, REST_SECONDS)
+                self._changed.wait_for(lambda: self._is_closed, YIELD_SECONDS)
             self._under_way = 1
             return bool(self._items)
 

@@ -1,4 +1,4 @@
-"""Runs on: any thread of a slot.
+"""Runs on: any thread.
 
 How long a slot waits for what is away, for ever, but not once it is to close; and what people are told meanwhile.
 """
@@ -17,7 +17,7 @@ class Closing(Exception):
     """The slot is to end, and waits for nothing any more."""
 
 
-class Patience:
+class RetryPolicy:
     """Shared by the threads of a slot. wait: takes so many seconds, or fewer if the slot is to end meanwhile."""
 
     def __init__(self, wait: Callable[[float], object] | None = None) -> None:
@@ -38,7 +38,7 @@ class Patience:
         if self.is_over:
             raise Closing
 
-    def tries(self) -> Iterator[int]:
+    def attempts(self) -> Iterator[int]:
         """1, 2, 3, ..., with a pause before each but the first, longer each time. Raises `Closing`."""
         number, seconds = 1, FIRST_PAUSE
         while True:
@@ -47,7 +47,7 @@ class Patience:
             number, seconds = number + 1, min(2 * seconds, LONGEST_PAUSE)
 
 
-class Notes:
+class SlotStatus:
     """What a slot waits for, or is unwell with, in words: at most one note of each source. For its row, where people
     look. Safe to share between threads."""
 
