@@ -31,7 +31,7 @@ from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
-from app.gc_tuning import collect_young, freeze_survivors
+from app.processes import collect_young, freeze_survivors
 from app.scheduling.policies import POLICIES
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.slots import VirtualSlot

@@ -14,13 +14,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
+from app.api.chronicle import Chronicle, Chronicles
 from app.api.errors import Invalid
 from app.api.health import Checks
-from app.api.history.chronicle import Chronicle, Chronicles
-from app.api.history.moments import Moments
 from app.api.sharing.answers import Answers, Latest
-from app.api.sharing.together import Together
-from app.api.sharing.turns import Turns
+from app.api.sharing.turns import Together, Turns
 from app.api.streaming.broadcast import Broadcasts
 from app.api.streaming.feed import Feed
 from app.api.streaming.tail import Tail
@@ -28,7 +26,7 @@ from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
-from app.events.plans import Plans
+from app.events.plans import Moments, Plans
 from app.events.records import Records
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow

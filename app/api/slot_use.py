@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from app.api.history.chronicle import Chronicle, Span
+from app.api.chronicle import Chronicle, Span
 from app.api.services import Services
 from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan

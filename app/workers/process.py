@@ -21,8 +21,8 @@ from uuid import uuid4
 from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.records import SqlRecords, change
-from app.gc_tuning import collect_young, freeze_survivors
 from app.object_store import open_store
+from app.processes import collect_young, freeze_survivors
 from app.registry import Catalogue
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, publish, wake_scheduler

@@ -10,7 +10,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.decide.notes import MOST_NOTES
+from app.domain.decide.studies import MOST_NOTES
 from app.domain.errors import Conflict, Refused, Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.schedule import path

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import reading
-from app.api.commands import deleting, notes, submitting
+from app.api.commands import changing, submitting
 from app.api.commands.writing import Write, WriterDep
 from app.api.errors import Invalid
 from app.api.openapi import refusals
@@ -17,7 +17,7 @@ from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
-from app.api.sharing import conditional
+from app.api.sharing import answers
 from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
@@ -89,9 +89,9 @@ def get_study(
 ) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = reading.study(use, row, with_trials=trials, at=at)
-    tag = conditional.tag_of(version)
-    response.headers.update(conditional.headers(tag))
-    if shown.finished_at and conditional.is_had_by(request, tag):
+    tag = answers.tag_of(version)
+    response.headers.update(answers.caching_headers(tag))
+    if shown.finished_at and answers.is_had_by(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 
@@ -154,7 +154,7 @@ def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
 )
 def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    deleting.delete_study(use, row, write)
+    changing.delete_study(use, row, write)
 
 
 @router.post(
@@ -167,7 +167,7 @@ def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
 )
 def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> Event:
     """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
-    return notes.add_note(use, row, write, *note_of(given))
+    return changing.add_note(use, row, write, *note_of(given))
 
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> StudyAnswer:

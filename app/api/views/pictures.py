@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
-from app.api.history.chronicle import Chronicle, Decision, Measured, Span
+from app.api.chronicle import Chronicle, Decision, Measured, Span
 from app.api.views.forms import form_text
 from app.api.views.writable import writable
 from app.domain.ids import NodeId

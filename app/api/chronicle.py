@@ -21,6 +21,7 @@ from app.domain.states import ProofKind
 from app.events.log import EventLog, StoredEvent
 
 Json = dict[str, Any]
+
 BATCH = 5_000
 KEPT = 16
 """So many streams stay in memory."""

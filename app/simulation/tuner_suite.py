@@ -18,6 +18,7 @@ from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.simulation.simulator import Simulator
+from app.tuner_files import load
 from app.tuning.replay import replay
 from app.tuning.tuners.base import Next, Tuner
 from app.tuning.tuners.custom import REGISTERED, Registered, check_action
@@ -42,6 +43,12 @@ class Verdict:
 
     check: str
     flaw: str | None
+
+
+def check_file(path: str, study: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str, Iterator[Verdict]]]:
+    """Name, version and verdicts of each tuner in a file. Raises `TunerFileError`."""
+    for name, registered in load(path).items():
+        yield name, registered.version, check(name, registered, study)
 
 
 def check(name: str, registered: Registered, study: Mapping[str, Any] | None = None) -> Iterator[Verdict]:

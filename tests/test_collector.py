@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app import gc_tuning
+from app import processes
 from app.domain.ids import NodeId
 from app.domain.schedule import path
 from app.scheduling.ranking import Ranking
@@ -34,7 +34,7 @@ def unfrozen() -> Iterator[None]:
 @pytest.fixture
 def set_aside(unfrozen: None) -> Iterator[None]:
     before = list(gc.callbacks)
-    gc_tuning.freeze_survivors()
+    processes.freeze_survivors()
     yield
     gc.callbacks[:] = before
 
@@ -72,7 +72,7 @@ def test_new_garbage_is_freed(set_aside: None) -> None:
     thing = Thing()
     thing.me, gone = thing, weakref.ref(thing)
     del thing
-    gc_tuning.collect_young()
+    processes.collect_young()
     assert gone() is None
 
 
@@ -104,7 +104,7 @@ def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_i
 def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
     """One over a large plan kept all requests of a server waiting, again and again."""
     kept, before = Thing(), list(gc.callbacks)
-    with gc_tuning.no_long_pass_twice(seconds=0.0):
+    with processes.no_long_pass_twice(seconds=0.0):
         gc.collect(1)
         assert gc.get_freeze_count() == 0
         gc.collect()
@@ -113,6 +113,6 @@ def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
 
 
 def test_a_short_pass_sets_nothing_aside(unfrozen: None) -> None:
-    with gc_tuning.no_long_pass_twice(seconds=3600.0):
+    with processes.no_long_pass_twice(seconds=3600.0):
         gc.collect()
         assert gc.get_freeze_count() == 0

@@ -1,20 +1,18 @@
-"""Sinks that studies name in their files: a thread of this process for each study and sink, which tries again.
-
-Slots and scheduler know nothing of it. Killed at any moment, the next process goes on where this one was.
-"""
+"""Sinks that write what happens in studies elsewhere: those of a server, and those of `stagetree watch --to`."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stagetree.client import Client
+    from stagetree.sinks import Sink
 
 LOOK_SECONDS = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0
@@ -179,3 +177,55 @@ class SinkThread(threading.Thread):
         """Wait until it has written all or has failed, for so long; whether it has written all."""
         self._has_tried.wait(seconds)
         return self._is_written
+
+
+@contextmanager
+def writing_to(sinks: Sequence[str], study: str, server: str | None, dir: Path | None) -> Iterator[Callable[[], None]]:
+    """Write what happens in a study to sinks, in the background; what is given raises if that has failed.
+
+    At the end of the block, it is waited for until all is written. A block that is left by an error leaves the sinks
+    where they are: they go on from there the next time. Raises `SinkError`.
+    """
+    following = SinksThread([_opened(address) for address in sinks], study, server, dir)
+    if not sinks:
+        yield following.check
+        return
+    following.start()
+    yield following.check
+    following.join()
+    following.check()
+
+
+def _opened(address: str) -> Sink:
+    """The sink of an option. Raises `SinkError`."""
+    from stagetree.sinks import SinkError, open_sink
+
+    try:
+        return open_sink(address)
+    except SinkError as error:
+        raise SinkError(f"--to: {error}") from None
+
+
+class SinksThread(threading.Thread):
+    """A thread that ends with the study, or with the first error; the end of the process does not wait for it."""
+
+    def __init__(self, sinks: Sequence[Sink], study: str, server: str | None, dir: Path | None) -> None:
+        super().__init__(name="sinks", daemon=True)
+        self._sinks, self._study, self._place = sinks, study, (server, dir)
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Follow the study over a connection of its own."""
+        from app.cli.finding import reading
+        from stagetree.sinks import follow
+
+        try:
+            with reading(*self._place) as client:
+                follow(client, self._study, self._sinks)
+        except BaseException as error:  # `check` raises it where it can be told
+            self._error = error
+
+    def check(self) -> None:
+        """Raises what ended the thread, if something went wrong."""
+        if self._error is not None:
+            raise self._error
