@@ -192,7 +192,7 @@ def asked(bench: Bench, trials: Iterator[Trial], study: StudyId = STUDY, **field
     """A study whose trials come from outside."""
     bench.submit({"kind": "external"}, study, **fields)
     while batch := [c.Start(hp=hp, steps=steps) for (hp, steps), _ in zip(trials, range(BATCH), strict=False)]:
-        bench.give(c.Ask(study=study, actions=tuple(batch)))
+        bench.give(c.AskForTrials(study=study, actions=tuple(batch)))
 
 
 def measure(bench: Bench, stages: int) -> list[Took]:

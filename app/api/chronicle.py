@@ -42,7 +42,7 @@ DECIDED: dict[type[e.Event], str] = {
 
 
 @dataclass(slots=True)
-class Span:
+class SlotSpan:
     """A stage on a slot: begun with one event and ended with another, each by version and time.
 
     seconds: of the slot, spent on it. proof: why it trained steps again, only to compare; None of ordinary training.
@@ -62,7 +62,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecisionMade:
     """What was decided about a trial, or about the study (`trial` is None), by which event."""
 
     version: int
@@ -89,7 +89,7 @@ class _Life:
     """What happened to a study from an event on. paths: for each trial, where its nodes begin."""
 
     since: int = 0
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[DecisionMade] = field(default_factory=list)
     results: list[Measured] = field(default_factory=list)
     paths: dict[int, dict[NodeId, int]] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class Chronicle:
     def __init__(self) -> None:
         self.times = array("d")
         self.slots: set[str] = set()
-        self.spans: list[Span] = []
+        self.spans: list[SlotSpan] = []
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, what was done, number of the span, step)"""
         self._studies: dict[StudyId, _OfStudy] = {}
@@ -135,7 +135,7 @@ class Chronicle:
     def version(self) -> int:
         return len(self.times)
 
-    def decisions(self, study: StudyId, version: int | None = None) -> list[Decision]:
+    def decisions(self, study: StudyId, version: int | None = None) -> list[DecisionMade]:
         """Of the life that the study had after an event. Later ones may be among them."""
         return self._of_study(study).at(version).decisions
 
@@ -196,7 +196,7 @@ class Chronicle:
         given = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
         if isinstance(event, e.StudyIsolated):
             given = (None, None, {"difference": event.reason})
-        self._of_study(event.study).life.decisions.append(Decision(self.version, kind, *given))
+        self._of_study(event.study).life.decisions.append(DecisionMade(self.version, kind, *given))
 
     def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
         """A result is wanted of a trial at a step; it may be there already."""
@@ -226,7 +226,7 @@ class Chronicle:
         else:
             stage = replace(given.stages[-1], start=stage.start)
         self._under_way[chain] = len(self.spans)
-        self.spans.append(Span(chain, given.slot, stage, self.version, self.times[-1], proof=given.proof))
+        self.spans.append(SlotSpan(chain, given.slot, stage, self.version, self.times[-1], proof=given.proof))
         self.slots.add(given.slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:

@@ -38,20 +38,20 @@ class Flaw(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckVerdict:
     """Whether a tuner passed a check, and if not, why."""
 
     check: str
     flaw: str | None
 
 
-def check_file(path: str, study: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str, Iterator[Verdict]]]:
+def check_file(path: str, study: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str, Iterator[CheckVerdict]]]:
     """Name, version and verdicts of each tuner in a file. Raises `TunerFileError`."""
     for name, registered in load(path).items():
         yield name, registered.version, check(name, registered, study)
 
 
-def check(name: str, registered: Registered, study: Mapping[str, Any] | None = None) -> Iterator[Verdict]:
+def check(name: str, registered: Registered, study: Mapping[str, Any] | None = None) -> Iterator[CheckVerdict]:
     """Try a registered tuner, on a study file that asks for it, or on a plain one."""
     fields = dict(study or {"name": "check", "trainer": "none", "metric": "loss", "mode": "min", "space": SPACE})
     fields.setdefault("tuner", {"kind": "custom", "name": name})
@@ -59,7 +59,7 @@ def check(name: str, registered: Registered, study: Mapping[str, Any] | None = N
     REGISTERED[name] = Registered(_guarded(registered.tuner), registered.version)
     try:
         for title, tried in CHECKS.items():
-            yield Verdict(title, _flaw(tried, fields))
+            yield CheckVerdict(title, _flaw(tried, fields))
     finally:
         REGISTERED.pop(name)
         if before is not None:

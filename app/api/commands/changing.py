@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.api.commands.writing import Write
-from app.api.errors import Invalid
+from app.api.errors import InvalidField
 from app.api.services import Services
 from app.api.views import plans
 from app.domain import commands as c
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int:
-    """One more trial; its number. Raises `Invalid` where its hyper-parameters are not those of the study."""
+    """One more trial; its number. Raises `InvalidField` where its hyper-parameters are not those of the study."""
     command = c.AddTrial(study=StudyId(row.id), hp=asked.hp, steps=asked.steps)
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
     added = recorded[0].event
@@ -36,14 +36,14 @@ def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int
 
 
 def ask(use: Services, row: StudyRow, write: Write, asks: Sequence[c.Start | c.Extend]) -> list[int]:
-    """The numbers of the trials, in the order asked for: all or nothing. Raises `Invalid` as `add_trial` does."""
-    command = c.Ask(study=StudyId(row.id), actions=tuple(asks))
+    """The numbers of the trials, in the order asked for: all or nothing. Raises `InvalidField` as `add_trial` does."""
+    command = c.AskForTrials(study=StudyId(row.id), actions=tuple(asks))
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
     added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
     return [each.trial if isinstance(each, c.Extend) else next(added) for each in asks]
 
 
-def _decide(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tuple[e.Event, ...]:
+def _decide(plan: SearchPlan, command: c.AddTrial | c.AskForTrials, limits: Limits) -> tuple[e.Event, ...]:
     events = decide(plan, command, limits)
     study = plan.studies[command.study]
     names = _hyper_parameters(study)
@@ -52,7 +52,7 @@ def _decide(plan: SearchPlan, command: c.AddTrial | c.Ask, limits: Limits) -> tu
             names = _existing(study, event.hp) or names or set(event.hp)
             if names != set(event.hp):
                 got = ", ".join(sorted(event.hp))
-                raise Invalid("hp", f"must hold exactly {', '.join(sorted(names))}, got {got}")
+                raise InvalidField("hp", f"must hold exactly {', '.join(sorted(names))}, got {got}")
     return events
 
 
@@ -85,7 +85,7 @@ logger = logging.getLogger(__name__)
 
 
 def delete_study(use: Services, row: StudyRow, write: Write) -> None:
-    """Let go of a study that is over. Raises `Conflict` where it is not."""
+    """Let go of a study that is over. Raises `StateConflict` where it is not."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))
     if use.logs is not None:

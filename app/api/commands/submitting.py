@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WeightSource:
     """Where weights come from. said: what goes on record of that. parts: reads them, once more each time."""
 
     said: Json
@@ -45,7 +45,7 @@ class Source:
     parts: Callable[[], Iterator[bytes]]
 
 
-def find_source(use: Services, given: BeginFrom) -> Source:
+def find_source(use: Services, given: BeginFrom) -> WeightSource:
     """The file, or the checkpoint of a trial, that is meant. Raises `SpecError`, `StoreUnavailable`."""
     return _of_study(use, given) if given.file is None else _of_file(use, given, given.file)
 
@@ -67,7 +67,7 @@ def inputs_seen(use: Services, paths: Sequence[str]) -> list[Json]:
     return found
 
 
-def stored(use: Services, stream: str, source: Source) -> tuple[str, bool]:
+def stored(use: Services, stream: str, source: WeightSource) -> tuple[str, bool]:
     """The key of the object in the store that has the weights, for a study on a plan; whether it was just written.
 
     Raises `SpecError` where the file was changed meanwhile, and `StoreUnavailable`.
@@ -93,7 +93,7 @@ def _hashed(parts: Iterator[bytes], digest: Any) -> Iterator[memoryview]:
         yield memoryview(part)
 
 
-def _of_file(use: Services, given: BeginFrom, file: str) -> Source:
+def _of_file(use: Services, given: BeginFrom, file: str) -> WeightSource:
     def refuse(problem: str) -> SpecError:
         return SpecError([Problem("begin_from.file", problem)])
 
@@ -120,7 +120,7 @@ def _of_file(use: Services, given: BeginFrom, file: str) -> Source:
     if given.state and kind != "checkpoint":
         raise refuse(f"must be a checkpoint of stagetree for state: true, and {file} has weights alone")
     said = {"file": file, "state": given.state}
-    return Source(said, digest.hexdigest(), size, lambda: _parts_of(path))
+    return WeightSource(said, digest.hexdigest(), size, lambda: _parts_of(path))
 
 
 def _parts_of(path: Path) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ def _parts_of(path: Path) -> Iterator[bytes]:
             yield part
 
 
-def _of_study(use: Services, given: BeginFrom) -> Source:
+def _of_study(use: Services, given: BeginFrom) -> WeightSource:
     trial = None if given.trial in (None, "best") else int(given.trial or 0)
     try:
         row = use.find(str(given.study))
@@ -139,7 +139,7 @@ def _of_study(use: Services, given: BeginFrom) -> Source:
         raise SpecError([Problem("begin_from", f"must be a state that is kept: {problem}")]) from None
     said = {"study": row.id, "trial": kept.trial, "step": kept.step, "state": given.state}
     checkpoint = kept.checkpoint
-    return Source(said, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
+    return WeightSource(said, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
 
 
 def submit(use: Services, write: Write, spec: StudySpec, trainer: TrainerSource) -> e.StudySubmitted:
@@ -183,7 +183,7 @@ def name_of(plan: e.PlanOpened) -> PlanId:
 
 
 def opened(
-    spec: StudySpec, trainer: TrainerSource, source: Source | None = None, inputs: Sequence[e.Json] = ()
+    spec: StudySpec, trainer: TrainerSource, source: WeightSource | None = None, inputs: Sequence[e.Json] = ()
 ) -> e.PlanOpened:
     """The plan that the study is on. source, inputs: of what it begins from and reads, what was found."""
     return e.PlanOpened(

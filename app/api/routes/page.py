@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-from app.api.errors import Problem
+from app.api.errors import HttpProblem
 from app.api.files import built
 
 Json = dict[str, Any]
@@ -137,7 +137,7 @@ def asset(name: Asset) -> Response:
     """A script or a style sheet of the page."""
     path = built.asset(name)
     if path is None:
-        raise Problem(404, f"The page has no file {name}: it may be of another version, so load it again.")
+        raise HttpProblem(404, f"The page has no file {name}: it may be of another version, so load it again.")
     return FileResponse(path, headers=HEADERS | {"Cache-Control": FOR_EVER})
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api import reading
 from app.api.commands import changing, submitting
 from app.api.commands.writing import Write, WriterDep
-from app.api.errors import Invalid
+from app.api.errors import InvalidField
 from app.api.openapi import refusals
 from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
@@ -22,7 +22,7 @@ from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.errors import Conflict
+from app.domain.errors import StateConflict
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.profiles import last_profile
@@ -135,7 +135,7 @@ def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
 def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
     if not use.proofs:
-        raise Conflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
+        raise StateConflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
     return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
 
 
@@ -196,5 +196,5 @@ def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Preview:
             measured=lambda batch: last_profile(use.log, submitting.opened(spec, trainer), batch),
         )
     except PreviewTooLong as error:
-        raise Invalid("", str(error)) from None
+        raise InvalidField("", str(error)) from None
     return Preview.model_validate(found)

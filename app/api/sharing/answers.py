@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PackedAnswer:
     """JSON, compressed, and what it is called."""
 
     tag: str
@@ -89,10 +89,10 @@ class Answers:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most, self._bytes = most, 0
-        self._kept: OrderedDict[Key, Answer] = OrderedDict()
+        self._kept: OrderedDict[Key, PackedAnswer] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, key: Key, moment: Any) -> Answer | None:
+    def find(self, key: Key, moment: Any) -> PackedAnswer | None:
         """The answer that is known under a key, if it is of this moment."""
         with self._lock:
             found = self._kept.get(key)
@@ -101,16 +101,16 @@ class Answers:
             self._kept.move_to_end(key)
             return found
 
-    def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> Answer:
+    def get(self, key: Key, moment: Any, make: Callable[[], Any]) -> PackedAnswer:
         """The answer that is known under a key, if it is of this moment; or else as it is made now."""
         if (found := self.find(key, moment)) is not None:
             return found
-        made = Answer(tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
+        made = PackedAnswer(tag_of(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
         with self._lock:
             self._keep(key, made)
         return made
 
-    def _keep(self, key: Key, made: Answer) -> None:
+    def _keep(self, key: Key, made: PackedAnswer) -> None:
         self._drop(key)
         self._kept[key] = made
         self._bytes += len(made.packed)

@@ -18,7 +18,7 @@ from stagetree.limits import LIMITS, Limits
 def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
-        case c.ApplyTunerActions() | c.AddTrial() | c.Ask() | c.CancelTrial():
+        case c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial():
             return tuple(_of_trials(plan, command, limits))
         case c.ChoosePacking():
             return tuple(chains.choose_packing(plan, command))
@@ -44,7 +44,7 @@ def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Ite
         case c.AddTrial():
             study = open_study_of(plan, command.study)
             return iter([Trials(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])
-        case c.Ask():
+        case c.AskForTrials():
             study = open_study_of(plan, command.study)
             return trials.ask(study, command.actions, Trials(plan, study, limits))
         case c.CancelTrial():

@@ -10,7 +10,7 @@ from app.domain import events as e
 from app.domain import keeping
 from app.domain.asking import refusing
 from app.domain.decide.finding import still_open, trial_of
-from app.domain.errors import Conflict, Refused
+from app.domain.errors import Refused, StateConflict
 from app.domain.failures import last_line
 from app.domain.proofs import judge
 from app.domain.schedule import path
@@ -49,11 +49,11 @@ def _again(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
 
 
 def request_audit(study: Study, at: float) -> Iterator[e.Event]:
-    """Raises `Conflict` for a study that has nothing to compare."""
+    """Raises `StateConflict` for a study that has nothing to compare."""
     if study.isolated:
-        raise Conflict(f"each trial of study {study.id} was trained alone: there is nothing to compare")
+        raise StateConflict(f"each trial of study {study.id} was trained alone: there is nothing to compare")
     if study.deleted:
-        raise Conflict(f"study {study.id} is deleted: its states may be gone")
+        raise StateConflict(f"study {study.id} is deleted: its states may be gone")
     if not study.is_audited:
         yield e.AuditRequested(study=study.id, at=at)
 
@@ -91,12 +91,12 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if plan.opened is None:
         yield command.plan
     elif plan.opened != command.plan:
-        raise Conflict("this plan belongs to another trainer, version, arguments, seed, determinism or inputs")
+        raise StateConflict("this plan belongs to another trainer, version, arguments, seed, determinism or inputs")
     if command.study in plan.studies:
-        raise Conflict(f"there is a study {command.study} already")
+        raise StateConflict(f"there is a study {command.study} already")
     begin = command.begin
     if begin is not None and not command.has_new_weights and begin["key"] not in keeping.weights_in_use(plan):
-        raise Conflict("the weights that it begins from were just deleted with another study: submit it again")
+        raise StateConflict("the weights that it begins from were just deleted with another study: submit it again")
     yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at, begin=begin, inputs=command.inputs)
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
@@ -120,10 +120,10 @@ def complete(study: Study, at: float) -> Iterator[e.Event]:
     if study.state == StudyState.COMPLETED:
         return
     if study.spec["tuner"]["kind"] != "external":
-        raise Conflict(f"study {study.id} has a tuner of its own, which says when it is completed")
+        raise StateConflict(f"study {study.id} has a tuner of its own, which says when it is completed")
     if study.is_final or study.active:
         standing = study.state if study.is_final else f"still training ({study.active} trials)"
-        raise Conflict(f"study {study.id} is {standing} and cannot be completed")
+        raise StateConflict(f"study {study.id} is {standing} and cannot be completed")
     yield from close(study, at)
 
 
@@ -148,9 +148,9 @@ GROWS_BY = {
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
     tuner = study.spec["tuner"]
     if study.state != StudyState.COMPLETED:
-        raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
+        raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
     if (field := GROWS_BY.get(tuner["kind"])) is None:
-        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
+        raise StateConflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
     if more <= (had := tuner.get(field, 1)):
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
@@ -208,5 +208,5 @@ def _said_by(trial: Trial) -> str:
 
 def delete(study: Study, at: float) -> Iterator[e.Event]:
     if not study.is_final:
-        raise Conflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
+        raise StateConflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
     yield e.StudyDeleted(study=study.id, at=at)
