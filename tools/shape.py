@@ -49,7 +49,9 @@ class SourceFile:
 
     def public_classes(self) -> Iterator[str]:
         """The classes at the top of the file whose names have no underscore in front."""
-        return (node.name for node in self.tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+        return (
+            node.name for node in self.tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )
 
     def functions(self) -> Iterator[Function]:
         """All of them, also within classes and functions."""
@@ -63,7 +65,7 @@ class SourceFile:
                 yield Function(node.name, last - node.lineno + 1, filled)
 
     def imported(self) -> Iterator[tuple[str, str]]:
-        """Each name that is imported anywhere in the file, with the module that it is asked of; "" of a module itself."""
+        """Each name that is imported anywhere in the file, with its module; "" where the module itself is."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 yield from ((node.module, alias.name) for alias in node.names)
