@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from kombu.connection import Connection
 
 from app.api.application import make_app
+from app.api.chronicle import Chronicles
 from app.api.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
-from app.api.history.chronicle import Chronicles
 from app.api.services import Services
 from app.away import store_is_away
 from app.events.database import Database

@@ -36,7 +36,7 @@ from large_study import OPEN, STREAM, STUDY, open_study, under_way, whole
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app.domain import events as e
-from app.embedded.address import reserve
+from app.embedded.machine import reserve
 from app.events.database import Database
 from app.events.log import SqlLog
 

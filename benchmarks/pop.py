@@ -42,8 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.domain import events as e
-from app.simulation.trace_player import Player
-from app.simulation.traces import Trace, Workload, read
+from app.simulation.traces import Player, Trace, Workload, read
 
 DATA = Path(__file__).parent / "data"
 FIGURE_SLOTS = 5

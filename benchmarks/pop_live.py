@@ -32,9 +32,8 @@ from app.domain.evolve import fold
 from app.domain.ids import NodeId, canonical_json
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import StoredEvent
-from app.simulation.trace_player import STUDY as PLAYED
-from app.simulation.trace_player import Part, Player
-from app.simulation.traces import Trace, Workload, read, record
+from app.simulation.traces import STUDY as PLAYED
+from app.simulation.traces import Part, Player, Trace, Workload, read, record
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 from pop import target_of

@@ -31,7 +31,7 @@ from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, SqlRecords
-from app.gc_tuning import collect_young, freeze_survivors
+from app.processes import collect_young, freeze_survivors
 from app.scheduling.policies import POLICIES
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.slots import VirtualSlot
@@ -192,7 +192,7 @@ def asked(bench: Bench, trials: Iterator[Trial], study: StudyId = STUDY, **field
     """A study whose trials come from outside."""
     bench.submit({"kind": "external"}, study, **fields)
     while batch := [c.Start(hp=hp, steps=steps) for (hp, steps), _ in zip(trials, range(BATCH), strict=False)]:
-        bench.give(c.Ask(study=study, actions=tuple(batch)))
+        bench.give(c.AskForTrials(study=study, actions=tuple(batch)))
 
 
 def measure(bench: Bench, stages: int) -> list[Took]:

@@ -28,7 +28,7 @@ from redis import Redis, RedisError
 from sqlalchemy import make_url
 
 from app.embedded import Embedded, redis_server
-from app.embedded.address import reserve
+from app.embedded.machine import reserve
 from app.events.database import Database
 from app.events.records import SqlRecords
 from stagetree.client import Client, Unreachable

@@ -10,7 +10,7 @@ from stacks import ROOT
 DATES = {
     "app/cli/deleting.py": "when a study was deleted, or a checkpoint given up",
     "app/cli/store.py": "for how long a study has gone on",
-    "app/cli/striking.py": "when a study was struck",
+    "app/cli/changing.py": "when a study was struck",
     "app/events/memory/log.py": "the clock of a database in memory",
     "app/events/memory/records.py": "the clock of a database in memory",
     "app/main.py": "when a fact was stated",

@@ -1,11 +1,16 @@
-"""The FastAPI application over given services."""
+"""The FastAPI application over given services: its routes, its start and its stop."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
+import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -14,12 +19,72 @@ from starlette.middleware.gzip import GZipMiddleware
 import stagetree
 from app.api import errors, openapi
 from app.api.requests.guard import Guard
-from app.api.routes import checkpoints, description, page, pictures, plans, replays, service, studies, trials
+from app.api.routes import page, pictures, plans, replays, service, studies, trials
 from app.api.services import Services
-from app.api.shutdown import calling_on_signals
-from app.api.warming import warm
-from app.gc_tuning import no_long_pass_twice
-from app.grace import end_within
+from app.domain.evolve import collector_paused
+from app.events.plans import PlanUnusable
+from app.processes import end_within, no_long_pass_twice
+
+logger = logging.getLogger(__name__)
+
+RECENT = 8
+"""So many studies, the newest, are those that somebody may look at."""
+
+LONG = 10_000
+"""Events of a plan; what comes of fewer is gone through in no time."""
+
+
+def warm(use: Services) -> None:
+    """Fold the plans of the newest studies, one after the other, until the server is to end.
+
+    A page that is still open asks for its study at once, and a long log takes seconds to fold.
+    What goes wrong here ends nothing: whoever asks for a plan is told why it cannot be had.
+    """
+    try:
+        with use.records.read() as rows:
+            streams = dict.fromkeys(row.stream for row in rows.studies.page(limit=RECENT))
+        for stream in streams:
+            with suppress(PlanUnusable):
+                if not use.stopping.is_set():
+                    _fold(use, stream)
+    except Exception as problem:
+        logger.warning("no plans are folded before somebody asks for them: %s", problem)
+
+
+def _fold(use: Services, stream: str) -> None:
+    """What was folded stays: the collector would go through a long log three times, while somebody waits."""
+    with collector_paused():
+        if use.plans.get(stream).version > LONG:
+            gc.freeze()
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def calling_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Within the block a signal to stop also calls `stop`, before whoever handles it: open streams must learn of it.
+
+    Only the main thread may watch signals: a server in another thread must have its streams told otherwise.
+    """
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    watched = [number for number in SIGNALS if callable(handlers[number])]
+
+    def handle(number: int, frame: Any) -> None:
+        stop()
+        if callable(before := handlers[signal.Signals(number)]):
+            before(number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in watched:
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in watched:
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handlers[number])
+
 
 API = "/api/v1"
 SWITCH_SECONDS = 0.0005
@@ -45,11 +110,11 @@ def make_app(services: Services) -> FastAPI:
     errors.install(app)
     openapi.install(app)
     about_trials = (pictures.router, trials.router, trials.batch)
-    about_studies = (studies.router, checkpoints.router, *about_trials, plans.router, replays.router)
+    about_studies = (studies.router, trials.checkpoints, *about_trials, plans.router, replays.router)
     for router in (*about_studies, service.slots):
         app.include_router(router, prefix=API)
     app.include_router(service.router)
-    app.include_router(description.router)
+    app.include_router(page.description)
     app.include_router(page.router)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Guard, names=services.hosts)

@@ -1,7 +1,7 @@
 """Every refusal as `application/problem+json` (RFC 9457): what happened, in one sentence for whoever asked.
 
-Problem             anything a route refuses by itself
-└── Invalid         422, with what is wrong at which field
+HttpProblem         anything a route refuses by itself
+└── InvalidField    422, with what is wrong at which field
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEDIA_TYPE = "application/problem+json"
 TRY_AGAIN = {"Retry-After": "1"}
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """A refusal with its HTTP status; the message is its detail."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -35,7 +35,7 @@ class Problem(Exception):
         self.status, self.detail = status, detail
 
 
-class Invalid(Problem):
+class InvalidField(HttpProblem):
     """The request is well-formed, and wrong at some field."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -58,11 +58,11 @@ def answer(
     return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-def _problem(request: Request, error: Problem) -> Response:
+def _problem(request: Request, error: HttpProblem) -> Response:
     return answer(request, error.status, error.detail)
 
 
-def _invalid(request: Request, error: Invalid) -> Response:
+def _invalid(request: Request, error: InvalidField) -> Response:
     return _fields(request, error.errors)
 
 
@@ -142,7 +142,7 @@ def _not_allowed(request: Request) -> Response:
 
 
 def _refused(request: Request, error: domain.Refused) -> Response:
-    status = {domain.Unknown: 404, domain.Conflict: 409}.get(type(error), 422)
+    status = {domain.Unknown: 404, domain.StateConflict: 409}.get(type(error), 422)
     return answer(request, status, str(error))
 
 
@@ -167,8 +167,8 @@ def _unexpected(request: Request, _: Exception) -> Response:
 
 
 HANDLERS: dict[type[Exception], Any] = {
-    Problem: _problem,
-    Invalid: _invalid,
+    HttpProblem: _problem,
+    InvalidField: _invalid,
     SpecError: _spec,
     RequestValidationError: _validation,
     HTTPException: _http,

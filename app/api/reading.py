@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.api import waiting
-from app.api.errors import Invalid
+from app.api.errors import InvalidField
 from app.api.services import ID, Services
 from app.api.slot_use import gpu_sharing, lanes_at_once
 from app.api.views import documents, ordering, pictures, plans
@@ -48,7 +48,7 @@ PLACE = re.compile("[0-9]{1,18}at[1-9][0-9]{0,17}")
 def studies(
     use: Services, limit: int, cursor: str | None = None, states: Collection[str] = (), name: str | None = None
 ) -> StudyPage:
-    """A page of the list, newest first; only those in these states, or of this name. Raises `Invalid`."""
+    """A page of the list, newest first; only those in these states, or of this name. Raises `InvalidField`."""
     with use.records.read() as rows:
         if cursor is not None and not (ID.fullmatch(cursor) and rows.studies.find(cursor)):
             raise wrong_cursor(cursor)
@@ -124,7 +124,7 @@ def trials(
     sort: str = "trial",
     at: int | None = None,
 ) -> TrialPage:
-    """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `Invalid`."""
+    """A page of the study's trials: only those in these states, by a field of `ordering`. Raises `InvalidField`."""
     notes = waiting.by_node(use, row, at)
     if not states and sort == "trial":
         after = number(cursor)
@@ -145,14 +145,14 @@ def trials(
 
 
 def _check_sort(sort: str, fields: Sequence[str]) -> None:
-    """Raises `Invalid` for a field that trials do not have: they would come in no order at all."""
+    """Raises `InvalidField` for a field that trials do not have: they would come in no order at all."""
     if (name := sort.removeprefix("-")) not in fields:
         known = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
-        raise Invalid("sort", f"{known}, got {sort!r}{did_you_mean(name, fields)}")
+        raise InvalidField("sort", f"{known}, got {sort!r}{did_you_mean(name, fields)}")
 
 
 def _place(cursor: str | None, at: int | None) -> tuple[int, int | None]:
-    """How many trials the pages before had, and the moment of the first one. Raises `Invalid`."""
+    """How many trials the pages before had, and the moment of the first one. Raises `InvalidField`."""
     if cursor is None:
         return 0, at
     after, _, moment = cursor.partition("at")
@@ -180,7 +180,7 @@ def events(
 ) -> EventPage:
     """A page of the events behind position `after`; it may hold fewer than `limit`, and still not be the last.
 
-    Those behind position `at` are left out. Raises `Invalid`.
+    Those behind position `at` are left out. Raises `InvalidField`.
     """
     if at is not None:
         use.version(row, at)
@@ -298,7 +298,7 @@ def _page(items: list[Item], limit: int, cursor: str | None) -> tuple[list[Item]
 
 
 def number(cursor: str | None) -> int:
-    """The number that a cursor stands for, 0 for none. Raises `Invalid`."""
+    """The number that a cursor stands for, 0 for none. Raises `InvalidField`."""
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
@@ -306,6 +306,6 @@ def number(cursor: str | None) -> int:
     return int(cursor)
 
 
-def wrong_cursor(cursor: str) -> Invalid:
+def wrong_cursor(cursor: str) -> InvalidField:
     """The cursor is not one of ours."""
-    return Invalid("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")
+    return InvalidField("cursor", f"must be the next_cursor of an earlier page, got {cursor!r}")

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def replay(use: Services, row: StudyRow, at: int | None) -> Replay:
-    """Every decision derived again, as far as position `at`. Raises `Invalid` where there is no such event yet."""
+    """Every decision derived again, as far as position `at`. Raises `InvalidField` where there is no such event yet."""
     from app.tuning.replay import replay as replayed
 
     use.version(row, at)

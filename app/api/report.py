@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from app.api import reading
-from app.api.errors import Problem
+from app.api.errors import HttpProblem
 from app.api.files import built
 from app.api.requests import paging
 from app.api.services import Services
@@ -34,10 +34,10 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
 def report(use: Services, row: StudyRow) -> str:
-    """The HTML. Raises `Problem` where the page was not built."""
+    """The HTML. Raises `HttpProblem` where the page was not built."""
     index = built.index()
     if index is None:
-        raise Problem(503, f"The report is made of the page, and that is missing here. {built.why_missing()}")
+        raise HttpProblem(503, f"The report is made of the page, and that is missing here. {built.why_missing()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
     said = json.dumps(answers(use, row), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -14,13 +14,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 
-from app.api.errors import Invalid
+from app.api.chronicle import Chronicle, Chronicles
+from app.api.errors import InvalidField
 from app.api.health import Checks
-from app.api.history.chronicle import Chronicle, Chronicles
-from app.api.history.moments import Moments
 from app.api.sharing.answers import Answers, Latest
-from app.api.sharing.together import Together
-from app.api.sharing.turns import Turns
+from app.api.sharing.turns import Together, Turns
 from app.api.streaming.broadcast import Broadcasts
 from app.api.streaming.feed import Feed
 from app.api.streaming.tail import Tail
@@ -28,7 +26,7 @@ from app.domain.errors import Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.events.log import EventLog
-from app.events.plans import Plans
+from app.events.plans import Moments, Plans
 from app.events.records import Records
 from app.events.rows.ports import ChainRecord
 from app.events.tables import StudyRow
@@ -128,7 +126,7 @@ class Services:
     def open_study(self, row: StudyRow, at: int | None = None) -> Iterator[tuple[SearchPlan, Study]]:
         """The study and its plan, as of now or of the event at its position `at`; nobody changes them within the block.
 
-        Raises `Invalid` where there is no such event yet.
+        Raises `InvalidField` where there is no such event yet.
         """
         if at is None:
             with self.plans.holding(row.stream) as plan:
@@ -144,11 +142,11 @@ class Services:
             yield found
 
     def version(self, row: StudyRow, at: int | None = None) -> int:
-        """Of the study's plan, as of now or of the event at position `at`. Raises `Invalid` as `open_study` does."""
+        """Of the study's plan, as of now or of the event `at`. Raises `InvalidField` as `open_study` does."""
         with self.open_study(row) as (plan, study):
             before = study.submitted_version - 1
             if at is not None and before + at > plan.version:
-                raise Invalid("at", f"must be the position of an event: the last one is {plan.version - before}")
+                raise InvalidField("at", f"must be the position of an event: the last one is {plan.version - before}")
             return plan.version if at is None else before + at
 
     def feed(self, row: StudyRow, after: int) -> Feed:

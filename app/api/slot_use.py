@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from app.api.history.chronicle import Chronicle, Span
+from app.api.chronicle import Chronicle, SlotSpan
 from app.api.services import Services
 from app.domain.exactness import is_without_pack
 from app.domain.search_plan import SearchPlan
@@ -57,14 +57,14 @@ def _stages(chronicle: Chronicle, plan: SearchPlan | None, now: float) -> Iterat
         yield Ran(span.slot, kind, steps, span.seconds, span.begun_at, ended_at)
 
 
-def _steps(span: Span, plan: SearchPlan | None) -> int:
+def _steps(span: SlotSpan, plan: SearchPlan | None) -> int:
     """How many steps took the stage's seconds; 0 where that is not known, of proofs, and of packs."""
     if span.proof is not None or plan is None or plan.packing or span.outcome != "done":
         return 0
     return span.stage.end - span.stage.start if span.stage.node in plan.nodes else 0
 
 
-def lanes_at_once(plan: SearchPlan, spans: Iterable[Span]) -> float | None:
+def lanes_at_once(plan: SearchPlan, spans: Iterable[SlotSpan]) -> float | None:
     """How many trials the plan's packs trained at once, on the average of all steps that slots took; None before any.
 
     What was trained alone since its pack had failed is left out. spans: in the order in which they began.

@@ -10,11 +10,11 @@ import sys
 
 def main() -> None:
     """The `stagetree` command."""
-    from app.cli import streams
+    from app.cli import output
     from app.cli.commands import app
     from app.cli.errors import explained
 
-    streams.prepare()
+    output.prepare()
     with explained():
         try:
             app()

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from app.cli.study_sinks import study_sinks
+from app.cli.sinks import study_sinks
 from app.embedded import Embedded, StackFailed, default_slots, embedded
-from app.embedded.children import private_files
+from app.embedded.processes import private_files
 from app.registry import TrainerFileError
 from app.settings import SettingsError, settings
 

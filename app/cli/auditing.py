@@ -15,12 +15,11 @@ import typer
 
 from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.options import Output, Server, Slots, StudyId, Timeout, Trainers
-from app.cli.output import Format, print_json
+from app.cli.output import Format, one_line, plural, print_json, without_secrets
 from app.cli.places import DEFAULT, is_store
-from app.cli.text import one_line, plural, without_secrets
 
 if TYPE_CHECKING:
-    from app.cli.documents import Documents
+    from app.cli.finding import Documents
     from app.cli.stacks import Service
 
 Json = dict[str, Any]
@@ -109,7 +108,7 @@ def _audited(service: Service[Documents], id: str, timeout: float | None) -> Jso
 
 def _followed(service: Service[Documents], study: str, timeout: float | None) -> Json | None:
     """The study when nothing is left to compare; None if that takes too long. What it waits for is said."""
-    from app.cli.standstill import Standstill
+    from app.cli.following import Standstill
 
     deadline = None if timeout is None else time.monotonic() + timeout
     standstill, said = Standstill(service.client), ""

@@ -1,13 +1,17 @@
-"""Commands that change how a study goes on, which need the server that runs it; and notes on it."""
+"""Commands that change how a study goes on, and notes on it; and one for operators, to strike it."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from app.cli.errors import NOT_FOUND, fail
 from app.cli.options import Output, Server, Store, StudyId
 from app.cli.output import Format, print_json
+from app.cli.places import folder_or_default, open_records
 
 
 def pause(id: StudyId, server: Server = None, output: Output = Format.table) -> None:
@@ -89,3 +93,29 @@ def _change(verb: str, id: str, server: str | None, output: Format, *arguments: 
         print_json(found)
     else:
         print(f"{found['study']} is {found['state']}")
+
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at the study later.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--dir", help="The folder of an embedded stack; else .stagetree here, or STAGETREE_DATABASE_URL."),
+]
+
+
+def strike(id: Id, reason: Reason = "it harmed others", dir: Folder = None) -> None:
+    """Strike a study that harms the others out of its plan, for good. Needs no server, and folds no plan.
+
+    \b
+    Example:  stagetree strike digits-grid-3f9c1a --reason "a million trials"
+    """
+    from app.domain.errors import Unknown
+    from app.events.strikes import strike as strike_out
+
+    with open_records(folder_or_default(dir)) as records:
+        try:
+            done = strike_out(records, id, reason, time.time())
+        except Unknown as unknown:
+            fail(str(unknown), NOT_FOUND)
+    print(f"{id} is struck: none of its events is folded any more" if done else f"{id} was struck before")
+    print("A process that is still busy with it must be started again.")

@@ -1,4 +1,4 @@
-"""`stagetree check`: whether a trainer is exact, before a study relies on it."""
+"""`stagetree check` and `check-tuner`: whether a trainer, or a tuner, does what studies rely on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import typer
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, print_json
-from app.embedded.commands import PYTHON, home_first
+from app.embedded import PYTHON, home_first
 from stagetree.runtime.failures import ending
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
 WAYS = {
     "again": "trained once more        ",
     "split": "gone on elsewhere        ",
@@ -49,7 +50,7 @@ def check(
     Example:  stagetree check study.yaml --steps 6
     """
     from app.cli import specs, stacks
-    from app.embedded.machine import default_device
+    from app.embedded import default_device
     from app.settings import settings
 
     spec = specs.load(study, changes or (), settings().limits)
@@ -137,3 +138,33 @@ def _name_problem(report: Json, metric: str) -> None:
 def _seconds(seconds: float) -> str:
     """A time as one reads it."""
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def check_tuner(
+    file: Annotated[Path, typer.Argument(help="A Python file with tuners.")],
+    study: Annotated[
+        Path | None, typer.Option("--study", help="A study file that asks for the tuner, with its args and its space.")
+    ] = None,
+) -> None:
+    """Try tuners of your own on virtual slots: whether they do what any tuner must.
+
+    For example: stagetree check-tuner mine.py
+    """
+    if not _check_tuners(file, study):
+        raise typer.Exit(FAILED)
+
+
+def _check_tuners(file: Path, study: Path | None) -> bool:
+    """Try each tuner of a file and print what it passed; whether that was all of it."""
+    from app.simulation.tuner_suite import check_file
+    from stagetree.spec.file import read
+
+    passed = True
+    for name, version, verdicts in check_file(str(file), read(study) if study else None):
+        print(f"{name} {version}")
+        for verdict in verdicts:
+            passed = passed and verdict.flaw is None
+            print(f"  {'passed' if verdict.flaw is None else 'FAILED'}  {verdict.check}")
+            if verdict.flaw is not None:
+                print(f"          {verdict.flaw}")
+    return passed

@@ -12,18 +12,16 @@ from app.cli import (
     auditing,
     changing,
     checking,
-    debugging,
     deleting,
+    diagnosing,
     history,
     looking,
     previewing,
     running,
     serving,
-    striking,
-    tuners,
     weights,
 )
-from app.cli.usage import in_words
+from app.cli.errors import in_words
 
 EPILOG = "stagetree COMMAND --help says more, with an example. The guide: docs/command-line.md"
 
@@ -77,7 +75,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         looking.trials,
         looking.trial,
         looking.logs,
-        debugging.debug,
+        diagnosing.debug,
         history.events,
         history.environment,
         history.replay,
@@ -93,14 +91,14 @@ GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
         changing.cancel,
         changing.note,
         deleting.delete,
-        striking.strike,
+        changing.strike,
     ),
     "Run a cluster": (serving.api, serving.worker, serving.workers, serving.sinks),
     "Look at the installation": (
         looking.slots,
         looking.trainers,
         checking.check,
-        tuners.check_tuner,
+        checking.check_tuner,
         deleting.gc,
         looking.doctor,
     ),

@@ -11,9 +11,8 @@ import typer
 
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId
-from app.cli.output import Format, print_json
-from app.cli.places import folder_or_default, places
-from app.cli.text import memory, plural
+from app.cli.output import Format, memory, plural, print_json
+from app.cli.places import folder_or_default, open_records, places
 
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, KeptAt
@@ -65,13 +64,11 @@ def gc(
     \b
     Example:  stagetree gc --budget 20GiB
     """
-    from app.events.database import Database
-    from app.events.records import SqlRecords
     from app.object_store import open_store
 
-    database, root = places(folder_or_default(dir))
-    records, store = SqlRecords(Database(database)), open_store(root)
-    try:
+    folder = folder_or_default(dir)
+    with open_records(folder) as records:
+        store = open_store(places(folder)[1])
         retention, garbage = _survey(records, store, _bytes(budget))
         if output is Format.table:
             _show(garbage)
@@ -83,8 +80,6 @@ def gc(
             print_json(_document(garbage, is_deleted=is_deleted))
         elif is_deleted:
             print(f"deleted: {_counted([*garbage.checkpoints, *garbage.orphans], 'object')}")
-    finally:
-        records.close()
 
 
 @dataclass(frozen=True)

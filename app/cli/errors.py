@@ -1,14 +1,44 @@
-"""What a failure looks like at the command line: one sentence on stderr, and an exit code for scripts to tell apart."""
+"""Failures at the command line: one sentence on stderr, and an exit code for scripts to tell apart."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from app.cli.streams import let_go_of_stdout
-from app.cli.text import harmless, without_secrets
+import typer
+
+from app.cli.output import harmless, let_go_of_stdout, without_secrets
+
+
+def in_words(error: typer.BadParameter) -> str:
+    """The message of an error about an option or an argument, for those that speak of ranges and of nothing at all."""
+    param: Any = error.param
+    if param is None:
+        return error.message
+    if not error.message:
+        return getattr(param, "help", None) or ""
+    wrong = re.match(r"'?(.*?)'? is not (a valid (int|float)|in the range)", error.message)
+    if wrong is None or not hasattr(param.type, "min"):
+        return error.message
+    number = "a whole number" if wrong.group(3) == "int" or "int" in param.type.name else "a number"
+    return f"must be {number}{_between(param.type)}, got {wrong.group(1)!r}"
+
+
+def _between(type: Any) -> str:
+    if type.min is None:
+        return f" of at most {type.max}"
+    return f" of at least {type.min}" if type.max is None else f" from {type.min} to {type.max}"
+
+
+def finite(value: float | None) -> float | None:
+    """The value of an option, if it is none of NaN and infinity."""
+    if value is not None and not abs(value) < float("inf"):
+        raise typer.BadParameter(f"must be a finite number, got {value}")
+    return value
+
 
 DONE, FAILED, USAGE, NOT_FOUND, CONFLICT, TRIALS_FAILED = 0, 1, 2, 3, 4, 5
 UNREACHABLE, TIMEOUT, INTERRUPTED = 69, 124, 130
@@ -68,14 +98,15 @@ CODES = {
     "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
     "app.settings.SettingsError": USAGE,
+    "app.tuner_files.TunerFileError": USAGE,
     "app.events.export.NotALog": USAGE,
-    "app.api.errors.Invalid": USAGE,
-    "app.api.errors.Problem": FAILED,
+    "app.api.errors.InvalidField": USAGE,
+    "app.api.errors.HttpProblem": FAILED,
     "app.api.health.NotReady": FAILED,
     "app.domain.errors.Unknown": NOT_FOUND,
-    "app.domain.errors.Conflict": CONFLICT,
+    "app.domain.errors.StateConflict": CONFLICT,
     "app.domain.errors.Refused": USAGE,
-    "app.embedded.errors.StackFailed": FAILED,
+    "app.embedded.machine.StackFailed": FAILED,
     "app.events.database.DatabaseUnavailable": FAILED,
     "app.events.plans.PlanUnusable": FAILED,
     "app.object_store.StoreUnavailable": FAILED,

@@ -12,8 +12,7 @@ import typer
 
 from app.cli.errors import DONE, FAILED
 from app.cli.options import ListOutput, Output, Server, Store, StudyId
-from app.cli.output import Format, ListFormat, print_csv, print_json
-from app.cli.text import harmless, one_line, short
+from app.cli.output import Format, ListFormat, harmless, one_line, print_csv, print_json, short
 
 Json = dict[str, Any]
 WIDEST = 160
@@ -183,7 +182,7 @@ def export(
     Example:  stagetree export last > log.jsonl
     """
     from app.cli import stacks
-    from app.cli.curves import curves as curves_of
+    from app.cli.replaying import curves as curves_of
 
     with stacks.reading_study(id, server, dir) as (service, study):
         log = service.client.log(study)

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.text import at_rungs, fraction, number, one_line, plural, short_hp
+from app.cli.output import at_rungs, fraction, number, one_line, plural, short_hp
 from stagetree.text import FINAL, decided, duration, rank_text, saved_text
 
 Json = dict[str, Any]

@@ -11,8 +11,18 @@ import typer
 from app.api.views.ordering import KEYS, ordered
 from app.cli.errors import DONE, FAILED, USAGE, fail
 from app.cli.options import ListOutput, Output, Server, Store, StudyId, TrialNumber
-from app.cli.output import Format, ListFormat, print_json, print_list, print_table
-from app.cli.text import harmless, number, one_line, ranges, short_hp
+from app.cli.output import (
+    Format,
+    ListFormat,
+    harmless,
+    number,
+    one_line,
+    print_json,
+    print_list,
+    print_table,
+    ranges,
+    short_hp,
+)
 from app.domain.states import ShownTrialState, StudyState
 
 Json = dict[str, Any]
@@ -267,7 +277,7 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     \b
     Example:  stagetree doctor
     """
-    from app.cli.doctor import examine
+    from app.cli.diagnosing import examine
     from app.cli.finding import server_url
 
     findings = examine(server_url(server))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from app.cli.errors import finite
 from app.cli.output import Format, ListFormat
-from app.cli.usage import finite
 from app.domain.slots import MOST_SHARES
 
 MOST_SLOTS = 256

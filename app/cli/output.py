@@ -1,9 +1,12 @@
-"""How results are printed: tables for people, exactly one JSON document or CSV for programs."""
+"""What is printed: tables and words for people, one JSON document or CSV for programs; streams may be closed."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -11,10 +14,150 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from app.cli.streams import is_unicode
-from app.cli.text import one_line
+from app.urls import SOUNDS_SECRET
 
 Json = dict[str, Any]
+
+
+def prepare() -> None:
+    """Have what a stream cannot hold spelled out, and nothing written where there is no stream."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed when the command began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def let_go_of_stdout() -> None:
+    """Once it could not be written, what waits in its buffer cannot be either: the interpreter must not try again."""
+    with contextlib.suppress(io.UnsupportedOperation):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def is_unicode() -> bool:
+    """Whether stdout can hold any character."""
+    return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, of which terminals make commands, but for tab and newline; marks that turn the direction of text
+around; and halves of characters, which cannot be written."""
+
+
+BREAKS = re.compile(r"\s*[\t\n\u2028\u2029]\s*")
+SECRET_OPTION = re.compile(rf"([?&][^=&\s]*{SOUNDS_SECRET}[^=&\s]*=)[^&\s]*", re.IGNORECASE)
+
+
+def harmless(text: str) -> str:
+    """The text with everything that a terminal would act on, or could not be written, spelled out."""
+    return UNSAFE.sub(lambda found: _spelled(ord(found.group())), text)
+
+
+def without_secrets(text: str) -> str:
+    """The text without what stands before the @ of a URL, and without options of it that sound secret."""
+    text = re.sub(r"(?<=://)[^/@\s]*@", "...@", text)
+    return SECRET_OPTION.sub(r"\1...", text)
+
+
+def one_line(text: str) -> str:
+    """The same, on one line."""
+    return BREAKS.sub(" ", harmless(text)).strip()
+
+
+def _spelled(code: int) -> str:
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def short_hp(hp: Json) -> str:
+    """Hyper-parameters on one line."""
+    return "  ".join(f"{name}={short_sequence(sequence)}" for name, sequence in hp.items())
+
+
+def short_sequence(sequence: Any) -> str:
+    """A sequence as one would write it in Python, without what its family takes for granted."""
+    if not isinstance(sequence, dict) or "family" not in sequence:
+        return short(sequence)
+    family = sequence["family"]
+    fields = {name: value for name, value in sequence.items() if name != "family"}
+    if family == "constant":
+        return short(fields["value"])
+    taken = DEFAULTS.get(family, {})
+    inner = ", ".join(_argument(name, value) for name, value in fields.items() if taken.get(name, fields) != value)
+    return f"{family}({inner})"
+
+
+DEFAULTS: dict[str, Json] = {"warmup": {"start": 0}, "wsd": {"final": 0, "shape": "linear"}}
+"""Values that say nothing, by family: those that its fields have by default."""
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, dict) and "family" in value:
+        return short_sequence(value)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[" + ", ".join(_part(part) for part in value) + "]"
+    return f"{name}={short(value)}"
+
+
+def _part(part: Json) -> str:
+    steps = f"{part['steps']}: " if "steps" in part else ""
+    return steps + short_sequence(part["sequence"])
+
+
+def short(value: Any) -> str:
+    """A number with the digits that one can tell apart."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(short, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """A metric, in six digits."""
+    return f"{value:.6g}"
+
+
+def memory(size: float) -> str:
+    """Bytes as people say them: 64 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def plural(count: int, noun: str) -> str:
+    """1 trial, 2 trials."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def trials_done(progress: Json) -> str:
+    """23/40 trials, or 23/40 trials tried, 9 at rungs: those may go on."""
+    trials = progress["trials"]
+    noun = plural(trials["done"] if trials["expected"] is None else trials["expected"], "trial").partition(" ")[2]
+    return f"{fraction(trials)} {noun}" + (f" tried, {at_rungs(progress)}" if trials.get("resting") else "")
+
+
+def fraction(trials: Json) -> str:
+    """23/40, or 23 where nobody knows how many there will be."""
+    return f"{trials['done']}" if trials["expected"] is None else f"{trials['done']}/{trials['expected']}"
+
+
+def at_rungs(progress: Json) -> str:
+    """9 at rungs, of a tuner that has rungs."""
+    return f"{progress['trials']['resting']} {'at rungs' if progress['rungs'] else 'suspended'}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Whole numbers in words as short as may be: 0 to 3, 7, 9."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in found)
 
 
 class Format(StrEnum):

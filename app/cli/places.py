@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.cli.errors import NOT_FOUND, fail
+
+if TYPE_CHECKING:
+    from app.events.records import SqlRecords
 
 DEFAULT = Path(".stagetree")
 DATABASE = "stagetree.db"
@@ -45,3 +51,16 @@ def places(folder: Path | None) -> tuple[str, str]:
         where = "--dir FOLDER or STAGETREE_DATABASE_URL says where the studies are"
         fail(f"there is no {DEFAULT} here: {where}", NOT_FOUND)
     return settings().database_url, settings().checkpoints
+
+
+@contextmanager
+def open_records(folder: Path | None) -> Iterator[SqlRecords]:
+    """The log and the rows in the database of `places`, without a server."""
+    from app.events.database import Database
+    from app.events.records import SqlRecords
+
+    records = SqlRecords(Database(places(folder)[0]))
+    try:
+        yield records
+    finally:
+        records.close()

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.options import Changes, Output, Store, StudyFile
-from app.cli.output import Format, print_json
+from app.cli.output import Format, one_line, plural, print_json
 from app.cli.places import DEFAULT, is_store
-from app.cli.text import one_line, plural
 from stagetree.text import percent
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ def preview(
     Example:  stagetree preview study.yaml --slots 4
     """
     from app.cli import specs
-    from app.cli.previewing import measured_before, packed_text, saving_lines
     from app.settings import settings
     from app.simulation.preview import preview as previewed
 

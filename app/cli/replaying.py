@@ -1,23 +1,24 @@
-"""`stagetree replay`: from a server, or from an exported log with nothing else at hand."""
+"""`stagetree replay` and `export --curves`: from a server, or from an exported log with nothing else at hand."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import NOT_FOUND, USAGE, fail
+from app.cli.output import number, one_line
 from app.cli.specs import changes_of
-from app.cli.text import number, one_line
 from stagetree.text import rank_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.domain.events import Event
     from app.tuning.replay import Replay
 
 Json = dict[str, Any]
+
 STANDING = ("bracket", "rung", "steps")
 
 
@@ -129,3 +130,17 @@ def _judgement(reason: dict[str, Any]) -> str:
     own = f"{reason['own_slots']} of {reason['slots']} slots theirs" if "own_slots" in reason else ""
     at = f"at {number(reason['elapsed'])} s" if "elapsed" in reason else ""
     return "  ".join(filter(None, (f"{reason['class']} after step {reason['steps']}: {says}", pool, own, at)))
+
+
+def curves(log: str, study: str) -> Iterator[str]:
+    """The study's traces, line by line, from a log that `export` printed."""
+    from app.domain.evolve import fold
+    from app.domain.ids import StudyId
+    from app.events.export import parse
+    from app.simulation.traces import record
+
+    plan = fold(event for _, event in parse(log.splitlines()))
+    if study not in plan.studies:
+        fail(f"the log holds no study {study}", NOT_FOUND)
+    for line in record(plan, plan.studies[StudyId(study)]):
+        yield json.dumps(line) + "\n"

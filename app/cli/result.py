@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from app.cli.output import print_table
-from app.cli.text import harmless, one_line, plural, short_hp
+from app.cli.output import harmless, one_line, plural, print_table, short_hp
 from stagetree.text import duration, percent
 
 Json = dict[str, Any]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.advising import print_advice, print_afterthoughts
 from app.cli.errors import INTERRUPTED, TIMEOUT, USAGE, fail
 from app.cli.following import checked, code_of, finish, print_study, say_what_is_kept, until_end
 from app.cli.options import (
@@ -29,14 +28,13 @@ from app.cli.options import (
     Timeout,
     Trainers,
 )
-from app.cli.output import Format, print_json
+from app.cli.output import Format, plural, print_json, without_secrets
 from app.cli.places import DEFAULT
-from app.cli.text import plural, without_secrets
+from app.cli.specs import print_advice, print_afterthoughts
 
 if TYPE_CHECKING:
-    from app.cli.documents import Documents
-    from app.cli.following import AnyService
-    from app.cli.progress import Show
+    from app.cli.finding import Documents
+    from app.cli.following import AnyService, Show
     from app.cli.stacks import OwnStack, Service
     from stagetree.spec import StudySpec
 
@@ -73,7 +71,7 @@ def run(
     """
     from app.cli import specs, stacks
     from app.cli.finding import server_url
-    from app.cli.progress import how
+    from app.cli.following import how
     from app.settings import settings
 
     local = {"--slots": slots, "--slots-per-gpu": slots_per_gpu, "--dir": dir, "--discard": discard}
@@ -102,7 +100,7 @@ def run(
 def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run a study on a stack of its own; the exit code."""
     from app.cli import stacks
-    from app.cli.progress import Show
+    from app.cli.following import Show
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
@@ -115,7 +113,7 @@ def _run_here(stack: OwnStack, spec: StudySpec, show: Show, output: Format, *, i
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run the study and print its result, and what is to be said of that; the exit code."""
-    from app.cli.progress import Show
+    from app.cli.following import Show
 
     found = _run(service, spec.to_json(), show)
     code = print_study(service, found, output, is_strict=is_strict)
@@ -194,8 +192,8 @@ def watch(
     Example:  stagetree watch last --to tensorboard:runs
     """
     from app.cli import stacks
-    from app.cli.progress import how
-    from app.cli.watch_sinks import writing_to
+    from app.cli.following import how
+    from app.cli.sinks import writing_to
 
     with stacks.reading_study(id, server, dir) as (service, study):
         with writing_to(to or (), study, server, dir) as check:
@@ -218,7 +216,7 @@ def wait(
     Example:  stagetree wait last --timeout 3600 && stagetree trials last -o csv > trials.csv
     """
     from app.cli import stacks
-    from app.cli.progress import Show, follow
+    from app.cli.following import Show, follow
 
     with stacks.reading_study(id, server, dir) as (service, study):
         found = follow(service.client, study, Show.quiet, _until(timeout, service))
@@ -238,7 +236,7 @@ def _until(timeout: float | None, service: AnyService) -> Any:
 
 
 def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    from app.cli.progress import Show
+    from app.cli.following import Show
 
     study = _unfinished(service, spec) or service.client.submit(spec)["study"]
     if show is not Show.quiet:

@@ -1,18 +1,98 @@
-"""`stagetree worker`, `workers`, `api` and `sinks`: the processes of a cluster, whatever lies in the working folder.
-
-Celery and uvicorn look there first: where it holds an `app` of its own, `celery -A app.workers` finds that.
-"""
+"""Commands that run a cluster: the API, workers, the script of a Slurm job, and sinks."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from string import ascii_lowercase
 from typing import Annotated
 
 import typer
 
+from app.cli.errors import USAGE, fail
 from app.cli.options import Server
-from app.cli.text import without_secrets
+from app.cli.output import without_secrets
 from app.domain.slots import MOST_SHARES
+
+NEEDED = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
+"""Settings without which a worker elsewhere is of no use; the job takes them from where it is submitted."""
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=stagetree
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={tasks}
+{resources}
+#SBATCH --signal=TERM@{early}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=stagetree-%j.out
+
+# {early} seconds before the job's time is over, Slurm asks each worker to end. A worker saves what it has, and gives
+# its work back: slots that stay, or the next job, go on from there.
+set -euo pipefail
+{checks}
+export STAGETREE_STOP_SECONDS="${{STAGETREE_STOP_SECONDS:-{stop}}}"
+export STAGETREE_SLOTS_PER_GPU={per_gpu}
+{cpus}
+exec srun --label --kill-on-bad-exit=0 --wait=0 {program} worker slurm
+"""
+MARGIN_SECONDS = 10
+"""Between the end of the last worker, asked to stop in time, and the end of the job."""
+
+
+def script(nodes: int, gpus: int, cpus: int, early: int, per_gpu: int = 1) -> str:
+    """A script for `sbatch`, of `per_gpu` tasks for each GPU, or of one for each node without GPUs.
+
+    cpus: of a task. early: how many seconds before its end the job is told.
+    """
+    resources = []
+    if gpus:  # tasks that share GPUs see all those of the job, and each takes the one that its queue names
+        resources = ["#SBATCH --gpus-per-task=1" if per_gpu == 1 else f"#SBATCH --gpus-per-node={gpus}"]
+    return SCRIPT.format(
+        nodes=nodes,
+        tasks=gpus * per_gpu or 1,
+        per_gpu=per_gpu,
+        resources="\n".join([*resources, f"#SBATCH --cpus-per-task={cpus}"]),
+        early=early,
+        checks="\n".join(f': "${{{name}:?is what a worker needs: docs/cluster.md}}"' for name in NEEDED),
+        stop=max(early - MARGIN_SECONDS, 1),
+        cpus=f"export SRUN_CPUS_PER_TASK={cpus}",
+        program=shlex.quote(str(Path(sys.executable).with_name("stagetree"))),
+    )
+
+
+def queue_of(task: Mapping[str, str]) -> str:
+    """The queue of this task of a Slurm job: the node, and which of the node's GPUs the task has been given.
+
+    Jobs that share a node have different GPUs of it, so no two workers have one name. A task sees its own GPU alone,
+    as the first one; where tasks share GPUs, it sees all of them. Ends with a message outside of a task.
+    """
+    for name in ("SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_JOB_ID"):
+        if not task.get(name):
+            fail(f"slurm: there is no {name} here; `stagetree workers --slurm` prints a script that starts it", USAGE)
+    node, number = task["SLURMD_NODENAME"], int(task["SLURM_LOCALID"])
+    if gpus := _numbers(task.get("SLURM_STEP_GPUS") or task.get("SLURM_JOB_GPUS") or ""):
+        per_gpu = int(task.get("STAGETREE_SLOTS_PER_GPU") or 1)
+        if number >= per_gpu * len(gpus):
+            fail(f"slurm: task {number} of {node} has no GPU of {len(gpus)}: give it --gpus-per-task=1", USAGE)
+        if per_gpu == 1:
+            return f"{node}-{gpus[number]}-gpu0"
+        share, gpu = divmod(number, len(gpus))
+        return f"{node}-{gpus[gpu]}-gpu{gpu}{ascii_lowercase[share]}"
+    return f"{node}-{task['SLURM_JOB_ID']}-cpu{number}"
+
+
+def _numbers(written: str) -> list[int]:
+    """GPUs as Slurm lists them: `0,2-4`."""
+    found = list[int]()
+    for part in filter(None, written.split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
 
 Queue = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The slot, as gpu0, gpu0a, cpu3 or host-gpu0; or scheduler; or slurm.")
@@ -31,7 +111,6 @@ def worker(queue: Queue) -> None:
     \b
     Example:  stagetree worker gpu0
     """
-    from app.cli.slurm import queue_of
     from app.workers.prefork import work
 
     work(queue_of(os.environ) if queue == "slurm" else queue)
@@ -60,7 +139,6 @@ def workers(
     Example:  stagetree workers --slurm --nodes 2 --gpus-per-node 8 | sbatch --time=12:00:00
     """
     from app.cli.errors import USAGE, fail
-    from app.cli.slurm import script
 
     if not slurm:
         fail("say for what: --slurm", USAGE)
@@ -87,7 +165,7 @@ def sinks(server: Server = None) -> None:
     Example:  stagetree sinks --server http://gpu-box:8000
     """
     from app.cli import stacks
-    from app.cli.study_sinks import StudySinks
+    from app.cli.sinks import StudySinks
     from stagetree.sinks.opening import POSITIONS
 
     with stacks.server(server) as service, stacks.ended_in_order():

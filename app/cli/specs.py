@@ -1,8 +1,12 @@
-"""Study files as the command line takes them: from a file or stdin, with fields changed."""
+"""Study files as the command line takes them: read from a file or stdin, with fields changed, and advice on them."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
+
 STDIN = Path("/dev/stdin")
 
 
@@ -51,3 +56,34 @@ def changes_of(given: Sequence[str], option: str) -> Json:
         except ValueError:
             found[path] = value
     return found
+
+
+COUNTING_SECONDS = 1.0
+"""How long a run may take to count what advice would save: `preview` takes longer."""
+
+
+def print_advice(spec: StudySpec) -> None:
+    """What would let its trials share more, before anything is trained."""
+    from stagetree.advice import advice
+
+    try:
+        from app.simulation.preview import count_steps
+    except ModuleNotFoundError:
+        return  # the package alone simulates nothing, and the server does not need this
+    deadline = time.monotonic() + COUNTING_SECONDS
+    _print(advice(spec, lambda each: count_steps(each, is_over=lambda: time.monotonic() > deadline)))
+
+
+def print_afterthoughts(spec: StudySpec, study: dict[str, Any]) -> None:
+    """Where a study is over and none of its trials came to its last step."""
+    from stagetree.advice import afterthoughts
+
+    if study["state"] == "completed":
+        _print(afterthoughts(spec, max((trial["trained"] for trial in study["trials"]), default=0)))
+
+
+def _print(sentences: list[str]) -> None:
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    for sentence in sentences:
+        text = f"Advice: {sentence}."
+        print(textwrap.fill(text, width) if width else text, file=sys.stderr)

@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
-from app.cli.documents import Documents
 from app.cli.errors import USAGE, fail
+from app.cli.finding import Documents, server_url, study_id
 from app.cli.finding import reading as place_to_read
-from app.cli.finding import server_url, study_id
 from app.cli.places import DEFAULT
-from app.cli.study_sinks import study_sinks
+from app.cli.sinks import study_sinks
 from app.embedded import Embedded, default_slots, embedded
 from app.registry import Catalogue, TrainerSource, check_arguments, describe
 from app.settings import settings

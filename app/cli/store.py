@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from app.api import reading, replaying
-from app.api.commands.deleting import delete_study
-from app.api.commands.notes import add_note
+from app.api.chronicle import Chronicles
+from app.api.commands.changing import add_note, delete_study
 from app.api.files.logged import trial_metrics
 from app.api.health import Checks, NotReady, check_schema
-from app.api.history.chronicle import Chronicles
 from app.api.report import report
 from app.api.services import Services
 from app.cli.errors import FAILED, fail

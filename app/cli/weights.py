@@ -12,7 +12,7 @@ import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import Server, Store, StudyId
-from app.cli.places import folder_or_default, places
+from app.cli.places import folder_or_default, open_records, places
 from stagetree.whole_file import whole_file
 
 TrialNumber = Annotated[int | None, typer.Option("--trial", metavar="N", min=0, help="By default the best trial.")]
@@ -62,10 +62,8 @@ class _Wanted:
 
 
 def _from_server(url: str, id: str, wanted: _Wanted) -> None:
-    from app.cli.documents import Documents
-    from app.cli.finding import study_id
-    from stagetree.client import Client
-    from stagetree.client.client import Holds
+    from app.cli.finding import Documents, study_id
+    from stagetree.client.client import Client, Holds
 
     with Client(url) as client:
         study = study_id(Documents(client), id)
@@ -77,24 +75,19 @@ def _from_store(folder: Path | None, id: str, wanted: _Wanted) -> None:
     from app.api.files.checkpoints import kept_state, parts
     from app.domain import ids
     from app.domain.errors import Unknown
-    from app.events.database import Database
     from app.events.plans import Plans
-    from app.events.records import SqlRecords
     from app.object_store import open_store
 
-    name, (database, root) = _study(id, folder), places(folder)
-    records = SqlRecords(Database(database))
-    try:
+    name = _study(id, folder)
+    with open_records(folder) as records:
         with records.read() as rows:
             row = rows.studies.find(name)
         if row is None:
             raise Unknown(f"there is no study {name}")
         with Plans(records.log).holding(row.stream) as plan:
             found = kept_state(plan, plan.studies[ids.StudyId(name)], wanted.trial, wanted.step)
-    finally:
-        records.close()
     path = wanted.into / f"{name}-{found.file_name(whole=wanted.whole)}"
-    _write(path, parts(open_store(root), found.checkpoint, whole=wanted.whole))
+    _write(path, parts(open_store(places(folder)[1]), found.checkpoint, whole=wanted.whole))
     measured = ", ".join(f"{name} {value}" for name, value in sorted(found.metrics.items()))
     print(f"{path}  (trial {found.trial} after step {found.step}: {measured or 'not measured there'})")
 

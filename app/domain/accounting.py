@@ -33,7 +33,7 @@ from app.domain.states import StudyState, TrialState
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Waterfall:
     """The waterfall of one study, in steps."""
 
     alone: int
@@ -64,13 +64,13 @@ class Cost:
         return self.stopped_early / whole if whole else None
 
 
-def cost(plan: SearchPlan, study: Study) -> Cost:
+def cost(plan: SearchPlan, study: Study) -> Waterfall:
     """What the study cost so far."""
     ends = [horizon(study, trial) for trial in study.trials]
     served = [_taken(plan, trial) for trial in study.trials]
     stopped = sum(end - trial.steps for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial))
     distinct = sum(_reached(plan, name, end) for name, end in study.max_step_by_node.items())
-    return Cost(
+    return Waterfall(
         alone=sum(ends),
         stopped_early=stopped,
         unfinished=sum(ends) - sum(served) - stopped,

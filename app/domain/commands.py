@@ -80,7 +80,7 @@ class AddTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class AskForTrials:
     """A user's own trials, and more steps of those there are: all of it, or nothing."""
 
     study: StudyId
@@ -280,6 +280,6 @@ StudyCommand = (
     | DeleteStudy
     | AddNote
 )
-TrialCommand = ApplyTunerActions | AddTrial | Ask | CancelTrial
+TrialCommand = ApplyTunerActions | AddTrial | AskForTrials | CancelTrial
 ChainCommand = ChoosePacking | AssignChain | AssignProof | LoseChain
 Command = SubmitStudy | StudyCommand | TrialCommand | ChainCommand | ReleaseCheckpoints | RecordDeleted

@@ -1,8 +1,8 @@
 """What the domain refuses.
 
 Refused
-├── Unknown     there is no such study or trial
-└── Conflict    it is there, but not in a state that allows this
+├── Unknown          there is no such study or trial
+└── StateConflict    it is there, but not in a state that allows this
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ class Unknown(Refused):
     """There is no such study or trial."""
 
 
-class Conflict(Refused):
+class StateConflict(Refused):
     """The study or trial is not in a state that allows this."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from app.domain.search_plan import SearchPlan, Study, Trial
 
 
-class Result(NamedTuple):
+class MeasuredValue(NamedTuple):
     """The study's metric after a step."""
 
     step: int
@@ -26,7 +26,7 @@ def sign(study: Study) -> int:
     return 1 if study.spec.get("mode") == "min" else -1
 
 
-def last(plan: SearchPlan, study: Study, trial: Trial) -> Result | None:
+def last(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The metric at the last step the trial was asked for that has one."""
     for step in reversed(trial.requested_steps):
         if found := _result(study, step, plan.metrics(trial, step) or {}):
@@ -34,28 +34,28 @@ def last(plan: SearchPlan, study: Study, trial: Trial) -> Result | None:
     return None
 
 
-def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> Result | None:
+def best_of_curve(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The best of the metric at any step evaluated so far on the trial's path."""
     results = (_result(study, step, metrics) for step, metrics in plan.curve(trial))
     return min(filter(None, results), key=lambda result: (sign(study) * result.value, result.step), default=None)
 
 
-def result(plan: SearchPlan, study: Study, trial: Trial) -> Result | None:
+def result(plan: SearchPlan, study: Study, trial: Trial) -> MeasuredValue | None:
     """The trial's value by the study's choice, with its step."""
     return (best_of_curve if study.spec.get("value") == "best" else last)(plan, study, trial)
 
 
-def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, Result]]:
+def ranked(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredValue]]:
     """The trials that have a value, the best first, ties to the lower number."""
     found = [(trial, value) for trial in study.trials if (value := result(plan, study, trial)) is not None]
     return sorted(found, key=lambda each: (sign(study) * each[1].value, each[0].number))
 
 
-def best(plan: SearchPlan, study: Study) -> tuple[Trial, Result] | None:
+def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:
     """The best trial with its value; None as long as none has one."""
     return next(iter(ranked(plan, study)), None)
 
 
-def _result(study: Study, step: int, metrics: Mapping[str, float | None]) -> Result | None:
+def _result(study: Study, step: int, metrics: Mapping[str, float | None]) -> MeasuredValue | None:
     value = metrics.get(study.metric)
-    return Result(step, value) if value is not None and math.isfinite(value) else None
+    return MeasuredValue(step, value) if value is not None and math.isfinite(value) else None

@@ -18,7 +18,7 @@ from stagetree.sequences import Form, Held, Piece, Scalar, parse
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ScheduleSegment:
     """From step `start` on, until the next segment, every hyper-parameter follows its form."""
 
     start: int
@@ -29,7 +29,7 @@ class Segment:
         return {name: form.at(step) for name, form in self.forms.items()}
 
 
-def segments(hp: Mapping[str, Any], *, joined: bool = True) -> Iterator[Segment]:
+def segments(hp: Mapping[str, Any], *, joined: bool = True) -> Iterator[ScheduleSegment]:
     """The segments of a trial, from the JSON of its hyper-parameters, in order; endless where a sequence never settles.
 
     joined: see `Sequence.pieces`. Raises `stagetree.sequences.SequenceError`.
@@ -38,7 +38,7 @@ def segments(hp: Mapping[str, Any], *, joined: bool = True) -> Iterator[Segment]
     forms: dict[str, Form] = {}
     for start, group in groupby(changes, key=itemgetter(0)):
         forms = forms | {name: form for _, name, form in group}
-        yield Segment(start, forms)
+        yield ScheduleSegment(start, forms)
 
 
 def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, joined: bool = True) -> dict[NodeId, int]:
@@ -68,9 +68,9 @@ def ahead(hp: Mapping[str, Any], steps: int, last: str) -> Iterator[tuple[NodeId
             last = node_id(last, segment.start, {name: form.name for name, form in segment.forms.items()})
 
 
-def segment_at(hp: Mapping[str, Any], step: int) -> Segment:
+def segment_at(hp: Mapping[str, Any], step: int) -> ScheduleSegment:
     """What is in force at a step, as a segment that begins there. Raises `stagetree.sequences.SequenceError`."""
-    return Segment(step, {name: _form_at(hp[name], step) for name in sorted(hp)})
+    return ScheduleSegment(step, {name: _form_at(hp[name], step) for name in sorted(hp)})
 
 
 def _form_at(sequence: Any, step: int) -> Form:

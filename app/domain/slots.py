@@ -20,7 +20,7 @@ def shared_gpu(slot: str) -> str | None:
     return matched["gpu"] if matched and matched["share"] else None
 
 
-class Slot(Protocol):
+class SlotDescription(Protocol):
     """One GPU, or one CPU process. device: in words. chain: what it is at.
 
     trainers: the version that it has of each, by name.

@@ -25,7 +25,7 @@ UNPROVEN = ("p", "expected_seconds")
 
 
 @dataclass(slots=True)
-class Rung:
+class RungRanking:
     """One rung: the steps it stands at, how many trials were sent there, their values by trial, and who went on."""
 
     bracket: int
@@ -54,13 +54,13 @@ class Standing:
     """
 
     sign: int
-    rungs: dict[Place, Rung] = field(default_factory=dict)
+    rungs: dict[Place, RungRanking] = field(default_factory=dict)
     at: dict[int, Place] = field(default_factory=dict)
     reasons: dict[int, Mapping[str, object]] = field(default_factory=dict)
     finishing: dict[int, Mapping[str, object]] = field(default_factory=dict)
     _ranks: dict[Place, dict[int, int]] = field(default_factory=dict)
 
-    def rung(self, trial: int) -> Rung | None:
+    def rung(self, trial: int) -> RungRanking | None:
         """The rung at which the trial is, or to which it is on its way."""
         return self.rungs.get(self.at.get(trial, (-1, -1)))
 
@@ -74,7 +74,7 @@ class Standing:
             self._ranks[place] = {number: rank for rank, number in enumerate(order, start=1)}
         return self._ranks[place].get(trial)
 
-    def ladder(self) -> list[Rung]:
+    def ladder(self) -> list[RungRanking]:
         """All rungs, by bracket and from the bottom up."""
         return [self.rungs[place] for place in sorted(self.rungs)]
 
@@ -105,7 +105,7 @@ def _send(found: Standing, event: TrialEvent) -> None:
         left.promoted.add(event.trial)
     place = (int(event.reason.get("bracket", 0)), int(number))
     steps = int(event.reason.get("until", event.steps))
-    found.rungs.setdefault(place, Rung(*place, steps=steps)).entered += 1
+    found.rungs.setdefault(place, RungRanking(*place, steps=steps)).entered += 1
     found.at[event.trial] = place
 
 
@@ -177,12 +177,12 @@ def _could_go_on(study: Study, trial: Trial) -> bool:
     return study.max_steps is None or trial.steps < study.max_steps
 
 
-def _rank(found: Standing, rung: Rung, trial: Trial) -> str:
+def _rank(found: Standing, rung: RungRanking, trial: Trial) -> str:
     rank = found.rank(trial.number)
     return f"rank {rank} of {rung.compared}" if rank else "no rank"
 
 
-def _cut(study: Study, rung: Rung) -> str:
+def _cut(study: Study, rung: RungRanking) -> str:
     """How many went on, of a study that is completed."""
     if study.state != StudyState.COMPLETED:
         return ""

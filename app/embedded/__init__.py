@@ -7,9 +7,18 @@ imported, whatever its name.
 
 from __future__ import annotations
 
-from app.embedded.commands import redis_server
-from app.embedded.errors import StackFailed
-from app.embedded.machine import default_slots, slot_names
+from app.embedded.machine import StackFailed, default_device, default_slots, slot_names
+from app.embedded.processes import PYTHON, home_first, redis_server
 from app.embedded.stack import Embedded, embedded
 
-__all__ = ["Embedded", "StackFailed", "default_slots", "embedded", "redis_server", "slot_names"]
+__all__ = [
+    "PYTHON",
+    "Embedded",
+    "StackFailed",
+    "default_device",
+    "default_slots",
+    "embedded",
+    "home_first",
+    "redis_server",
+    "slot_names",
+]

@@ -1,12 +1,20 @@
-"""The slots of this machine: its GPUs, or its CPU. Nothing here takes the seconds that importing torch does."""
+"""This machine: its slots, which are its GPUs or its CPU, and where the API listens. Nothing here imports torch."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import socket
+import sys
+from ipaddress import ip_address
 from string import ascii_lowercase
 
-from app.embedded.errors import StackFailed
 from app.workers.slot.device import visible_gpus
+
+
+class StackFailed(Exception):
+    """The stack cannot start; the message is one sentence that says why."""
 
 
 def slot_names(count: int, per_gpu: int = 1) -> list[str]:
@@ -31,3 +39,60 @@ def default_slots(per_gpu: int = 1) -> int:
 def default_device() -> str:
     """Where slots train by default, as torch writes it."""
     return "cuda:0" if visible_gpus() else "cpu"
+
+
+def reserve(host: str, port: int) -> tuple[int, socket.socket]:
+    """The port, or one that is free for 0, with a socket that keeps it from those who ask for a free one.
+
+    Whoever asks for it by its number may listen there. Only Linux allows both: elsewhere the socket is closed at once.
+    Raises `StackFailed` where nobody can listen at this address.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.ExitStack() as closing:
+            reserved = closing.enter_context(socket.socket(family, kind, protocol))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(place)
+            if sys.platform == "linux":
+                closing.pop_all()
+            return int(reserved.getsockname()[1]), reserved
+    except (OSError, UnicodeError) as error:
+        is_taken = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
+        advice = (
+            "choose another with --port" if is_taken else "--host is an address of this machine, or 0.0.0.0 for all"
+        )
+        reason = getattr(error, "strerror", None) or error
+        raise StackFailed(f"port {port} of {host} cannot be used ({reason}): {advice}") from None
+
+
+def url(host: str, port: int) -> str:
+    """Where this machine reaches the API."""
+    if _is_any(host):
+        return _url("::1" if ":" in host else "127.0.0.1", port)
+    return _url(host, port)
+
+
+def url_for_others(host: str, port: int) -> str | None:
+    """Where other machines reach the API; None where they do not."""
+    if _is_any(host):
+        return _url(socket.gethostname(), port)
+    return None if _is_of_this_machine_alone(host) else _url(host, port)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_any(host: str) -> bool:
+    """Whether it stands for all addresses of this machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_of_this_machine_alone(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

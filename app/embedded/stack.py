@@ -17,11 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from app.embedded import address
-from app.embedded.children import PRIVATE, end_with_parent, kill, noting_interrupts, private_files
-from app.embedded.commands import HOME, PYTHON, home_first, redis_command, worker_command
-from app.embedded.errors import StackFailed
-from app.embedded.machine import slot_names
+from app.embedded import machine
+from app.embedded.machine import StackFailed, slot_names
+from app.embedded.processes import (
+    HOME,
+    PRIVATE,
+    PYTHON,
+    end_with_parent,
+    home_first,
+    kill,
+    noting_interrupts,
+    private_files,
+    redis_command,
+    worker_command,
+)
 from stagetree.whole_file import remove_partial
 
 START_SECONDS = 180.0
@@ -63,12 +72,12 @@ class Embedded:
     @property
     def url(self) -> str:
         """Where this machine reaches it."""
-        return address.url(self.host, self.port)
+        return machine.url(self.host, self.port)
 
     @property
     def url_for_others(self) -> str | None:
         """Where other machines reach it; None where they do not."""
-        return address.url_for_others(self.host, self.port)
+        return machine.url_for_others(self.host, self.port)
 
     @property
     def warm(self) -> str:
@@ -82,7 +91,7 @@ class Embedded:
         """
         with private_files():
             self._prepare_folder()
-        self.port, self._reserved = address.reserve(self.host, self.port)
+        self.port, self._reserved = machine.reserve(self.host, self.port)
         self._scratch = tempfile.mkdtemp(prefix="stagetree-")  # a socket's path must be short
         try:
             with private_files():

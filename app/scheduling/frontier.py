@@ -16,7 +16,7 @@ from itertools import islice
 from operator import attrgetter
 
 from app.domain.ids import ChainId, NodeId, PlanId, StudyId
-from app.domain.search_plan import Chain, Progress, SearchPlan
+from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Demands, InFlight, Need
@@ -48,7 +48,7 @@ class Frontier:
 
     def __init__(self, plan: SearchPlan, costs: Costs | None = None, *, id: PlanId = UNNAMED) -> None:
         self.plan, self.id = plan, id
-        self.progress: dict[ChainId, Progress] = {}
+        self.progress: dict[ChainId, ChainProgress] = {}
         self._costs = costs or Costs()
         self.in_flight: InFlight = {}
         self.demands = Demands(plan, self._costs, self.progress, self.in_flight)
@@ -65,7 +65,7 @@ class Frontier:
         """Whether something was folded into the plan that was not taken in yet."""
         return bool(self.plan.touched or self._pending or self.upcoming.is_behind)
 
-    def set_progress(self, chain: ChainId, progress: Progress) -> None:
+    def set_progress(self, chain: ChainId, progress: ChainProgress) -> None:
         """A worker says how far it is. What it has passed without knowing is outstanding after the next `refresh`."""
         known = self.plan.chains.get(chain)
         if known is None or known.is_trained or self.progress.get(chain) == progress:

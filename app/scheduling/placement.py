@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.domain.events import PlanOpened
 from app.domain.search_plan import SearchPlan
-from app.domain.slots import Slot, shared_gpu
+from app.domain.slots import SlotDescription, shared_gpu
 from app.scheduling.assignment import ResumePoint
 from app.scheduling.evaluations import evaluations
 from app.scheduling.frontier import Span
@@ -18,16 +18,16 @@ from app.scheduling.frontier import Span
 class Candidates:
     """The slots that are alive and well, by name, and those of them that have nothing to do."""
 
-    well: Sequence[Slot]
-    free: Sequence[Slot]
+    well: Sequence[SlotDescription]
+    free: Sequence[SlotDescription]
 
 
-def has_trainer(slot: Slot, opened: PlanOpened) -> bool:
+def has_trainer(slot: SlotDescription, opened: PlanOpened) -> bool:
     """Whether the slot has the plan's trainer at its version. One that has not said yet which it has has none."""
     return slot.trainers.get(opened.trainer) == opened.trainer_version
 
 
-def without_trainer(opened: PlanOpened, slots: Sequence[Slot]) -> str:
+def without_trainer(opened: PlanOpened, slots: Sequence[SlotDescription]) -> str:
     """That none of the slots has the plan's trainer, in a sentence that says what they have."""
     versions = sorted({slot.trainers[opened.trainer] for slot in slots if opened.trainer in slot.trainers})
     has = f"they have it at version {', '.join(versions)}" if versions else "they do not have it at any version"
@@ -36,7 +36,7 @@ def without_trainer(opened: PlanOpened, slots: Sequence[Slot]) -> str:
 
 def place(
     plan: SearchPlan, id: str, spans: Sequence[Span], resume: ResumePoint | None, slots: Candidates
-) -> Slot | None:
+) -> SlotDescription | None:
     """The free slot that takes these spans in a row; None when they wait for one that is not free.
 
     It has the trainer. The user's code has not failed on it in a node of the chain while there is another slot, free or
@@ -53,7 +53,7 @@ def place(
     return next((slot for slot in free if model and slot.resident_model == model), _with_least_neighbours(free, slots))
 
 
-def _with_least_neighbours(free: Sequence[Slot], slots: Candidates) -> Slot | None:
+def _with_least_neighbours(free: Sequence[SlotDescription], slots: Candidates) -> SlotDescription | None:
     """One of these, on the GPU of which fewest slots have work: GPUs that are shared are filled evenly."""
     idle = {slot.name for slot in slots.free}
     busy = Counter(shared_gpu(slot.name) for slot in slots.well if slot.name not in idle)

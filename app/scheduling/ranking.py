@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from app.domain.ids import NodeId, StudyId
-from app.gc_tuning import TrackedDict
+from app.processes import TrackedDict
 
 Urgency = tuple[float, float]
 """(priority, seconds of training on the longest path for that priority): of trials in a study, or of studies"""

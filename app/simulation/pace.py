@@ -56,7 +56,7 @@ NO_OVERHEADS = Overheads()
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
     """The steps from `start` on, so many in so many seconds, as they follow each other from a time on."""
 
     begun_at: float
@@ -73,10 +73,10 @@ class Timeline:
         passed = (time - self.begun_at) / self.seconds if self.seconds else 1.0
         return self.start + max(0, min(self.steps, int(self.steps * passed + 1e-9)))
 
-    def resumed(self, step: int, now: float) -> Timeline:
+    def resumed(self, step: int, now: float) -> StepTimeline:
         """The same from a step on, which is trained at this time: something else came in between."""
         late = now - self.time_of(step)
-        return self if abs(late) < 1e-9 else Timeline(self.begun_at + late, self.start, self.steps, self.seconds)
+        return self if abs(late) < 1e-9 else StepTimeline(self.begun_at + late, self.start, self.steps, self.seconds)
 
 
 def even_packs(times: float) -> e.PackingProfiled:

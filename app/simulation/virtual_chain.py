@@ -17,7 +17,7 @@ from app.events.records import Records
 from app.events.rows.chains import Lease
 from app.events.rows.ports import RowsPort
 from app.scheduling.assignment import ChainAssignment
-from app.simulation.pace import NO_OVERHEADS, Overheads, Place, Timeline, pass_times
+from app.simulation.pace import NO_OVERHEADS, Overheads, Place, StepTimeline, pass_times
 from app.workers.slot.execution import Action, ChainExecution, Complete, Evaluate, Outside, Save, Stop, Train
 from app.workers.slot.outbox import Advance, End, Finish, Guard, Release, RowChange
 from app.workers.slot.times import Clock, Seconds
@@ -134,7 +134,7 @@ class VirtualChain:
         self._execution.begin(Seconds(self._own_seconds() + coming))
         seconds, self._fault = self._world.pace(stage, self.slot)
         seconds *= self._pass_times
-        self._timeline = Timeline(self._now + overhead, stage.start, stage.end - stage.start, seconds)
+        self._timeline = StepTimeline(self._now + overhead, stage.start, stage.end - stage.start, seconds)
         if overhead or stage.start == stage.end:
             self._wake(overhead + (0.0 if stage.end > stage.start else seconds))
         else:

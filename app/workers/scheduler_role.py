@@ -17,8 +17,8 @@ from app.events.database import Database
 from app.events.housekeeping import Ages, clean
 from app.events.plans import Plans
 from app.events.records import SqlRecords, change
-from app.gc_tuning import collect_young, freeze_survivors
 from app.object_store import open_store
+from app.processes import collect_young, freeze_survivors
 from app.scheduling.policies import POLICIES
 from app.settings import settings
 from app.tuner_files import register

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.api import reading
-from app.api.history import chronicle
-from app.api.history.chronicle import Chronicles
+from app.api import chronicle, reading
+from app.api.chronicle import Chronicles
 from app.api.services import Services
 from app.domain import commands as c
 from app.domain.ids import StudyId

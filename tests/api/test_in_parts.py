@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from app.api import reading
 from app.api.services import Services
 from app.api.streaming import broadcast
-from app.cli.curves import curves
+from app.cli.replaying import curves
 from app.events.database import Database
 from app.events.export import parse
 from app.events.log import SqlLog, StoredEvent, port

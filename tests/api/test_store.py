@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.documents import Documents
+from app.cli.finding import Documents
 from app.cli.store import Store
 from app.domain.errors import Unknown
 from app.events.database import Database

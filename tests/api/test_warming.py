@@ -8,7 +8,7 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.warming import warm
+from app.api.application import warm
 from app.events.database import DatabaseUnavailable
 from app.events.records import SqlRecords
 from tests.api.world import STUDY, MakeApp
@@ -47,7 +47,7 @@ def test_what_comes_of_a_long_log_is_set_aside_for_the_collector(
         http.post("/studies", json=STUDY)
     for length, is_set_aside in ((10_000, False), (0, True)):
         gc.unfreeze()
-        monkeypatch.setattr("app.api.warming.LONG", length)
+        monkeypatch.setattr("app.api.application.LONG", length)
         warm(make_app(sqlite_url).state.services)
         assert (gc.get_freeze_count() > 1_000) is is_set_aside
     gc.unfreeze()

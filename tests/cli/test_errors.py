@@ -19,7 +19,7 @@ from stacks import TOYS, Service
 from toys import grid, trials
 
 from app.cli.errors import CODES
-from app.embedded.address import reserve
+from app.embedded.machine import reserve
 
 Json = dict[str, Any]
 Write = Callable[[Any], Path]

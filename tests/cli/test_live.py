@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from app.api import examples
-from app.cli import progress
+from app.cli import following
+from app.cli.following import Show, Standstill, headline, how, lines
 from app.cli.live import frame
-from app.cli.progress import Show, headline, how, lines
-from app.cli.standstill import Standstill
 from app.cli.store import Store
 from app.events.database import Database
 from stagetree.client import ProblemError, Unreachable
@@ -129,7 +128,7 @@ def test_how_it_is_shown(
 def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A study of ten hours printed 7,200 lines."""
     now = iter(range(0, 10**6, 1))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(following.time, "monotonic", lambda: float(next(now)))
     looks = (study(progress=examples.PROGRESS | {"steps": {"done": n, "expected": 36_000}}) for n in range(36_000))
     lines(looks)
     said = capsys.readouterr().err.splitlines()
@@ -157,17 +156,17 @@ class Restarted:
 
 
 def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
     server: Any = Restarted(away=5)
-    assert progress.follow(server, "x", Show.quiet)["state"] == "completed"
+    assert following.follow(server, "x", Show.quiet)["state"] == "completed"
 
 
 def test_a_server_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(progress, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(following, "AWAY_SECONDS", 0.0)
     server: Any = Restarted(away=10**6)
     with pytest.raises(Unreachable):
-        progress.follow(server, "x", Show.quiet)
+        following.follow(server, "x", Show.quiet)
 
 
 FULL = "The database sqlite:////home/me/project/.stagetree/stagetree.db cannot be used: database or disk is full."

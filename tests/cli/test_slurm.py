@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commandline import Stagetree
 
-from app.cli.slurm import NEEDED, queue_of
+from app.cli.serving import NEEDED, queue_of
 from app.domain.slots import NAME, shared_gpu
 
 TASK = {"SLURMD_NODENAME": "node7", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "42"}

@@ -18,7 +18,7 @@ from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid, held, trials
 
-from app.cli.study_sinks import StudySinks
+from app.cli.sinks import StudySinks
 from stagetree.client import Client, Conflict
 from stagetree.sinks import follow, open_sink
 from stagetree.sinks.ledger import completed_at, path_in

@@ -16,7 +16,7 @@ from stacks import ROOT, wait_for
 
 from app.cli import stacks
 from app.embedded import StackFailed
-from app.embedded.address import reserve, url, url_for_others
+from app.embedded.machine import reserve, url, url_for_others
 from stagetree.client import Client
 
 TRAINER = """

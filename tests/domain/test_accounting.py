@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.accounting import Cost, cost, horizon
+from app.domain.accounting import Waterfall, cost, horizon
 from app.domain.ids import StudyId
 from app.domain.search_plan import Node, SearchPlan, Study
 from app.domain.states import StudyState
@@ -49,13 +49,13 @@ def submit(simulated: Simulator, spec: dict[str, Any]) -> Study:
     return simulated.plan.studies[study]
 
 
-def adds_up(found: Cost) -> bool:
+def adds_up(found: Waterfall) -> bool:
     rest = found.taken - found.shared - found.known + found.repeated + found.retried + found.lost
     return rest == found.run and min(vars_of(found)) >= 0
 
 
-def vars_of(found: Cost) -> list[int]:
-    return [getattr(found, name) for name in Cost.__slots__]
+def vars_of(found: Waterfall) -> list[int]:
+    return [getattr(found, name) for name in Waterfall.__slots__]
 
 
 def trained_by_hand(plan: SearchPlan, study: Study) -> tuple[int, int]:

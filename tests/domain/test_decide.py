@@ -10,8 +10,8 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.decide.notes import MOST_NOTES
-from app.domain.errors import Conflict, Refused, Unknown
+from app.domain.decide.studies import MOST_NOTES
+from app.domain.errors import Refused, StateConflict, Unknown
 from app.domain.ids import ChainId, StudyId
 from app.domain.schedule import path
 from app.domain.search_plan import Note
@@ -50,7 +50,7 @@ def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
     assert "already" in refused(story, first)
     second = replace(first, study=StudyId("t"))
     assert decide(story.plan, second) == (e.StudySubmitted(study=StudyId("t"), spec={"metric": METRIC}, at=3.0),)
-    with pytest.raises(Conflict, match="another trainer, version, arguments, seed, determinism or inputs"):
+    with pytest.raises(StateConflict, match="another trainer, version, arguments, seed, determinism or inputs"):
         decide(story.plan, replace(second, plan=replace(OPENED, seed=1)))
 
 

@@ -67,7 +67,7 @@ def recorded(events: list[e.Event]) -> list[e.Event]:
 def story() -> Story:
     story = Story()
     study = story.submit(({"lr": steps(0.1, 0.01, 0.001, milestones=(10, 20)), "bs": 64}, 15), (LINEAR_HP, 5))
-    story.give(c.Ask(study=study, actions=(c.Extend(trial=0, steps=25), c.Extend(trial=1, steps=9))))
+    story.give(c.AskForTrials(study=study, actions=(c.Extend(trial=0, steps=25), c.Extend(trial=1, steps=9))))
     story.submit(({"lr": 0.1, "bs": 64}, 30), merge=False)
     return story
 
@@ -97,7 +97,7 @@ def test_a_trial_of_before_goes_on_from_where_it_is() -> None:
     story = Story()
     story.submit(name="s")
     story.happen(e.TrialAdded(study=study, trial=0, hp=hp, steps=5, reason={"by": "user"}, path={"odd": 0}))
-    [longer] = story.give(c.Ask(study=study, actions=(c.Extend(trial=0, steps=12),)))
+    [longer] = story.give(c.AskForTrials(study=study, actions=(c.Extend(trial=0, steps=12),)))
     assert longer.path == schedule.path(hp, 12, "odd", after=5)
     assert story.trial(study).path == ["odd", *longer.path]
 
@@ -105,7 +105,7 @@ def test_a_trial_of_before_goes_on_from_where_it_is() -> None:
 def test_one_command_may_ask_twice_for_the_same_trial(story: Story) -> None:
     study = next(iter(story.plan.studies))
     asks = (c.Extend(trial=0, steps=30), c.Extend(trial=0, steps=26), c.Extend(trial=0, steps=31))
-    events = story.give(c.Ask(study=study, actions=asks))
+    events = story.give(c.AskForTrials(study=study, actions=asks))
     assert [(event.steps, event.path) for event in events] == [(30, {}), (31, {})]
 
 

@@ -15,7 +15,7 @@ from installed import install
 from stacks import ROOT, wait_for
 
 from app.embedded import redis_server
-from app.embedded.address import reserve
+from app.embedded.machine import reserve
 from app.events.database import Database
 from stagetree.client import Client, StagetreeError
 

@@ -14,7 +14,7 @@ from stacks import TOYS, Service, wait_for
 from toys import grid, held, trials
 
 from app.embedded import Embedded
-from app.embedded.address import reserve
+from app.embedded.machine import reserve
 from stagetree.client import Client
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from typing import Any
 
-from app.embedded.children import kill
+from app.embedded.processes import kill
 
 
 class Interrupted(subprocess.Popen[bytes]):

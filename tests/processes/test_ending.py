@@ -14,7 +14,7 @@ from app.workers.process import ShutdownFlag
 
 HANGS = """
 import sys, threading
-from app.grace import EXIT_CODE, end_within
+from app.processes import EXIT_CODE, end_within
 end_within(0.1, lambda: print("last"))
 threading.Event().wait()
 """

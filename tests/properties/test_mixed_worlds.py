@@ -79,7 +79,7 @@ class World:
         commands: list[c.Command] = [
             c.CancelTrial(study=study.id, trial=trial),
             c.AddTrial(study=study.id, hp=hp, steps=self.rng.randint(1, 9)),
-            c.Ask(study=study.id, actions=(c.Extend(trial=trial, steps=self.rng.randint(1, 12)),)),
+            c.AskForTrials(study=study.id, actions=(c.Extend(trial=trial, steps=self.rng.randint(1, 12)),)),
             c.PauseStudy(study=study.id),
             c.ResumeStudy(study=study.id),
             c.ResumeStudy(study=study.id),

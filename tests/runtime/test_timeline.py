@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given
 
-from app.domain.schedule import Segment, segments
+from app.domain.schedule import ScheduleSegment, segments
 from stagetree.runtime.timeline import HpTimeline
 from stagetree.sequences import Sequence
 from tests.strategies import configurations
@@ -15,7 +15,7 @@ from tests.strategies import configurations
 STEPS = 40
 
 
-def in_force(hp: dict[str, Any], step: int) -> Segment:
+def in_force(hp: dict[str, Any], step: int) -> ScheduleSegment:
     return [*takewhile(lambda segment: segment.start <= step, segments(hp))][-1]
 
 

@@ -12,7 +12,7 @@ from toy_worker import ToyWorkers, proving
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Conflict
+from app.domain.errors import StateConflict
 from app.domain.ids import StudyId
 from app.domain.proofs import is_checked, judge, of_study, of_trial
 from app.domain.search_plan import Study, Trial
@@ -216,9 +216,9 @@ def test_what_a_user_asked_for_is_asked_for_again() -> None:
     workers = proving(forgets=True, late=3)
     workers.scene.submit({"kind": "external"})
     start = [c.Start(hp={"lr": decay(at)}, steps=6) for at in (4, 5)]
-    workers.scene.give(c.Ask(study=StudyId("study"), actions=tuple(start)))
+    workers.scene.give(c.AskForTrials(study=StudyId("study"), actions=tuple(start)))
     workers.run()
-    workers.scene.give(c.Ask(study=StudyId("study"), actions=(c.Extend(trial=0, steps=12),)))
+    workers.scene.give(c.AskForTrials(study=StudyId("study"), actions=(c.Extend(trial=0, steps=12),)))
     workers.run()
     study = workers.scene.study()
     assert study.isolated and [trial.requested_steps for trial in study.trials] == [[6, 12], [6]]
@@ -351,7 +351,7 @@ def test_what_was_trained_alone_has_nothing_to_audit() -> None:
     workers = proving(forgets=True, late=1)
     workers.scene.submit(ladder(4, 6, 8))
     workers.run()
-    with pytest.raises(Conflict, match="trained alone"):
+    with pytest.raises(StateConflict, match="trained alone"):
         workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
 
 

@@ -14,7 +14,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId
-from app.domain.search_plan import Chain, Progress, Study
+from app.domain.search_plan import Chain, ChainProgress, Study
 from app.domain.states import ChainOutcome
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
@@ -148,11 +148,11 @@ class Histories(RuleBasedStateMachine):
     def report_progress(self, data: st.DataObject, saving: bool) -> None:
         """A heartbeat says how far a stage is; some of what it passed may be on its way."""
         chain = data.draw(self.one(self.training()))
-        stage, known = chain.stages[chain.index], self.frontier.progress.get(chain.id, Progress(0))
+        stage, known = chain.stages[chain.index], self.frontier.progress.get(chain.id, ChainProgress(0))
         step = data.draw(st.integers(max(stage.start, min(known.step, stage.end)), stage.end))
         passed = range(stage.start + 1, step + 1)
         coming = frozenset({data.draw(st.sampled_from(passed))} if saving and passed else ())
-        self.frontier.set_progress(chain.id, Progress(step, coming))
+        self.frontier.set_progress(chain.id, ChainProgress(step, coming))
 
     @rule(data=st.data(), fate=st.sampled_from(["kept", "kept", "unsaved"]))
     @precondition(lambda self: any(node.saving for node in self.plan.nodes.values()))

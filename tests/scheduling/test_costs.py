@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain import events as e
 from app.domain.ids import NodeId
-from app.domain.schedule import Segment
+from app.domain.schedule import ScheduleSegment
 from app.domain.search_plan import Node, SearchPlan
 from app.scheduling.costs import Costs
 from tests.plans import Story, tried
@@ -98,7 +98,7 @@ def test_what_no_float_holds_is_estimated_all_the_same(value: Any) -> None:
     """Logs of older versions hold such values; a sequence may come to one."""
     costs, plan = Costs(), SearchPlan()
     for number, decay in enumerate((value, 0.1, 0.2)):
-        segment = Segment(0, {"wd": At(decay)})  # type: ignore[dict-item]
+        segment = ScheduleSegment(0, {"wd": At(decay)})  # type: ignore[dict-item]
         node = Node(NodeId(f"n{number}"), None, 0, {}, steps_run=10, seconds=10.0, _segment=segment)
         plan.nodes[node.id] = node
         plan.measured.append(node.id)

@@ -6,9 +6,9 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.errors import Conflict
+from app.domain.errors import StateConflict
 from app.domain.ids import ChainId
-from app.domain.search_plan import Chain, Node, Progress
+from app.domain.search_plan import Chain, ChainProgress, Node
 from app.scheduling.frontier import Frontier
 from tests.plans import Story, steps
 
@@ -49,7 +49,7 @@ def ask(story: Story, frontier: Frontier, *asked: int, hp: object = 1) -> None:
 def test_what_was_passed_begins_at_once_and_what_was_not_is_served_in_passing(
     story: Story, frontier: Frontier, trunk: Chain
 ) -> None:
-    frontier.set_progress(trunk.id, Progress(60))
+    frontier.set_progress(trunk.id, ChainProgress(60))
     ask(story, frontier, 20, 80)
     assert frontier.extra_eval_steps(trunk) == [80]
     late = story.take(frontier)
@@ -64,17 +64,17 @@ def test_without_a_heartbeat_it_is_believed_to_be_ahead(story: Story, frontier: 
     ask(story, frontier, 20)
     assert story.take(frontier) is None
     assert frontier.extra_eval_steps(trunk) == [20]
-    frontier.set_progress(trunk.id, Progress(19))
+    frontier.set_progress(trunk.id, ChainProgress(19))
     frontier.refresh()
     assert story.take(frontier) is None
-    frontier.set_progress(trunk.id, Progress(20))
+    frontier.set_progress(trunk.id, ChainProgress(20))
     frontier.refresh()
     assert story.take(frontier) is not None, "it passed the step before it was told"
 
 
 def test_what_it_evaluates_and_keeps_in_passing_is_waited_for(story: Story, frontier: Frontier, trunk: Chain) -> None:
     ask(story, frontier, 20)
-    frontier.set_progress(trunk.id, Progress(25, frozenset({20})))
+    frontier.set_progress(trunk.id, ChainProgress(25, frozenset({20})))
     frontier.refresh()
     assert story.take(frontier) is None
     node = node_of(story, trunk)
@@ -85,7 +85,7 @@ def test_what_it_evaluates_and_keeps_in_passing_is_waited_for(story: Story, fron
 
 
 def test_the_end_of_a_stage_is_never_passed(story: Story, frontier: Frontier, trunk: Chain) -> None:
-    frontier.set_progress(trunk.id, Progress(1000))
+    frontier.set_progress(trunk.id, ChainProgress(1000))
     ask(story, frontier, 1000)
     assert story.take(frontier) is None
 
@@ -93,7 +93,7 @@ def test_the_end_of_a_stage_is_never_passed(story: Story, frontier: Frontier, tr
 def test_a_late_branch_begins_at_the_latest_checkpoint(story: Story, frontier: Frontier, trunk: Chain) -> None:
     node = node_of(story, trunk)
     story.keep(node.id, 30, intermediate=True)
-    frontier.set_progress(trunk.id, Progress(60))
+    frontier.set_progress(trunk.id, ChainProgress(60))
     ask(story, frontier, 50, hp=DECAY)
     late = story.take(frontier)
     assert late is not None
@@ -104,7 +104,7 @@ def test_a_late_branch_begins_at_the_latest_checkpoint(story: Story, frontier: F
 
 
 def test_requests_behind_a_late_stage_are_served_by_it(story: Story, frontier: Frontier, trunk: Chain) -> None:
-    frontier.set_progress(trunk.id, Progress(60))
+    frontier.set_progress(trunk.id, ChainProgress(60))
     ask(story, frontier, 50)
     late = story.take(frontier)
     assert late is not None
@@ -115,29 +115,29 @@ def test_requests_behind_a_late_stage_are_served_by_it(story: Story, frontier: F
 
 
 def test_two_ticks_at_once_do_not_both_train_it(story: Story, frontier: Frontier, trunk: Chain) -> None:
-    frontier.set_progress(trunk.id, Progress(60))
+    frontier.set_progress(trunk.id, ChainProgress(60))
     ask(story, frontier, 20)
     progress = dict(frontier.progress)
     late = story.take(frontier)
     assert late is not None
     again = c.AssignChain(chain=ChainId("again"), slot="gpu1", stages=late.stages, at=0.0, progress=progress)
-    with pytest.raises(Conflict, match="being trained already"):
+    with pytest.raises(StateConflict, match="being trained already"):
         decide(story.plan, again)
 
 
 def test_what_is_known_of_a_chain_goes_with_it(story: Story, frontier: Frontier, trunk: Chain) -> None:
-    frontier.set_progress(trunk.id, Progress(60))
+    frontier.set_progress(trunk.id, ChainProgress(60))
     story.end(trunk, "lost", steps=60)
     frontier.refresh()
     assert frontier.progress == {}
-    frontier.set_progress(trunk.id, Progress(70))
+    frontier.set_progress(trunk.id, ChainProgress(70))
     assert frontier.progress == {}
     again = story.take(frontier)
     assert again is not None and again.stages[0].start == 0
 
 
 def test_everything_comes_to_an_end_wherever_the_trunk_is(story: Story, frontier: Frontier, trunk: Chain) -> None:
-    frontier.set_progress(trunk.id, Progress(500))
+    frontier.set_progress(trunk.id, ChainProgress(500))
     ask(story, frontier, 20, 300, 700, hp=DECAY)
     story.drain(frontier)
     assert all(study.active == 0 for study in story.plan.studies.values())

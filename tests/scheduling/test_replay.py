@@ -10,7 +10,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Conflict, Refused
+from app.domain.errors import Refused, StateConflict
 from app.domain.ids import StudyId
 from app.events.export import NotALog, lines, parse
 from app.events.memory import MemoryLog
@@ -91,7 +91,7 @@ def test_what_users_ask_for_is_what_it_is() -> None:
     world = simulator(spec({"kind": "external"}))
     world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=5))
     world.run()
-    world.give(c.Ask(study=STUDY, actions=(c.Extend(trial=0, steps=10),)))
+    world.give(c.AskForTrials(study=STUDY, actions=(c.Extend(trial=0, steps=10),)))
     world.run()
     found = replay(enumerate(world.events, 1), STUDY)
     assert found.identical and found.decisions == 0
@@ -234,7 +234,7 @@ def test_a_reopened_study_keeps_its_promotions_and_widens_its_rungs() -> None:
 )
 def test_what_cannot_be_reopened(tuner: dict[str, Any], trials: int, sentence: str) -> None:
     world = simulator(spec(tuner))
-    with pytest.raises(Conflict, match="only a completed study"):
+    with pytest.raises(StateConflict, match="only a completed study"):
         world.give(c.ReopenStudy(study=STUDY, trials=trials, at=0.0))
     world.run()
     with pytest.raises(Refused, match=sentence):

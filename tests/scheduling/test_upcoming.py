@@ -35,10 +35,10 @@ class Trunk:
         self.simulator.give(c.SubmitStudy(plan=OPENED, study=STUDY, spec=body, at=0.0))
 
     def add(self, lr: Any, steps: int) -> None:
-        self.simulator.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": lr}, steps=steps),)))
+        self.simulator.give(c.AskForTrials(study=STUDY, actions=(c.Start(hp={"lr": lr}, steps=steps),)))
 
     def extend(self, trial: int, steps: int) -> None:
-        self.simulator.give(c.Ask(study=STUDY, actions=(c.Extend(trial=trial, steps=steps),)))
+        self.simulator.give(c.AskForTrials(study=STUDY, actions=(c.Extend(trial=trial, steps=steps),)))
 
     def kept(self) -> list[int]:
         kept = (event for event in self.simulator.events if isinstance(event, e.CheckpointKept))

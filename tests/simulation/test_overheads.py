@@ -65,9 +65,9 @@ def test_what_was_kept_in_passing_and_is_still_on_its_way_is_waited_for() -> Non
     """The stage ends before that state is stored: it was trained once more on the idle slot."""
     world = simulator(spec({"kind": "external"}), slots=2, overheads=Overheads(upload=10.0))
     decay = {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}
-    world.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": 0.1}, steps=4),)))
+    world.give(c.AskForTrials(study=STUDY, actions=(c.Start(hp={"lr": 0.1}, steps=4),)))
     world.run_until(0.5)
-    world.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
+    world.give(c.AskForTrials(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
     world.run()
     study = world.plan.studies[STUDY]
     assert study.active == 0 and study.executed == study.unique == 5
@@ -85,7 +85,7 @@ def test_what_lies_before_a_stage_is_no_part_of_its_seconds() -> None:
     """A claim and a hand-over are the scheduler's and the broker's; loading a state is the stage's own."""
     world = simulator(spec({"kind": "external"}), slots=1, overheads=Overheads(claim=0.5, hand_over=0.25, begin=0.125))
     decay = {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}
-    world.give(c.Ask(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
+    world.give(c.AskForTrials(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
     world.run()
     assert [each.seconds for each in world.events if isinstance(each, e.StageCompleted)] == [2.125, 1.0]
     assert ends(world) == [2.625, 3.875]
@@ -101,7 +101,7 @@ def test_what_takes_longest_goes_first_once_the_scheduler_has_learnt_what_that_i
 
     world = simulator(spec({"kind": "external"}), slots=1, seconds=seconds, make_costs=Costs)
     for values in ((1, 10), (2, 8, 5), (3, 7, 4)):
-        world.give(c.Ask(study=STUDY, actions=tuple(c.Start(hp={"lr": each}, steps=4) for each in values)))
+        world.give(c.AskForTrials(study=STUDY, actions=tuple(c.Start(hp={"lr": each}, steps=4) for each in values)))
         world.run()
     begun = [value(each.stages[0]) for each in world.events if isinstance(each, e.ChainAssigned)]
     assert begun[2:] == [8, 5, 2, 7, 4, 3]

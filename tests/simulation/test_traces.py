@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.cli.curves import curves
+from app.cli.replaying import curves
 from app.events.export import lines
 from app.events.log import StoredEvent
-from app.simulation.trace_player import STUDY as PLAYED
-from app.simulation.trace_player import Player
-from app.simulation.traces import Trace, Workload, read, record
+from app.simulation.traces import STUDY as PLAYED
+from app.simulation.traces import Player, Trace, Workload, read, record
 from tests.tuners.worlds import STUDY, faults, losses, simulator, spec
 
 RANDOM = {"kind": "random", "num_trials": 5, "max_steps": 6}

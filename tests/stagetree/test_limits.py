@@ -272,7 +272,7 @@ def test_no_way_leads_past_the_limits(story: Story, way: str, hp: dict[str, Any]
     commands = {
         "tuner": c.ApplyTunerActions(study=S, actions=(start,)),
         "user": c.AddTrial(study=S, hp=hp, steps=steps),
-        "batch": c.Ask(study=S, actions=(start,)),
+        "batch": c.AskForTrials(study=S, actions=(start,)),
     }
     with pytest.raises(Refused) as caught:
         decide(story.plan, commands[way], SMALL)
@@ -282,17 +282,17 @@ def test_no_way_leads_past_the_limits(story: Story, way: str, hp: dict[str, Any]
 def test_trials_and_nodes_are_counted_over_a_whole_batch(story: Story) -> None:
     one = tuple(c.Start(hp={"lr": n}, steps=5) for n in range(3))
     with pytest.raises(Refused, match="a study may have 3 trials"):
-        decide(story.plan, c.Ask(study=S, actions=one), SMALL)
+        decide(story.plan, c.AskForTrials(study=S, actions=one), SMALL)
     moving = tuple(c.Start(hp={"lr": {**TRIANGLE, "init": n, "up": 2, "down": 2}}, steps=4) for n in (5, 6))
     with pytest.raises(Refused, match="a search plan may have 6 nodes"):
-        decide(story.plan, c.Ask(study=S, actions=moving), SMALL)
+        decide(story.plan, c.AskForTrials(study=S, actions=moving), SMALL)
 
 
 def test_a_longer_trial_is_counted_too(story: Story) -> None:
     story.give(c.AddTrial(study=S, hp={"lr": {**TRIANGLE, "up": 20, "down": 20}}, steps=10))
     for steps, sentence in ((101, "must be at most 100 steps"), (100, "must change at most 4 times")):
         with pytest.raises(Refused, match=sentence):
-            decide(story.plan, c.Ask(study=S, actions=(c.Extend(trial=1, steps=steps),)), SMALL)
+            decide(story.plan, c.AskForTrials(study=S, actions=(c.Extend(trial=1, steps=steps),)), SMALL)
 
 
 def test_a_study_cannot_be_submitted_or_reopened_past_the_limits(story: Story) -> None:

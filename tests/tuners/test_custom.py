@@ -16,8 +16,8 @@ from docs_pages import DOCS, blocks
 
 from app.cli.commands import app as cli
 from app.domain.states import TrialEventKind
+from app.simulation.tuner_suite import CHECKS, check
 from app.tuner_files import TunerFileError, load, register
-from app.tuner_suite import CHECKS, check
 from app.tuning.replay import replay
 from app.tuning.tuners.custom import REGISTERED, with_version
 from stagetree.spec import SpecError, StudySpec

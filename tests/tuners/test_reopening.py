@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain.decide.studies import GROWS_BY
-from app.domain.errors import Conflict
+from app.domain.errors import StateConflict
 from app.tuning.replay import replay
 from tests.tuners.test_every_tuner import FEW, KINDS, SEEDS, run, study_of
 from tests.tuners.worlds import STUDY, numbered
@@ -38,5 +38,5 @@ def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int
 @pytest.mark.parametrize("tuner", OTHERS.values(), ids=OTHERS)
 def test_the_others_say_so(tuner: dict[str, Any]) -> None:
     world = run(study_of(tuner, "apart"), 0)
-    with pytest.raises(Conflict, match="cannot grow"):
+    with pytest.raises(StateConflict, match="cannot grow"):
         world.give(c.ReopenStudy(study=STUDY, trials=100, at=0.0))

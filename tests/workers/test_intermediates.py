@@ -138,7 +138,7 @@ EXTERNAL = {"name": "study", "trainer": "toy", "metric": "score", "mode": "max",
 
 
 def ask(cluster: Cluster, study: StudyId, *actions: c.Start | c.Extend) -> None:
-    command = c.Ask(study=study, actions=actions)
+    command = c.AskForTrials(study=study, actions=actions)
     asked = Write(stream=cluster.stream, decide=lambda plan: decide(plan, command), at=0.0)
     transact(cluster.log, cluster.plans, asked)
 

@@ -182,7 +182,7 @@ def test_the_weights_stay_while_a_study_needs_them_and_go_with_the_last(cluster:
 
 
 def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster) -> None:
-    from app.domain.errors import Conflict
+    from app.domain.errors import StateConflict
 
     first = begin(cluster, BRANCHES)
     cluster.run(first)
@@ -195,7 +195,7 @@ def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster
         begin=cluster.study(first).begin,
         has_new_weights=False,
     )
-    with pytest.raises(Conflict, match="submit it again"):
+    with pytest.raises(StateConflict, match="submit it again"):
         list(decide(cluster.plan, command))
 
 

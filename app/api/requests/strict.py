@@ -12,7 +12,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
-from app.api.errors import Invalid, Problem
+from app.api.errors import HttpProblem, InvalidField
 from app.api.services import services
 from app.api.sharing.turns import is_heavy
 from stagetree.limits import Limits
@@ -33,7 +33,7 @@ class StrictRequest(Request):
         self._value: Any = None
 
     async def prepare(self, *, is_json: bool) -> None:
-        """Read the body. Raises `Problem` 400, 413, 415 or 422."""
+        """Read the body. Raises `HttpProblem` 400, 413, 415 or 422."""
         limits = services(self).limits
         self._body = await _bounded(self, limits.bytes)
         if is_json:
@@ -80,18 +80,18 @@ Raw = Annotated[bytes, Depends(raw_body)]
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise `Invalid` for a query parameter that nobody reads: whoever wrote it expected something of it."""
+    """Raise `InvalidField` for a query parameter that nobody reads: whoever wrote it expected something of it."""
     for name in given:
         if name not in known:
             there = f"there are {', '.join(sorted(known))}" if known else "there are none"
-            raise Invalid(name, f"is not a parameter here: {there}{did_you_mean(name, known)}")
+            raise InvalidField(name, f"is not a parameter here: {there}{did_you_mean(name, known)}")
 
 
 def refuse_repeated(given: QueryParams, repeated: Collection[str]) -> None:
-    """Raise `Invalid` for a parameter that is given twice, of which one would be overlooked."""
+    """Raise `InvalidField` for a parameter that is given twice, of which one would be overlooked."""
     for name in given:
         if name not in repeated and len(values := given.getlist(name)) > 1:
-            raise Invalid(name, f"must be given once, got {', '.join(map(shown, values))}")
+            raise InvalidField(name, f"must be given once, got {', '.join(map(shown, values))}")
 
 
 def _query_parameters(dependant: Dependant) -> Iterator[Any]:
@@ -106,43 +106,43 @@ async def _bounded(request: Request, most: int) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > most:
-            raise Problem(413, f"The body is larger than {most:,} bytes.")
+            raise HttpProblem(413, f"The body is larger than {most:,} bytes.")
     return bytes(body)
 
 
 def _json_value(content_type: str, raw: bytes, limits: Limits) -> Any:
     if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise Problem(415, "The body must be JSON, and the Content-Type must say so: application/json.")
+        raise HttpProblem(415, "The body must be JSON, and the Content-Type must say so: application/json.")
     try:
         value = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
         _check(value, limits.depth)
     except RecursionError:
         raise _too_deep(limits.depth) from None
     except ValueError as error:
-        raise Problem(400, f"The body is not JSON: {error}.") from None
+        raise HttpProblem(400, f"The body is not JSON: {error}.") from None
     return value
 
 
 def _refuse_constant(constant: str) -> Any:
-    raise Problem(422, f"Numbers must be finite, and the body holds {constant}.")
+    raise HttpProblem(422, f"Numbers must be finite, and the body holds {constant}.")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise Problem(422, f"The key {key!r} is written twice in one object.")
+            raise HttpProblem(422, f"The key {key!r} is written twice in one object.")
         found[key] = value
     return found
 
 
 def _check(value: Any, most: int) -> None:
-    """Raise `Problem` for what is JSON, and cannot be kept."""
+    """Raise `HttpProblem` for what is JSON, and cannot be kept."""
     for path, item in _walk(value, most):
         if isinstance(item, float) and not math.isfinite(item):
-            raise Invalid(path, "must be a finite number; this one is too large")
+            raise InvalidField(path, "must be a finite number; this one is too large")
         if isinstance(item, str) and ("\0" in item or any("\ud800" <= char <= "\udfff" for char in item)):
-            raise Invalid(path, "must be text that can be kept, without NUL characters and lone surrogates")
+            raise InvalidField(path, "must be text that can be kept, without NUL characters and lone surrogates")
 
 
 def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -160,5 +160,5 @@ def _walk(value: Any, most: int, path: str = "", depth: int = 0) -> Iterator[tup
         yield path, value
 
 
-def _too_deep(most: int) -> Problem:
-    return Problem(422, f"The body must not be nested deeper than {most} levels.")
+def _too_deep(most: int) -> HttpProblem:
+    return HttpProblem(422, f"The body must not be nested deeper than {most} levels.")

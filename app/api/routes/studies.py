@@ -9,20 +9,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import reading
-from app.api.commands import deleting, notes, submitting
+from app.api.commands import changing, submitting
 from app.api.commands.writing import Write, WriterDep
-from app.api.errors import Invalid
+from app.api.errors import InvalidField
 from app.api.openapi import refusals
 from app.api.requests import paging
 from app.api.requests.bodies import NoteBody, StudyBody, note_of, study_of
 from app.api.requests.strict import StrictRoute
 from app.api.services import Services, StudyRowDep, Use
-from app.api.sharing import conditional
+from app.api.sharing import answers
 from app.api.sharing.turns import heavy
 from app.api.views import documents
 from app.domain import commands as c
 from app.domain.decide import decide
-from app.domain.errors import Conflict
+from app.domain.errors import StateConflict
 from app.domain.evolve import fold
 from app.domain.ids import StudyId
 from app.events.profiles import last_profile
@@ -89,9 +89,9 @@ def get_study(
 ) -> Any:
     """Its best trial, its trials, its costs, and what slots are doing for it now."""
     shown, version = reading.study(use, row, with_trials=trials, at=at)
-    tag = conditional.tag_of(version)
-    response.headers.update(conditional.headers(tag))
-    if shown.finished_at and conditional.is_had_by(request, tag):
+    tag = answers.tag_of(version)
+    response.headers.update(answers.caching_headers(tag))
+    if shown.finished_at and answers.is_had_by(request, tag):
         return Response(status_code=304, headers=response.headers)
     return shown
 
@@ -135,7 +135,7 @@ def cancel_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
 def audit_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
     """Slots train every stage again that began with a saved state, and compare; `exactness` has the verdict."""
     if not use.proofs:
-        raise Conflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
+        raise StateConflict("nothing is compared here: proofs are switched off (STAGETREE_PROOFS)")
     return _change(use, write, row, c.RequestAudit(study=StudyId(row.id), at=use.clock()))
 
 
@@ -154,7 +154,7 @@ def complete_study(row: StudyRowDep, use: Use, write: WriterDep) -> StudyAnswer:
 )
 def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
     """Studies that share steps with it lose nothing. Its events stay in the log of its plan."""
-    deleting.delete_study(use, row, write)
+    changing.delete_study(use, row, write)
 
 
 @router.post(
@@ -167,7 +167,7 @@ def delete_study(row: StudyRowDep, use: Use, write: WriterDep) -> None:
 )
 def add_note(row: StudyRowDep, given: NoteBody, use: Use, write: WriterDep) -> Event:
     """About the study or one of its trials, also when it is over. It is shown with them, and changes nothing."""
-    return notes.add_note(use, row, write, *note_of(given))
+    return changing.add_note(use, row, write, *note_of(given))
 
 
 def _change(use: Services, write: Write, row: StudyRow, command: c.Command) -> StudyAnswer:
@@ -196,5 +196,5 @@ def preview_study(given: StudyBody, use: Use, slots: Slots = 1) -> Preview:
             measured=lambda batch: last_profile(use.log, submitting.opened(spec, trainer), batch),
         )
     except PreviewTooLong as error:
-        raise Invalid("", str(error)) from None
+        raise InvalidField("", str(error)) from None
     return Preview.model_validate(found)

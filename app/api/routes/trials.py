@@ -1,16 +1,18 @@
-"""Trials: list, look at, add one, cancel one."""
+"""Trials: list, look at, add one, cancel one, and take the weights of one away."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from itertools import chain
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.api import reading
-from app.api.commands import asking
+from app.api.commands import changing
 from app.api.commands.writing import Write, WriterDep
+from app.api.files.checkpoints import kept_state, parts
 from app.api.files.logged import trial_metrics
 from app.api.openapi import UNCHANGED, refusals
 from app.api.requests import paging
@@ -26,10 +28,53 @@ from app.domain.ids import StudyId
 from app.events.tables import StudyRow
 from stagetree.models.trials import Columns, Logged, TrialBatch, TrialDetail, TrialPage, TrialWord
 
+Json = dict[str, Any]
+
+checkpoints = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
+
+Trial = Annotated[int | None, Query(ge=0, description="the trial's number; the best one if left out")]
+Step = Annotated[int | None, Query(ge=1, description="where its value was measured, if left out")]
+Holds = Annotated[
+    Literal["weights", "state"],
+    Query(description="`weights` of the model, by its own names, or the whole `state`, for `stagetree.load_state`"),
+]
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A safetensors file; `Content-Disposition` names it after study, trial and step.",
+        "content": {
+            "application/octet-stream": {
+                "schema": {"type": "string", "format": "binary"},
+                "example": "the bytes of a safetensors file",
+            }
+        },
+    }
+}
+
+
+@checkpoints.get(
+    "/checkpoint",
+    summary="Get the weights of a trial",
+    response_class=StreamingResponse,
+    responses={**FILE, **refusals(404)},
+)
+def get_checkpoint(
+    row: StudyRowDep, use: Use, trial: Trial = None, step: Step = None, holds: Holds = "weights"
+) -> StreamingResponse:
+    """Of the trial that is best now, unless another is named. A refusal says at which steps a state is kept."""
+    with use.open_study(row) as (plan, study):
+        kept = kept_state(plan, study, trial, step)
+    whole = holds == "state"
+    content = parts(use.store, kept.checkpoint, whole=whole)
+    first = next(content)  # what is wrong with it is found before anything is sent
+    name = f'attachment; filename="{row.id}-{kept.file_name(whole=whole)}"'
+    headers = {"Content-Disposition": name, "Content-Encoding": "identity"}  # numbers hardly become smaller
+    media_type = "application/octet-stream"
+    return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
+
+
 router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
 batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
 
-Json = dict[str, Any]
 States = Annotated[Sequence[TrialWord], Query(description="only trials in this state; may be repeated")]
 Sort = Annotated[
     str,
@@ -129,7 +174,7 @@ def add_trial(
     request: Request, response: Response, row: StudyRowDep, given: TrialBody, use: Use, write: WriterDep
 ) -> TrialDetail:
     """It has the hyper-parameters that the study's other trials have; what it shares with them is not trained again."""
-    number = asking.add_trial(use, row, write, start_of(given))
+    number = changing.add_trial(use, row, write, start_of(given))
     response.headers["Location"] = f"{request.url.path}/{number}"
     return get_trial(row, number, use)
 
@@ -148,7 +193,7 @@ def ask_trials(row: StudyRowDep, given: AsksBody, use: Use, write: WriterDep) ->
 
 
 def _asked(row: StudyRow, asks: list[c.Start | c.Extend], use: Services, write: Write) -> list[TrialDetail]:
-    numbers = asking.ask(use, row, write, asks)
+    numbers = changing.ask(use, row, write, asks)
     with use.open_study(row) as (plan, found):
         return [documents.trial(plan, found.trials[number]) for number in numbers]
 

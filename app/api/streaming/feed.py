@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
-from app.api.history.chronicle import Chronicles
+from app.api.chronicle import Chronicles
 from app.domain import events as e
 from app.domain.ids import StudyId
 from app.domain.search_plan import Study

@@ -146,7 +146,7 @@ def _results(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[
     return _outcome(results.last(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
 
 
-def _outcome(result: results.Result | None) -> Outcome | None:
+def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
     return None if result is None else Outcome(step=result.step, value=result.value)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
-from app.api.history.chronicle import Chronicle, Decision, Measured, Span
+from app.api.chronicle import Chronicle, DecisionMade, Measured, SlotSpan
 from app.api.views.forms import form_text
 from app.api.views.writable import writable
 from app.domain.ids import NodeId
 from app.domain.results import sign
 from app.domain.search_plan import Node, SearchPlan, Study
-from app.domain.standing import Rung, standing
+from app.domain.standing import RungRanking, standing
 from stagetree.models import Answer
 from stagetree.models.pictures import (
     BetterResult,
@@ -137,7 +137,7 @@ def rungs(study: Study) -> Rungs:
     return Rungs(items=[_rung(rung, sign(study)) for rung in standing(study).ladder()])
 
 
-def _rung(rung: Rung, sign: int) -> RankedRung:
+def _rung(rung: RungRanking, sign: int) -> RankedRung:
     order = rung.best_first(sign)
     return RankedRung(
         bracket=rung.bracket,
@@ -173,7 +173,7 @@ def timeline(chronicle: Chronicle, study: Study, before: int, version: int) -> T
     )
 
 
-def _span(span: Span, study: Study, before: int, version: int) -> Json:
+def _span(span: SlotSpan, study: Study, before: int, version: int) -> Json:
     is_over = span.ended is not None and span.ended <= version
     return {
         "slot": span.slot,
@@ -213,7 +213,7 @@ def history(chronicle: Chronicle, study: Study, before: int, version: int) -> Hi
     )
 
 
-def _decided(each: Decision, before: int) -> Json:
+def _decided(each: DecisionMade, before: int) -> Json:
     return {
         "position": each.version - before,
         "kind": each.kind,

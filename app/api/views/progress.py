@@ -8,7 +8,7 @@ from app.api.views.forms import form_text
 from app.domain import accounting
 from app.domain.ids import ChainId, NodeId
 from app.domain.search_plan import Chain, SearchPlan, Study, Trial, TrialEvent
-from app.domain.standing import Rung, rests, standing
+from app.domain.standing import RungRanking, rests, standing
 from app.domain.states import TrialEventKind, TrialState
 from app.simulation.forecast import Forecast
 from stagetree.models.studies import Decision, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
@@ -80,7 +80,7 @@ def _seconds_left(study: Study, steps: StepsDone, slots: int) -> float | None:
     return float(round(left * study.gpu_seconds / study.executed / slots, 1))
 
 
-def _rung(rung: Rung) -> RungStanding:
+def _rung(rung: RungRanking) -> RungStanding:
     return RungStanding(
         bracket=rung.bracket,
         rung=rung.number,

@@ -5,6 +5,6 @@ Deciding twice does no harm: what is true already yields no event.
 
 from app.domain.decide.chains import MAX_LOST
 from app.domain.decide.deciding import decide
-from app.domain.decide.notes import MOST_CHARACTERS
+from app.domain.decide.studies import MOST_CHARACTERS
 
 __all__ = ["MAX_LOST", "MOST_CHARACTERS", "decide"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from app.domain import commands as c
 from app.domain import events as e
-from app.domain.errors import Conflict
+from app.domain.errors import StateConflict
 from app.domain.search_plan import SearchPlan
 from app.domain.states import ChainOutcome, FailureKind
 
@@ -31,12 +31,12 @@ def assign(plan: SearchPlan, command: c.AssignChain) -> Iterator[e.Event]:
         for (chain, _), (begin, end) in node.running.items():
             start = max(begin, command.progress[chain].step) if chain in command.progress else begin
             if (stage.start < end and start < stage.end) or (stage.start, stage.end) == (begin, end):
-                raise Conflict(f"steps {start} to {end} of node {node.id} are being trained already")
+                raise StateConflict(f"steps {start} to {end} of node {node.id} are being trained already")
         for step in (*node.resumable, *node.saving):
             if stage.start < step <= stage.end:
-                raise Conflict(f"node {node.id} has been trained to step {step} already")
+                raise StateConflict(f"node {node.id} has been trained to step {step} already")
     if not plan.can_begin(plan.nodes[first.node], first.start):
-        raise Conflict(f"there is no checkpoint of node {first.node} at step {first.start}")
+        raise StateConflict(f"there is no checkpoint of node {first.node} at step {first.start}")
     yield e.ChainAssigned(chain=command.chain, slot=command.slot, stages=command.stages, at=command.at)
 
 
@@ -44,7 +44,7 @@ def assign_proof(plan: SearchPlan, command: c.AssignProof) -> Iterator[e.Event]:
     if command.chain in plan.chains:
         return
     if any(chain.proof == command.proof and chain.slot == command.slot for chain in plan.chains.values()):
-        raise Conflict(f"slot {command.slot} makes a {command.proof} of the plan already")
+        raise StateConflict(f"slot {command.slot} makes a {command.proof} of the plan already")
     yield e.ChainAssigned(
         chain=command.chain, slot=command.slot, stages=command.stages, at=command.at, proof=command.proof
     )

@@ -9,7 +9,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.asking import Trials
-from app.domain.decide import chains, isolation, notes, studies, trials
+from app.domain.decide import chains, studies, trials
 from app.domain.decide.finding import open_study_of, study_of
 from app.domain.search_plan import SearchPlan
 from stagetree.limits import LIMITS, Limits
@@ -18,7 +18,7 @@ from stagetree.limits import LIMITS, Limits
 def decide(plan: SearchPlan, command: c.Command, limits: Limits = LIMITS) -> tuple[e.Event, ...]:
     """The events that follow from a command. Raises `Refused` with a sentence that says why."""
     match command:
-        case c.ApplyTunerActions() | c.AddTrial() | c.Ask() | c.CancelTrial():
+        case c.ApplyTunerActions() | c.AddTrial() | c.AskForTrials() | c.CancelTrial():
             return tuple(_of_trials(plan, command, limits))
         case c.ChoosePacking():
             return tuple(chains.choose_packing(plan, command))
@@ -44,7 +44,7 @@ def _of_trials(plan: SearchPlan, command: c.TrialCommand, limits: Limits) -> Ite
         case c.AddTrial():
             study = open_study_of(plan, command.study)
             return iter([Trials(plan, study, limits).add(command.hp, command.steps, {"by": "user"})])
-        case c.Ask():
+        case c.AskForTrials():
             study = open_study_of(plan, command.study)
             return trials.ask(study, command.actions, Trials(plan, study, limits))
         case c.CancelTrial():
@@ -75,14 +75,14 @@ def _of_studies(plan: SearchPlan, command: c.StudyCommand, limits: Limits) -> It
         case c.CheckFailures():
             return studies.check_failures(plan, study, command.at)
         case c.IsolateStudy():
-            return isolation.isolate(plan, study, command.at)
+            return studies.isolate(plan, study, command.at)
         case c.RequestAudit():
-            return isolation.request_audit(study, command.at)
+            return studies.request_audit(study, command.at)
         case c.EndAudit():
-            return isolation.end_audit(plan, study, command.at)
+            return studies.end_audit(plan, study, command.at)
         case c.DeleteStudy():
             return studies.delete(study, command.at)
         case c.AddNote():
-            return notes.add(study, command)
+            return studies.add_note(study, command)
         case _:
             assert_never(command)

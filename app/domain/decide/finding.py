@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.errors import Conflict, Unknown
+from app.domain.errors import StateConflict, Unknown
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study, Trial
 
@@ -19,7 +19,7 @@ def open_study_of(plan: SearchPlan, study: StudyId) -> Study:
 
 def still_open(study: Study) -> Study:
     if study.is_final:
-        raise Conflict(f"study {study.id} is {study.state} and cannot be changed any more")
+        raise StateConflict(f"study {study.id} is {study.state} and cannot be changed any more")
     return study
 
 

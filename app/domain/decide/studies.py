@@ -1,4 +1,4 @@
-"""How studies begin, go on, and end."""
+"""How studies begin, go on, and end; notes on them; and what follows when their trainer is not exact."""
 
 from __future__ import annotations
 
@@ -9,13 +9,80 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain import keeping
 from app.domain.asking import refusing
-from app.domain.decide.finding import still_open
-from app.domain.decide.isolation import isolate
-from app.domain.errors import Conflict, Refused
+from app.domain.decide.finding import still_open, trial_of
+from app.domain.errors import Refused, StateConflict
 from app.domain.failures import last_line
+from app.domain.proofs import judge
+from app.domain.schedule import path
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.states import FailureKind, StudyState, TrialState
+from app.domain.states import FailureKind, InexactPolicy, StudyState, TrialState, Verdict
 from stagetree.limits import Limits, check_size
+
+
+def isolate(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
+    """Train each trial of a running study alone from here on, or end the study; nothing where the trainer is exact."""
+    judgement = judge(plan)
+    if judgement.verdict != Verdict.INEXACT or study.is_final or study.isolated:
+        return
+    match study.inexact:
+        case InexactPolicy.REFUSE:
+            text = f"the trainer is not exact, and the study says inexact: refuse. {judgement.reason}"
+            yield e.StudyFailed(study=study.id, error=text, at=at)
+        case InexactPolicy.ALONE:
+            yield e.StudyIsolated(study=study.id, reason=judgement.reason, at=at)
+            users = [trial for trial in study.trials if trial.reason.get("by") == "user"]
+            for number, trial in enumerate(users):
+                yield from _again(study, trial, number)
+
+
+def _again(study: Study, trial: Trial, number: int) -> Iterator[e.Event]:
+    """What a user asked for is asked for once more; a tuner begins anew by itself."""
+    last, before = f"{study.id}/{number}/alone", 0
+    for asked in trial.requested_steps:
+        way = path(trial.hp, asked, last, after=before)
+        reason = {"by": "user"}
+        if before:
+            yield e.TrialExtended(study=study.id, trial=number, steps=asked, reason=reason, path=way)
+        else:
+            yield e.TrialAdded(study=study.id, trial=number, hp=trial.hp, steps=asked, reason=reason, path=way)
+        last, before = next(reversed(way), last), asked
+
+
+def request_audit(study: Study, at: float) -> Iterator[e.Event]:
+    """Raises `StateConflict` for a study that has nothing to compare."""
+    if study.isolated:
+        raise StateConflict(f"each trial of study {study.id} was trained alone: there is nothing to compare")
+    if study.deleted:
+        raise StateConflict(f"study {study.id} is deleted: its states may be gone")
+    if not study.is_audited:
+        yield e.AuditRequested(study=study.id, at=at)
+
+
+def end_audit(plan: SearchPlan, study: Study, at: float) -> Iterator[e.Event]:
+    """Say that nothing is left to compare, if no comparison is under way."""
+    if study.is_audited and not any(chain.proof is not None for chain in plan.chains.values()):
+        yield e.AuditEnded(study=study.id, at=at)
+
+
+MOST_CHARACTERS = 2_000
+"""Of a note: a paragraph or two, so that a study can be answered with all of its notes."""
+
+MOST_NOTES = 500
+"""Of a study."""
+
+
+def add_note(study: Study, command: c.AddNote) -> Iterator[e.Event]:
+    """Also of a study that is over: that is when most is known of it. Raises `Unknown` for a trial that it has not."""
+    text = command.text.strip()
+    if not text:
+        raise Refused("text: must say something, got an empty note")
+    if len(command.text) > MOST_CHARACTERS:
+        raise Refused(f"text: must be at most {MOST_CHARACTERS:,} characters, got {len(command.text):,}")
+    if len(study.notes) >= MOST_NOTES:
+        raise Refused(f"a study may have {MOST_NOTES:,} notes, and {study.id} has them")
+    if command.trial is not None:
+        trial_of(study, command.trial)
+    yield e.NoteAdded(study=study.id, trial=command.trial, text=text, at=command.at)
 
 
 def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator[e.Event]:
@@ -24,12 +91,12 @@ def submit(plan: SearchPlan, command: c.SubmitStudy, limits: Limits) -> Iterator
     if plan.opened is None:
         yield command.plan
     elif plan.opened != command.plan:
-        raise Conflict("this plan belongs to another trainer, version, arguments, seed, determinism or inputs")
+        raise StateConflict("this plan belongs to another trainer, version, arguments, seed, determinism or inputs")
     if command.study in plan.studies:
-        raise Conflict(f"there is a study {command.study} already")
+        raise StateConflict(f"there is a study {command.study} already")
     begin = command.begin
     if begin is not None and not command.has_new_weights and begin["key"] not in keeping.weights_in_use(plan):
-        raise Conflict("the weights that it begins from were just deleted with another study: submit it again")
+        raise StateConflict("the weights that it begins from were just deleted with another study: submit it again")
     yield e.StudySubmitted(study=command.study, spec=command.spec, at=command.at, begin=begin, inputs=command.inputs)
     yield from isolate(plan, Study(command.study, command.spec, command.at), command.at)
 
@@ -53,10 +120,10 @@ def complete(study: Study, at: float) -> Iterator[e.Event]:
     if study.state == StudyState.COMPLETED:
         return
     if study.spec["tuner"]["kind"] != "external":
-        raise Conflict(f"study {study.id} has a tuner of its own, which says when it is completed")
+        raise StateConflict(f"study {study.id} has a tuner of its own, which says when it is completed")
     if study.is_final or study.active:
         standing = study.state if study.is_final else f"still training ({study.active} trials)"
-        raise Conflict(f"study {study.id} is {standing} and cannot be completed")
+        raise StateConflict(f"study {study.id} is {standing} and cannot be completed")
     yield from close(study, at)
 
 
@@ -81,9 +148,9 @@ GROWS_BY = {
 def reopen(study: Study, more: int, at: float, limits: Limits) -> Iterator[e.Event]:
     tuner = study.spec["tuner"]
     if study.state != StudyState.COMPLETED:
-        raise Conflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
+        raise StateConflict(f"study {study.id} is {study.state}; only a completed study can be reopened")
     if (field := GROWS_BY.get(tuner["kind"])) is None:
-        raise Conflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
+        raise StateConflict(f"a study of kind {tuner['kind']} cannot grow; those that can are {', '.join(GROWS_BY)}")
     if more <= (had := tuner.get(field, 1)):
         raise Refused(f"{field}: must be more than the {had} that the study had, got {more}")
     if more > limits.trials:
@@ -141,5 +208,5 @@ def _said_by(trial: Trial) -> str:
 
 def delete(study: Study, at: float) -> Iterator[e.Event]:
     if not study.is_final:
-        raise Conflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
+        raise StateConflict(f"study {study.id} is {study.state}: cancel it before it is deleted")
     yield e.StudyDeleted(study=study.id, at=at)

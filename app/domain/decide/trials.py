@@ -9,7 +9,7 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.asking import Trials
 from app.domain.decide.finding import trial_of
-from app.domain.errors import Conflict, Refused
+from app.domain.errors import Refused, StateConflict
 from app.domain.search_plan import Study, Trial
 from app.domain.states import StudyState, TrialState
 
@@ -58,9 +58,11 @@ def _users_trial(study: Study, number: int) -> Trial:
     """A trial of which its user may ask for more."""
     trial = trial_of(study, number)
     if trial.reason.get("by") != "user":
-        raise Conflict(f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained")
+        raise StateConflict(
+            f"trial {number} of study {study.id} is the tuner's, which alone says how long it is trained"
+        )
     if trial.state not in EXTENDABLE:
-        raise Conflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
+        raise StateConflict(f"trial {number} of study {study.id} is {trial.state} and cannot be trained any longer")
     return trial
 
 
@@ -71,4 +73,4 @@ def cancel(study: Study, number: int) -> Iterator[e.Event]:
         yield e.TrialCancelled(study=trial.study, trial=trial.number)
     elif trial.state != TrialState.CANCELLED:
         standing = f"{trial.state} in a study that is {study.state}" if study.is_final else trial.state
-        raise Conflict(f"trial {trial.number} of study {trial.study} is {standing} and cannot be cancelled")
+        raise StateConflict(f"trial {trial.number} of study {trial.study} is {standing} and cannot be cancelled")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from app.domain import awaiting
 from app.domain import events as e
-from app.domain.evolve import chains, results, studies, surroundings, trials
+from app.domain.evolve import chains, results, studies, trials
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan
 from app.domain.states import TrialState
@@ -78,7 +78,7 @@ def evolve(plan: SearchPlan, event: e.Event) -> None:
         case e.ExactnessLost() | e.ExactnessTested():
             results.take_exactness(plan, event)
         case e.PackingProfiled() | e.PackingChosen() | e.InputsSeen() | e.EnvironmentSeen() | e.WeightsDropped():
-            surroundings.take(plan, event)
+            studies.take_surroundings(plan, event)
         case _:
             studies.take(plan, event)
 

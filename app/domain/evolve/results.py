@@ -1,4 +1,4 @@
-"""What training leaves behind: metrics and checkpoints."""
+"""Training leaves behind metrics and checkpoints, some of which can prove that the trainer is exact."""
 
 from __future__ import annotations
 

@@ -6,33 +6,31 @@ that are only ever added. `app.domain.evolve` makes it from events, and nothing 
 
 from __future__ import annotations
 
-from app.domain.search_plan.chain import Chain
 from app.domain.search_plan.node import (
     MOST_FAILURES,
     NO_PROGRESS,
+    ChainProgress,
     Checkpoint,
     GivenUp,
     KeptAt,
     Node,
-    Progress,
     Progresses,
     Raised,
 )
-from app.domain.search_plan.plan import SearchPlan
+from app.domain.search_plan.plan import Chain, SearchPlan, Witness
 from app.domain.search_plan.study import MAX_RESTARTS, Note, Study, Trial, TrialEvent
-from app.domain.search_plan.witness import Witness
 
 __all__ = [
     "MAX_RESTARTS",
     "MOST_FAILURES",
     "NO_PROGRESS",
     "Chain",
+    "ChainProgress",
     "Checkpoint",
     "GivenUp",
     "KeptAt",
     "Node",
     "Note",
-    "Progress",
     "Progresses",
     "Raised",
     "SearchPlan",

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, TrialKey
-from app.domain.schedule import Segment, segment_at
+from app.domain.schedule import ScheduleSegment, segment_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class KeptAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ChainProgress:
     """How far a chain's worker is in its stage, by its last heartbeat: an observation, not a fact of the log.
 
     saving: steps that it evaluates or keeps, if they are inside its stage, of which the log does not know yet.
@@ -51,7 +51,7 @@ class Progress:
     saving: frozenset[int] = frozenset()
 
 
-Progresses = Mapping[ChainId, Progress]
+Progresses = Mapping[ChainId, ChainProgress]
 NO_PROGRESS: Progresses = {}
 
 
@@ -130,14 +130,14 @@ class Node:
     broke: int = 0
     reached: int = 0
     failed_at: int = 0
-    _segment: Segment | None = field(default=None, repr=False, compare=False)
+    _segment: ScheduleSegment | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.trained = max(self.trained, self.start)
         self.reached = max(self.reached, self.start)
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> ScheduleSegment:
         """What is in force from its start on. Raises `stagetree.sequences.SequenceError`."""
         if self._segment is None:
             self._segment = segment_at(self.hp, self.start)
@@ -179,7 +179,7 @@ class Node:
                 yield from (step for step in progress[chain].saving if start < step < end)
 
 
-def _is_covered(step: int, start: int, end: int, progress: Progress | None) -> bool:
+def _is_covered(step: int, start: int, end: int, progress: ChainProgress | None) -> bool:
     if step == end:
         return True
     if progress is not None and step in progress.saving:

@@ -1,4 +1,4 @@
-"""The plan as a whole, and how its parts are found."""
+"""The plan as a whole, how its parts are found, its stages under way, and states that can prove something."""
 
 from __future__ import annotations
 
@@ -9,11 +9,50 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.ids import ChainId, NodeId, StudyId, TrialKey
-from app.domain.search_plan.chain import Chain
 from app.domain.search_plan.node import Checkpoint, GivenUp, KeptAt, Node, Raised
 from app.domain.search_plan.study import Study, Trial
-from app.domain.search_plan.witness import Witness
 from app.domain.states import ProofKind
+
+
+@dataclass(slots=True)
+class Chain:
+    """Stages under way on a slot; `index` is the one in training, past the last while checkpoints are written.
+
+    seconds: spent on the stages before that one. proof: what it proves by training steps again; None where it trains.
+    broke: the first step on the way to its end at which training went on from a state that was saved; 0 for none.
+    """
+
+    id: ChainId
+    slot: str
+    stages: tuple[e.Stage, ...]
+    at: float
+    index: int = 0
+    seconds: float = 0.0
+    proof: ProofKind | None = None
+    broke: int = 0
+
+    @property
+    def is_trained(self) -> bool:
+        return self.index >= len(self.stages)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Witness:
+    """The state of `node` after `step` steps was trained without a break from step `since` on.
+
+    begin: where else its training can begin, with a state that is kept or, at 0, with none. Trained from there it must
+    come out the same: either `since` or `begin` is then a hand-over that lies inside the other way. cost: the steps
+    from `begin` on. draw: between 0 and 1, the same for everyone, by which audits are chosen. is_behind: whether one of
+    the two breaks lies behind a change of a hyper-parameter, where values come back otherwise than they came.
+    """
+
+    cost: int
+    node: NodeId
+    step: int
+    since: int
+    begin: int
+    draw: float = 0.0
+    is_behind: bool = False
 
 
 @dataclass(slots=True)

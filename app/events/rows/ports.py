@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from app.domain.slots import Slot
+from app.domain.slots import SlotDescription
 from app.events.rows.chains import ChainFlags, Lease
 from app.events.tables import StudyRow
 
 
-class SlotRecord(Slot, Protocol):
+class SlotRecord(SlotDescription, Protocol):
     """As `app.events.tables.SlotRow`."""
 
     @property

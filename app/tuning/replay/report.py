@@ -10,7 +10,7 @@ from app.domain import events as e
 from app.domain import results
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study, TrialEvent
-from app.domain.standing import Rung, standing
+from app.domain.standing import RungRanking, standing
 from app.domain.states import TrialEventKind
 
 Json = dict[str, Any]
@@ -71,7 +71,7 @@ class Replay:
         return [_rung(rung, results.sign(study)) for rung in ladder]
 
 
-def _rung(rung: Rung, sign: int) -> Json:
+def _rung(rung: RungRanking, sign: int) -> Json:
     """A rung with its results, best first."""
     trials = [
         {"trial": trial, "value": rung.values[trial], "steps": rung.steps, "promoted": trial in rung.promoted}

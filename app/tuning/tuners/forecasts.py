@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise, takewhile
 from typing import Any
 
-from app.domain.schedule import Segment, segments
+from app.domain.schedule import ScheduleSegment, segments
 from app.domain.search_plan import TrialEvent
 from app.domain.states import TrialEventKind
 from app.tuning.curves import Bend, Curve, CurveModel, Posterior
@@ -30,7 +30,7 @@ def bends_of(hp: Mapping[str, Any], horizon: int) -> tuple[Bend, ...]:
     return tuple(bend for bend in changes if bend[1])
 
 
-def _bend(before: Segment, after: Segment) -> Bend:
+def _bend(before: ScheduleSegment, after: ScheduleSegment) -> Bend:
     was, now = before.values(after.start - 1), after.values(after.start)
     changes = (_change(name, was[name], now[name]) for name in now if was[name] != now[name])
     return after.start, ", ".join(changes)

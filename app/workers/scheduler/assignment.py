@@ -15,7 +15,7 @@ from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, PlanId
 from app.domain.proofs import is_checked
-from app.domain.slots import Slot
+from app.domain.slots import SlotDescription
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
@@ -45,7 +45,7 @@ class Placed:
 
     frontier: Frontier
     paths: Sequence[Sequence[Span]]
-    slot: Slot
+    slot: SlotDescription
     is_pack: bool
     measure: int = 0
 
@@ -100,7 +100,9 @@ class Assignment:
             passed_over.setdefault(frontier.id, set()).add((spans[0].node, spans[0].start))
         return None
 
-    def _packed(self, choice: Choice, passed_over: Container[Place], slot: Slot, slots: Candidates) -> Placed:
+    def _packed(
+        self, choice: Choice, passed_over: Container[Place], slot: SlotDescription, slots: Candidates
+    ) -> Placed:
         """With the paths that the slot trains together with the chosen one, where the plan's stages are packed."""
         (frontier, spans), opened = choice, choice[0].plan.opened
         assert opened is not None  # or no slot would have taken it

@@ -12,7 +12,7 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.events import PackingProfiled
 from app.domain.search_plan import SearchPlan
-from app.domain.slots import Slot
+from app.domain.slots import SlotDescription
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
 from app.events.profiles import profiles_on_record
@@ -35,13 +35,13 @@ class Choosing:
     def __init__(self, ports: Ports, outlook: Outlook) -> None:
         self._ports, self._outlook = ports, outlook
 
-    def look(self, well: Sequence[Slot]) -> None:
+    def look(self, well: Sequence[SlotDescription]) -> None:
         """Choose wherever that can be done now. well: the slots that are. Raises `DatabaseUnavailable`."""
         for frontier in self._outlook.frontiers():
             if self._ports.packs and frontier.plan.packing is None and not frontier.plan.chains:
                 self._choose(frontier, well)
 
-    def _choose(self, frontier: Frontier, well: Sequence[Slot]) -> None:
+    def _choose(self, frontier: Frontier, well: Sequence[SlotDescription]) -> None:
         stream, opened = frontier.id, frontier.plan.opened
         assert opened is not None  # or its packing would be 0
         able = [slot for slot in well if has_trainer(slot, opened)]
@@ -55,7 +55,7 @@ class Choosing:
         except (VersionConflict, PlanUnusable) as reason:
             logger.info("how wide the packs of plan %s are is left to the next tick: %s", stream, reason)
 
-    def _command(self, plan: SearchPlan, able: Sequence[Slot]) -> c.ChoosePacking | None:
+    def _command(self, plan: SearchPlan, able: Sequence[SlotDescription]) -> c.ChoosePacking | None:
         """None where it is to be measured first, or as long as there are no trials."""
         most = widest(plan, len(able))
         if most == 1:
@@ -70,7 +70,7 @@ class Choosing:
             return c.ChoosePacking(width=0, reason=why)
         return None
 
-    def _on_record(self, plan: SearchPlan, able: Sequence[Slot], most: int) -> PackingProfiled | None:
+    def _on_record(self, plan: SearchPlan, able: Sequence[SlotDescription], most: int) -> PackingProfiled | None:
         """What another plan has measured on a device like those here, of all widths that come into question."""
         assert plan.opened is not None  # or no slot would be able
         found = profiles_on_record(self._ports.records.log, plan.opened, batch_of(plan.nodes[plan.roots[0]]))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from app.domain.ids import ChainId, PlanId
-from app.domain.search_plan import Chain, Progress, SearchPlan
+from app.domain.search_plan import Chain, ChainProgress, SearchPlan
 from app.domain.stage_tree import Place
 from app.events.plans import PlanUnusable
 from app.events.rows.ports import ChainRecord
@@ -91,11 +91,11 @@ class Outlook:
         return frontier.plan.version != version
 
 
-def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> Progress:
+def _progress(plan: SearchPlan, chain: Chain, row: ChainRecord) -> ChainProgress:
     """What was passed; but what is to be evaluated or kept there is on its way, as long as it is not on record."""
     stage, node = chain.stages[chain.index], plan.node(chain.stages[chain.index].node)
     coming = {*stage.evaluate} - node.metrics.keys() | {*row.extra_eval_steps} - node.checkpoints.keys()
-    return Progress(row.step, frozenset(coming))
+    return ChainProgress(row.step, frozenset(coming))
 
 
 def _in_flight(plan: SearchPlan, chain: Chain, row: ChainRecord) -> frozenset[Place]:

@@ -14,7 +14,7 @@ from app.domain.errors import Refused
 from app.domain.ids import ChainId
 from app.domain.proofs import is_checked, judge
 from app.domain.search_plan import Chain, SearchPlan
-from app.domain.slots import Slot
+from app.domain.slots import SlotDescription
 from app.domain.states import InexactPolicy, ProofKind, Verdict
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
@@ -121,7 +121,7 @@ class Proving:
             return None
         return check(plan)
 
-    def _give(self, frontier: Frontier, proof: Proof, slot: Slot) -> bool:
+    def _give(self, frontier: Frontier, proof: Proof, slot: SlotDescription) -> bool:
         """Record that a slot makes a proof, and send it; whether it has it."""
         chain, assignment = self._ports.new_id(), proof_assignment(frontier, proof)
         command = c.AssignProof(
@@ -144,14 +144,14 @@ class Proving:
         return True
 
 
-def _one_of_each_device(frontier: Frontier, free: Sequence[Slot]) -> Iterable[Slot]:
+def _one_of_each_device(frontier: Frontier, free: Sequence[SlotDescription]) -> Iterable[SlotDescription]:
     """Of the free slots that have a plan's trainer, one of each kind of device."""
     opened = frontier.plan.opened
     able = [slot for slot in free if opened is not None and has_trainer(slot, opened)]
     return {slot.device: slot for slot in reversed(able)}.values()
 
 
-def _is_being_checked(plan: SearchPlan, device: str, well: Sequence[Slot]) -> bool:
+def _is_being_checked(plan: SearchPlan, device: str, well: Sequence[SlotDescription]) -> bool:
     devices = {slot.name: slot.device for slot in well}
     checks = [chain for chain in plan.chains.values() if chain.proof == ProofKind.CHECK]
     return any(devices.get(chain.slot, device) == device for chain in checks)

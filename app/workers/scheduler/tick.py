@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from logging import DEBUG, WARNING
 
 from app.away import LostRace
-from app.domain.slots import Slot
+from app.domain.slots import SlotDescription
 from app.events.database import DatabaseUnavailable
 from app.scheduling.packs import trials_on_a_slot
 from app.scheduling.placement import Candidates
@@ -87,7 +87,7 @@ class Scheduler:
         self._sharing.make_room(self._outlook.frontiers(), balance, seen, slots)
         self._flags.send(self._outlook.frontiers())
 
-    def _with_room(self, slots: Candidates, live: int) -> tuple[Candidates, Sequence[Slot]]:
+    def _with_room(self, slots: Candidates, live: int) -> tuple[Candidates, Sequence[SlotDescription]]:
         """The slots whose chains may write, beside those that live, and those that wait until checkpoints have gone."""
         plans = {str(frontier.id): frontier.plan for frontier in self._outlook.frontiers()}
         most = self._ports.chains_that_fit(plans, live, len(slots.free))

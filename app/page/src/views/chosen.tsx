@@ -4,7 +4,7 @@ import { State } from "../parts/states.tsx";
 import { chosen, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { useTable } from "../table.ts";
 import { number } from "../format.ts";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 export function Chosen({ study, at }: ViewProps) {
   const { data } = useTable(study.study, at);

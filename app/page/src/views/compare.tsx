@@ -11,7 +11,7 @@ import { palette, series } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { line } from "./curves.tsx";
 import { Pictures } from "./overview.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const FACTS = ["state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
 

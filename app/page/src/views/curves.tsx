@@ -2,6 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { number } from "../format.ts";
+import { rungLines } from "../layout/rungs.ts";
 import { pathOf } from "../layout/rungtree.ts";
 import { robust } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -12,8 +13,7 @@ import { useTable, type Table } from "../table.ts";
 import { palette, series } from "../theme.ts";
 import type { Rungs, Tree } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
-import { rungLines } from "./rung_tree.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const TOP = 20;
 

@@ -7,7 +7,7 @@ import { sentence } from "../layout/sentences.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import type { EventPage, History, LoggedEvent } from "../types.ts";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const WINDOW = 500;
 

@@ -3,13 +3,13 @@ import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { MARKS, number, plural } from "../format.ts";
 import { edges, rowsOf, ROW, WIDTH, type Row } from "../layout/ladder.ts";
+import { lastDecisions } from "../layout/rungs.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import type { History, RankedRung, Rungs, Study } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
-import { lastDecisions } from "./rung_tree.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 import { WhatIf } from "./what_if.tsx";
 
 export function Ladder(props: ViewProps) {

@@ -6,7 +6,7 @@ import { Loaded, Panel } from "../parts/panel.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
 import { trialCount, type History, type Study } from "../types.ts";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const LOOKED_AT = ["state", "rung", "rank", "value", "steps", "trained"];
 const MOST = 200;

@@ -15,7 +15,7 @@ import { palette } from "../theme.ts";
 import { trialCount, type History, type LoggedEvent, type Schedules, type Study, type Trial } from "../types.ts";
 import { Notes } from "./notes.tsx";
 import { RungTreeCard } from "./rung_tree.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 export function Overview({ study, at }: ViewProps) {
   return (

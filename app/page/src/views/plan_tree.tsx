@@ -11,7 +11,7 @@ import { roomFor } from "../parts/room.ts";
 import { chosen, route, setQuery } from "../route.ts";
 import type { Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const [TOP, LEFT, RIGHT] = [22, 8, 8];
 

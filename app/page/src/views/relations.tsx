@@ -11,7 +11,7 @@ import { useTable, type Table } from "../table.ts";
 import type { Importance, Rungs } from "../types.ts";
 import { Shapes } from "./shapes.tsx";
 import { Slices } from "./slices.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 export function Relations(props: ViewProps) {
   const table = useTable(props.study.study, props.at);

@@ -2,17 +2,16 @@
 import { useMemo } from "preact/hooks";
 import { about, useAnswer } from "../data.ts";
 import { number, plural } from "../format.ts";
+import { lastDecisions, rungLines } from "../layout/rungs.ts";
 import type { End } from "../layout/rungtree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { roomFor } from "../parts/room.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { useTable, type Table } from "../table.ts";
-import type { History, RankedRung, Rungs, Study, Tree } from "../types.ts";
+import type { History, Rungs, Study, Tree } from "../types.ts";
 import { Chosen } from "./chosen.tsx";
-import type { ViewProps } from "./study.tsx";
-
-const MOST_RUNGS = 12;
+import type { ViewProps } from "./props.ts";
 
 export function RungTreeView(props: ViewProps) {
   return (
@@ -108,21 +107,4 @@ function EndTold({ end, study, table, event }: { end: End; study: Study; table: 
       {event !== undefined && <p class="quiet">event {event}</p>}
     </>
   );
-}
-
-/** The event of the last decision about each trial. */
-export function lastDecisions(history: History | null): Map<number, number> {
-  const found = new Map<number, number>();
-  history?.decisions.trial.forEach((trial, index) => {
-    if (trial !== null) found.set(trial, history.decisions.position[index]!);
-  });
-  return found;
-}
-
-/** The steps at which trials are compared; where every step is one, none is worth a line. */
-export function rungLines(items: RankedRung[]): { step: number; name: string }[] {
-  const names = new Map<number, string>();
-  for (const item of items) if (!names.has(item.steps)) names.set(item.steps, `rung ${item.rung}`);
-  const found = [...names].map(([step, name]) => ({ step, name })).sort((a, b) => a.step - b.step);
-  return found.length > MOST_RUNGS ? [] : found;
 }

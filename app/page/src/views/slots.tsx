@@ -11,7 +11,7 @@ import { roomFor } from "../parts/room.ts";
 import { route, setQuery, studyLink } from "../route.ts";
 import { isDark, scale as colourScale, type Palette } from "../theme.ts";
 import type { Study, Timeline, Tree } from "../types.ts";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const [NAME, TOP] = [92, 22];
 

@@ -17,17 +17,13 @@ import { Ladder } from "./ladder.tsx";
 import { Moments } from "./moments.tsx";
 import { Overview } from "./overview.tsx";
 import { PlanTree } from "./plan_tree.tsx";
+import type { ViewProps } from "./props.ts";
 import { Relations } from "./relations.tsx";
 import { RungTreeView } from "./rung_tree.tsx";
 import { Scrubber } from "./scrubber.tsx";
 import { SlotsView } from "./slots.tsx";
 import { TrialPage } from "./trial.tsx";
 import { Trials } from "./trials.tsx";
-
-export interface ViewProps {
-  study: Study;
-  at: number | null;
-}
 
 const VIEWS: [string, string][] = [
   ["", "Overview"],

@@ -2,6 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { about, address, isReport, tell, useAnswer, type Trouble } from "../data.ts";
 import { number, plural } from "../format.ts";
+import { rungLines } from "../layout/rungs.ts";
 import { reason } from "../layout/sentences.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -12,8 +13,7 @@ import { palette } from "../theme.ts";
 import type { History, Rungs, Study, TrialDetail } from "../types.ts";
 import { Pictures } from "./overview.tsx";
 import { AddNote, Notes } from "./notes.tsx";
-import { rungLines } from "./rung_tree.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 export function TrialPage({ study, at, number: trial }: ViewProps & { number: number }) {
   const answer = useAnswer<TrialDetail>(about(study.study, `/trials/${trial}`, at));

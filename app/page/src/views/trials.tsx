@@ -10,7 +10,7 @@ import { Rows } from "../parts/rows.tsx";
 import { chosen, route, setQuery, studyLink, toggleChosen } from "../route.ts";
 import { titleOf, useTable, type Table } from "../table.ts";
 import { Chosen } from "./chosen.tsx";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const FIXED = ["trial", "state", "value", "best.value", "best.step", "last.step", "rung", "rank", "trained", "standing"];
 /** The columns with values that a trial's mark is about. */

@@ -4,7 +4,7 @@ import { about, isReport, tell, type Trouble } from "../data.ts";
 import { number, plural } from "../format.ts";
 import { Panel } from "../parts/panel.tsx";
 import type { Imagined, Study } from "../types.ts";
-import type { ViewProps } from "./study.tsx";
+import type { ViewProps } from "./props.ts";
 
 const FIELDS = ["tuner.reduction_factor", "tuner.min_steps", "tuner.max_steps", "tuner.num_trials", "tuner.brackets"];
 

@@ -1,0 +1,281 @@
+"""What happened when: the times of a stream's events, what each slot trained, what was decided, and when results came.
+
+Taken event by event while the stream's plan is folded, or else read from the log, and kept; an earlier moment is all
+that was begun by then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+from app.domain import events as e
+from app.domain.evolve import collector_paused
+from app.domain.ids import ChainId, NodeId, StudyId
+from app.domain.states import ProofKind
+from app.events.log import EventLog, StoredEvent
+
+Json = dict[str, Any]
+
+BATCH = 5_000
+KEPT = 16
+"""So many streams stay in memory."""
+
+DECIDED: dict[type[e.Event], str] = {
+    e.TrialAdded: "start",
+    e.TrialExtended: "promote",
+    e.TrialStopped: "stop",
+    e.TrialCancelled: "cancel",
+    e.StudyPaused: "pause",
+    e.StudyResumed: "resume",
+    e.StudyReopened: "reopen",
+    e.StudyCompleted: "complete",
+    e.StudyCancelled: "cancel study",
+    e.StudyFailed: "fail study",
+    e.StudyIsolated: "isolate",
+}
+
+
+@dataclass(slots=True)
+class SlotSpan:
+    """A stage on a slot: begun with one event and ended with another, each by version and time.
+
+    seconds: of the slot, spent on it. proof: why it trained steps again, only to compare; None of ordinary training.
+    The span of a proof goes on over all stages of its chain, and bears the node of the last one.
+    """
+
+    chain: ChainId
+    slot: str
+    stage: e.Stage
+    begun: int
+    begun_at: float
+    ended: int | None = None
+    ended_at: float | None = None
+    seconds: float = 0.0
+    outcome: str = "running"
+    proof: ProofKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """What was decided about a trial, or about the study (`trial` is None), by which event."""
+
+    version: int
+    kind: str
+    trial: int | None
+    steps: int | None
+    reason: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A result of a trial: by which event, when, and what its study had spent on slots by then."""
+
+    version: int
+    at: float
+    slot_seconds: float
+    trial: int
+    step: int
+    metrics: e.Metrics
+
+
+@dataclass(slots=True)
+class _Life:
+    """What happened to a study from an event on. paths: for each trial, where its nodes begin."""
+
+    since: int = 0
+    decisions: list[DecisionMade] = field(default_factory=list)
+    results: list[Measured] = field(default_factory=list)
+    paths: dict[int, dict[NodeId, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _OfStudy:
+    """What happened to one study. lives: an isolation strikes what was there and begins another; the last one counts.
+
+    Earlier ones are there for those who look at an earlier moment. slot_seconds: in all lives.
+    """
+
+    lives: list[_Life] = field(default_factory=lambda: [_Life()])
+    slot_seconds: float = 0.0
+
+    @property
+    def life(self) -> _Life:
+        return self.lives[-1]
+
+    def at(self, version: int | None) -> _Life:
+        """The life that the study had after an event; the last one, where none is named."""
+        if version is None:
+            return self.life
+        return next((each for each in reversed(self.lives) if each.since <= version), self.lives[0])
+
+
+class Chronicle:
+    """One stream, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.slots: set[str] = set()
+        self.spans: list[SlotSpan] = []
+        self.marks: list[tuple[int, str, int, int]] = []
+        """(version, what was done, number of the span, step)"""
+        self._studies: dict[StudyId, _OfStudy] = {}
+        self._chains: dict[ChainId, e.ChainAssigned] = {}
+        self._under_way: dict[ChainId, int] = {}
+        self._last_in: dict[NodeId, int] = {}
+        self._wanted: dict[tuple[NodeId, int], list[tuple[StudyId, int]]] = {}
+        self._metrics: dict[tuple[NodeId, int], e.Metrics] = {}
+
+    @property
+    def version(self) -> int:
+        return len(self.times)
+
+    def decisions(self, study: StudyId, version: int | None = None) -> list[DecisionMade]:
+        """Of the life that the study had after an event. Later ones may be among them."""
+        return self._of_study(study).at(version).decisions
+
+    def stages(self, chain: ChainId) -> tuple[e.Stage, ...]:
+        """What a chain was assigned."""
+        return self._chains[chain].stages
+
+    def results(self, study: StudyId, version: int | None = None) -> list[Measured]:
+        """Of the life that the study had after an event. Later ones may be among them."""
+        return self._of_study(study).at(version).results
+
+    def take_all(self, batch: Sequence[StoredEvent]) -> None:
+        """The next events."""
+        for recorded in batch:
+            self._take(recorded)
+
+    def _take(self, recorded: StoredEvent) -> None:
+        self.times.append(recorded.at)
+        event = recorded.event
+        if isinstance(event, e.StudyIsolated):
+            self._strike(event.study)
+        if (kind := DECIDED.get(type(event))) is not None:
+            self._decide(event, kind)
+        match event:
+            case e.TrialAdded() | e.TrialExtended():
+                self._ask(event)
+            case e.ChainAssigned():
+                self._chains[event.chain] = event
+                self._begin(event.chain, 0)
+            case e.StageCompleted():
+                self._pay(event.chain, event.index, event.seconds)
+                self._end(event.chain, "done")
+                self._begin(event.chain, event.index + 1)
+            case e.StageFailed():
+                self._pay(event.chain, event.index, event.seconds)
+                self._end(event.chain, "failed")
+            case e.ChainEnded():
+                if self._chains[event.chain].proof is not None:
+                    self._pay(event.chain, 0, event.seconds)
+                self._end(event.chain, str(event.outcome))
+            case e.Evaluated():
+                self._metrics[event.node, event.step] = event.metrics
+                self._mark("evaluated", event.node, event.step)
+                self._measure(event.node, event.step)
+            case e.CheckpointKept():
+                self._mark("kept", event.node, event.step)
+
+    def _of_study(self, study: StudyId) -> _OfStudy:
+        return self._studies.setdefault(study, _OfStudy())
+
+    def _strike(self, study: StudyId) -> None:
+        """The study's trials and their results are void: others bear their numbers from here on."""
+        self._of_study(study).lives.append(_Life(self.version))
+        for place, waiting in list(self._wanted.items()):
+            self._wanted[place] = [each for each in waiting if each[0] != study]
+
+    def _decide(self, event: Any, kind: str) -> None:
+        given = (getattr(event, "trial", None), getattr(event, "steps", None), getattr(event, "reason", {}))
+        if isinstance(event, e.StudyIsolated):
+            given = (None, None, {"difference": event.reason})
+        self._of_study(event.study).life.decisions.append(DecisionMade(self.version, kind, *given))
+
+    def _ask(self, event: e.TrialAdded | e.TrialExtended) -> None:
+        """A result is wanted of a trial at a step; it may be there already."""
+        path = self._of_study(event.study).life.paths.setdefault(event.trial, {})
+        path.update(event.path or {})
+        node = next((name for name, start in reversed(path.items()) if start < event.steps), None)
+        if node is not None:
+            self._wanted.setdefault((node, event.steps), []).append((event.study, event.trial))
+            if (node, event.steps) in self._metrics:
+                self._record(event.study, event.trial, node, event.steps)
+
+    def _measure(self, node: NodeId, step: int) -> None:
+        for study, trial in self._wanted.get((node, step), ()):
+            self._record(study, trial, node, step)
+
+    def _record(self, study: StudyId, trial: int, node: NodeId, step: int) -> None:
+        found, metrics = self._of_study(study), self._metrics[node, step]
+        found.life.results.append(Measured(self.version, self.times[-1], found.slot_seconds, trial, step, metrics))
+
+    def _begin(self, chain: ChainId, index: int) -> None:
+        given = self._chains[chain]
+        if index >= len(given.stages):
+            return
+        stage = given.stages[index]
+        if given.proof is None:
+            self._last_in[stage.node] = len(self.spans)
+        else:
+            stage = replace(given.stages[-1], start=stage.start)
+        self._under_way[chain] = len(self.spans)
+        self.spans.append(SlotSpan(chain, given.slot, stage, self.version, self.times[-1], proof=given.proof))
+        self.slots.add(given.slot)
+
+    def _end(self, chain: ChainId, outcome: str) -> None:
+        if (number := self._under_way.pop(chain, None)) is not None:
+            span = self.spans[number]
+            span.ended, span.ended_at, span.outcome = self.version, self.times[-1], outcome
+
+    def _pay(self, chain: ChainId, index: int, seconds: float) -> None:
+        self._of_study(self._chains[chain].stages[index].study).slot_seconds += seconds
+        if (number := self._under_way.get(chain)) is not None:
+            self.spans[number].seconds = seconds
+
+    def _mark(self, what: str, node: NodeId, step: int) -> None:
+        if (number := self._last_in.get(node)) is not None:
+            self.marks.append((self.version, what, number, step))
+
+
+class Chronicles:
+    """The chronicles of the streams that were asked for last. Safe to share between threads."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._kept: OrderedDict[str, tuple[Chronicle, Lock]] = OrderedDict()
+        self._lock = Lock()
+
+    def take(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
+        """What somebody has read of a stream: from its beginning, or on from where its chronicle is."""
+        if not recorded or not (recorded[0].version == 1 or stream in self._kept):
+            return
+        with self._of(stream) as found:
+            if recorded[0].version == found.version + 1:
+                found.take_all(recorded)
+
+    @contextmanager
+    def holding(self, stream: str, version: int) -> Iterator[Chronicle]:
+        """The chronicle of a stream, as far as `version` at least."""
+        with self._of(stream) as found:
+            with collector_paused():
+                while found.version < version and (batch := self._log.read(stream, after=found.version, limit=BATCH)):
+                    found.take_all(batch)
+            yield found
+
+    @contextmanager
+    def _of(self, stream: str) -> Iterator[Chronicle]:
+        """Nobody else touches it within the block."""
+        with self._lock:
+            found, lock = self._kept.setdefault(stream, (Chronicle(), Lock()))
+            self._kept.move_to_end(stream)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        with lock:
+            yield found

@@ -1,0 +1,128 @@
+"""What is done to a study once it is there: more and longer trials, notes, its deletion."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.api.commands.writing import Write
+from app.api.errors import InvalidField
+from app.api.services import Services
+from app.api.views import plans
+from app.domain import commands as c
+from app.domain import events as e
+from app.domain.decide import decide
+from app.domain.ids import NodeId, StudyId
+from app.domain.search_plan import SearchPlan, Study
+from app.events.tables import StudyRow
+from stagetree.limits import Limits
+from stagetree.models.events import Event
+from stagetree.sequences import parse
+from stagetree.space import Space
+
+Json = dict[str, Any]
+
+
+def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int:
+    """One more trial; its number. Raises `InvalidField` where its hyper-parameters are not those of the study."""
+    command = c.AddTrial(study=StudyId(row.id), hp=asked.hp, steps=asked.steps)
+    recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
+    added = recorded[0].event
+    assert isinstance(added, e.TrialAdded)
+    return added.trial
+
+
+def ask(use: Services, row: StudyRow, write: Write, asks: Sequence[c.Start | c.Extend]) -> list[int]:
+    """The numbers of the trials, in the order asked for: all or nothing. Raises `InvalidField` as `add_trial` does."""
+    command = c.AskForTrials(study=StudyId(row.id), actions=tuple(asks))
+    recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
+    added = iter([each.event.trial for each in recorded if isinstance(each.event, e.TrialAdded)])
+    return [each.trial if isinstance(each, c.Extend) else next(added) for each in asks]
+
+
+def _decide(plan: SearchPlan, command: c.AddTrial | c.AskForTrials, limits: Limits) -> tuple[e.Event, ...]:
+    events = decide(plan, command, limits)
+    study = plan.studies[command.study]
+    names = _hyper_parameters(study)
+    for event in events:
+        if isinstance(event, e.TrialAdded):
+            names = _existing(study, event.hp) or names or set(event.hp)
+            if names != set(event.hp):
+                got = ", ".join(sorted(event.hp))
+                raise InvalidField("hp", f"must hold exactly {', '.join(sorted(names))}, got {got}")
+    return events
+
+
+def _hyper_parameters(study: Study) -> set[str]:
+    """The names that all trials of the study have; empty where that is not known yet."""
+    if study.trials:
+        return set(study.trials[0].hp)
+    listed = study.tuner.get("trials")
+    return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
+
+
+def _existing(study: Study, hp: Json) -> set[str]:
+    """The names that belong into a configuration, in a space where that depends on it; empty in others."""
+    space = Space(study.spec["space"]) if study.spec.get("space") else None
+    if space is None or not space.is_conditional:
+        return set()
+    configuration = {name: parse(value) for name, value in hp.items()}
+    return {name for name in study.spec["space"] if space.exists(name, configuration)}
+
+
+def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int | None) -> Event:
+    """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
+    command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
+    (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))
+    with use.open_study(row) as (_, study):
+        return plans.event(recorded, study.submitted_version - 1)
+
+
+logger = logging.getLogger(__name__)
+
+
+def delete_study(use: Services, row: StudyRow, write: Write) -> None:
+    """Let go of a study that is over. Raises `StateConflict` where it is not."""
+    command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
+    write(row.stream, lambda plan: decide(plan, command, use.limits))
+    if use.logs is not None:
+        with use.plans.holding(row.stream) as plan:
+            _delete_logs(use.logs, plan)
+
+
+def _delete_logs(logs: Path, plan: SearchPlan) -> None:
+    """What trials of deleted studies printed, and what they logged where no other study's trials come.
+
+    As far as it is kept here. What the others read stays where it is until they are deleted as well.
+    """
+    others = _nodes_of_others(plan)
+    for study in [study.id for study in plan.studies.values() if study.deleted]:
+        try:
+            _delete_files(logs / study, others)
+        except OSError as problem:
+            logger.warning("study %s is deleted, and its logs are not: %s", study, problem)
+
+
+def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
+    """The nodes that trials of studies pass which are not deleted, and those to which they may come if asked for more.
+
+    What is trained there is not trained again for them.
+    """
+    found = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
+    for node in plan.nodes.values():  # each is there before its children
+        if node.parent in found:
+            found.add(node.id)
+    return found
+
+
+def _delete_files(folder: Path, nodes: Container[str]) -> None:
+    """All but the rows of these nodes, and the folder if nothing stays."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    going = [path for path in files if path.stem not in nodes]
+    for path in going:
+        path.unlink(missing_ok=True)
+    if len(going) == len(files) and folder.exists():
+        shutil.rmtree(folder)

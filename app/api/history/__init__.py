@@ -1,1 +1,0 @@
-"""What was: the plan after each event, and what happened when."""

@@ -1,0 +1,183 @@
+"""Commands for the moment when something is wrong: `debug` a trial, `doctor` the machine."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from app.cli.errors import USAGE, fail
+from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
+from app.cli.output import number as written
+
+if TYPE_CHECKING:
+    from stagetree.runtime.debug import DebugTrial
+
+Json = dict[str, Any]
+
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Where it is trained: cpu, or cuda.")]
+
+
+def debug(
+    id: StudyId,
+    number: TrialNumber,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="How far; by default as far as it came.")
+    ] = None,
+    trainers: Trainers = None,
+    device: Device = "cpu",
+    server: Server = None,
+    dir: Store = None,
+) -> None:
+    """Train a trial again in this terminal, as a slot does: breakpoint() stops there. Records nothing.
+
+    \b
+    Example:  stagetree debug last 3 --steps 1
+    """
+    from app.cli import stacks
+    from stagetree.runtime.debug import run_in_terminal
+
+    with stacks.reading_study(id, server, dir) as (service, name):
+        trial, plan = service.client.trial(name, number), service.client.plan(name)
+        study = service.client.study(name, trials=True)
+    spec, begins = study["spec"], study.get("begins")
+    until = steps or _came_to(trial)
+    taken = _as_on_a_slot(plan, spec, trial["hp"], stacks.trainer_files(trainers or []), device)
+    taken = replace(taken, begin=_file_of(begins), whole=begins["state"]) if begins else taken
+    print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
+    metrics = run_in_terminal(taken, until)
+    for metric, value in sorted(metrics.items()):
+        print(f"{metric}  {'-' if value is None else written(value)}")
+
+
+def _as_on_a_slot(plan: Json, spec: Json, hp: Json, files: Sequence[str], device: str) -> DebugTrial:
+    """What a slot is given to train a trial. Ends with a message where no file has the trainer."""
+    from app.registry import Catalogue
+    from app.settings import settings
+    from stagetree.runtime.debug import DebugTrial
+
+    source = Catalogue(files).find(plan["trainer"])
+    if source is None:
+        fail(f"trainer {plan['trainer']!r} is in no file here: name its file with --trainers FILE.py", USAGE)
+    if source.version != plan["trainer_version"]:
+        print(f"{source.path} has changed since the study was trained.", file=sys.stderr)
+    return DebugTrial(
+        file=source.path,
+        name=plan["trainer"],
+        args={**plan["trainer_args"], **spec.get("runtime_args", {})},
+        seed=plan["seed"],
+        hp=hp,
+        device=device,
+        threads=settings().threads if device == "cpu" else 1,
+        determinism=spec.get("determinism", "strict"),
+    )
+
+
+def _file_of(begins: Json) -> str:
+    """The file that a trial begins from, if it is here, and still what it was. Ends with a message where it is not."""
+    from app import inputs
+
+    if "file" not in begins:
+        fail(f"the trial {begins['text']}, and only what begins from nothing or from a file can be debugged", USAGE)
+    try:
+        if inputs.hash_of(begins["file"]) != begins["sha256"]:
+            fail(f"the trial {begins['text']}, and {begins['file']} is another file by now", USAGE)
+    except inputs.InputMissing as problem:
+        fail(f"the trial {begins['text']}, and {problem}", USAGE)
+    return str(begins["file"])
+
+
+def _came_to(trial: Json) -> int:
+    """The step in which the trial failed, or the last one it was asked for."""
+    return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    ok: bool
+    detail: str
+
+
+def examine(server: str | None) -> list[Finding]:
+    """Everything that matters on this machine, and the server if one is named."""
+    looks: list[tuple[str, Callable[[], str]]] = [
+        ("python", _python),
+        ("torch", _torch),
+        ("torchvision", _torchvision),
+        ("redis", _redis),
+        ("sqlite", _sqlite),
+        ("folder", _folder),
+        ("trainers", _trainers),
+    ]
+    if server:
+        looks.append(("server", lambda: _server(server)))
+    return [_look(what, look) for what, look in looks]
+
+
+def _look(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look())
+    except Exception as error:
+        return Finding(what, False, " ".join(str(error).split()) or type(error).__name__)
+
+
+def _python() -> str:
+    return platform.python_version()
+
+
+def _torch() -> str:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return f"{torch.__version__}, " + (", ".join(gpus) if gpus else "no GPU: slots use the CPU")
+
+
+def _torchvision() -> str:
+    from stagetree.vision import import_torchvision
+
+    return str(import_torchvision().__version__)
+
+
+def _redis() -> str:
+    from app.embedded import redis_server
+
+    return redis_server()
+
+
+def _sqlite() -> str:
+    from app.events.connections import SAFE_WAL, SQLITE
+
+    slow = "" if SQLITE.sqlite_version_info >= SAFE_WAL else ", without a write-ahead log: pip install pysqlite3"
+    return f"{SQLITE.sqlite_version}{slow}"
+
+
+def _folder() -> str:
+    with tempfile.NamedTemporaryFile() as probe:
+        free = shutil.disk_usage(Path(probe.name).parent).free
+    if free < 2**30:
+        raise RuntimeError(f"only {free / 2**20:.0f} MiB free in {tempfile.gettempdir()}: use --dir on a larger disk")
+    return f"{free / 2**30:.0f} GiB free in {tempfile.gettempdir()}"
+
+
+def _trainers() -> str:
+    from app.cli.stacks import trainer_files
+    from app.registry import describe
+
+    return ", ".join(sorted(describe(trainer_files([])))) or "none registered"
+
+
+def _server(url: str) -> str:
+    from stagetree.client import Client
+
+    with Client(url, retries=0) as client:
+        client.health()
+    return f"{url} answers"

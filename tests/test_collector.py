@@ -1,0 +1,118 @@
+"""The garbage collector where plans are held: what is new is looked at, what is old is set aside and still freed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from app import processes
+from app.domain.ids import NodeId
+from app.domain.schedule import path
+from app.scheduling.ranking import Ranking
+
+
+class Thing:
+    """Something that the collector tracks, and that may refer to itself."""
+
+    def __init__(self) -> None:
+        self.me: Thing | None = None
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Nothing is set aside, whatever ran before, and the collector makes no pass of its own accord."""
+    gc.unfreeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.fixture
+def set_aside(unfrozen: None) -> Iterator[None]:
+    before = list(gc.callbacks)
+    processes.freeze_survivors()
+    yield
+    gc.callbacks[:] = before
+
+
+def test_what_outlives_a_full_pass_is_set_aside(set_aside: None) -> None:
+    kept = Thing()
+    gc.collect()
+    assert gc.get_freeze_count() > 0
+    assert not any(each is kept for each in gc.get_objects())
+
+
+def test_what_was_set_aside_is_freed_with_its_last_reference(set_aside: None) -> None:
+    kept = Thing()
+    gone = weakref.ref(kept)
+    gc.collect()
+    del kept
+    assert gone() is None
+
+
+def test_what_outlives_less_than_a_full_pass_is_not_set_aside(set_aside: None) -> None:
+    gc.collect(0)
+    gc.collect(1)
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_full_pass_frees_garbage_before_it_sets_aside_what_is_left(set_aside: None) -> None:
+    thing = Thing()
+    thing.me, gone = thing, weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert gone() is None
+
+
+def test_new_garbage_is_freed(set_aside: None) -> None:
+    thing = Thing()
+    thing.me, gone = thing, weakref.ref(thing)
+    del thing
+    processes.collect_young()
+    assert gone() is None
+
+
+MANY = 1000
+
+
+def ranking_nodes() -> Callable[[int], object]:
+    ranking = Ranking[NodeId]()
+    return lambda number: ranking.put(NodeId(f"node {number}"), (1.0, float(number)))
+
+
+def reading_sequences() -> Callable[[int], object]:
+    return lambda number: path({"lr": 0.5 + number}, 10, "")
+
+
+@pytest.mark.parametrize("make", [ranking_nodes, reading_sequences])
+def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_is_new(
+    set_aside: None, make: Callable[[], Callable[[int], object]]
+) -> None:
+    """Dicts of plain tuples were: a decision took longer the more trials there were."""
+    add = make()
+    for number in range(MANY):
+        add(number)
+    gc.collect()
+    add(MANY)
+    assert not [each for each in gc.get_objects() if isinstance(each, dict) and len(each) >= MANY]
+
+
+def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
+    """One over a large plan kept all requests of a server waiting, again and again."""
+    kept, before = Thing(), list(gc.callbacks)
+    with processes.no_long_pass_twice(seconds=0.0):
+        gc.collect(1)
+        assert gc.get_freeze_count() == 0
+        gc.collect()
+        assert not any(each is kept for each in gc.get_objects())
+    assert gc.callbacks == before
+
+
+def test_a_short_pass_sets_nothing_aside(unfrozen: None) -> None:
+    with processes.no_long_pass_twice(seconds=3600.0):
+        gc.collect()
+        assert gc.get_freeze_count() == 0
