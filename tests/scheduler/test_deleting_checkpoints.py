@@ -131,6 +131,24 @@ def test_so_many_go_in_one_look_and_the_budget_is_not_despaired_of_before_the_la
     assert (second.objects, second.is_done, world.said) == (2, True, [""])
 
 
+def test_a_tick_beside_a_look_counts_the_plan_that_is_looked_at_again() -> None:
+    """The tick is on another thread: it comes at the moment at which the plan is folded."""
+    world = Deleting(budget=4)
+    world.train("plan", trials=4)
+    world.retention.survey()
+    assert world.retention.chains_that_fit({}, 0, 3) == 0
+    world.train("longer", trials=4, steps=6, plan="plan")
+    holding, fitting = world.plans.holding, list[int]()
+
+    def beside(stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
+        fitting.append(world.retention.chains_that_fit({}, 0, 3))
+        return holding(stream, fresh=fresh)
+
+    world.plans.holding = beside  # type: ignore[method-assign]
+    world.retention.survey()
+    assert fitting == [0]
+
+
 def test_what_is_garbage_goes_plan_by_plan() -> None:
     world = Deleting()
     world.train("large", trials=MOST_OBJECTS)
