@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import pytest
+from assignments import work
 from scenes import LEASE, Json, Scene, times
 from test_idle import Counted
 
@@ -190,7 +191,7 @@ def test_what_a_row_names_stays_until_its_chain_is_over(is_named: bool) -> None:
     (kept,) = keeping.checkpoints(world.scene.plan("plan"))
     world.scene.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", named=frozenset()))
     with world.scene.records.write() as rows:
-        rows.chains.assign("x", "plan", "gpu1", {"resume": {"key": kept.key} if is_named else {}}, LEASE)
+        rows.chains.assign("x", "plan", "gpu1", work(resume=kept.key if is_named else None), LEASE)
     world.retention.look()
     assert world.store.deleted == ([] if is_named else [kept.key])
     with world.scene.records.write() as rows:

@@ -13,7 +13,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.ids import StudyId
 from app.domain.search_plan import SearchPlan, Study
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.limits import Limits
 from stagetree.sequences import parse
 from stagetree.space import Space
@@ -21,7 +21,7 @@ from stagetree.space import Space
 Json = dict[str, Any]
 
 
-def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int:
+def add_trial(use: Services, row: StudyRecord, write: Write, asked: c.Start) -> int:
     """One more trial; its number. Raises `Invalid` where its hyper-parameters are not those of the study."""
     command = c.AddTrial(study=StudyId(row.id), hp=asked.hp, steps=asked.steps)
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))
@@ -30,7 +30,7 @@ def add_trial(use: Services, row: StudyRow, write: Write, asked: c.Start) -> int
     return added.trial
 
 
-def ask(use: Services, row: StudyRow, write: Write, asks: Sequence[c.Start | c.Extend]) -> list[int]:
+def ask(use: Services, row: StudyRecord, write: Write, asks: Sequence[c.Start | c.Extend]) -> list[int]:
     """The numbers of the trials, in the order asked for: all or nothing. Raises `Invalid` as `add_trial` does."""
     command = c.Ask(study=StudyId(row.id), actions=tuple(asks))
     recorded = write(row.stream, lambda plan: _decide(plan, command, use.limits))

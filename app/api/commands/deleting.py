@@ -13,12 +13,12 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import NodeId, StudyId
 from app.domain.search_plan import SearchPlan
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 
 logger = logging.getLogger(__name__)
 
 
-def delete_study(use: Services, row: StudyRow, write: Write) -> None:
+def delete_study(use: Services, row: StudyRecord, write: Write) -> None:
     """Let go of a study that is over. Raises `Conflict` where it is not."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))

@@ -8,11 +8,11 @@ from app.api.views import plans
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.ids import StudyId
-from app.events.tables import StudyRow
+from app.events.rows import StudyRecord
 from stagetree.models.events import Event
 
 
-def add_note(use: Services, row: StudyRow, write: Write, text: str, trial: int | None) -> Event:
+def add_note(use: Services, row: StudyRecord, write: Write, text: str, trial: int | None) -> Event:
     """The event. Raises `Unknown` where there is no such trial, and `Refused` for a text that is none or too long."""
     command = c.AddNote(study=StudyId(row.id), text=text, trial=trial, at=use.clock())
     (recorded,) = write(row.stream, lambda plan: decide(plan, command, use.limits))

@@ -26,8 +26,7 @@ from app.domain.ids import ChainId, NodeId, StudyId
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.standing import Standing, meaning, prediction, standing
 from app.domain.states import ChainState, ShownTrialState, StudyState, TrialState
-from app.events.rows.ports import ChainRecord
-from app.events.tables import StudyRow
+from app.events.rows import ChainRecord, StudyRecord
 from app.simulation.forecast import Forecast
 from stagetree.models.studies import Best, Cost, Failures, Share, Steps, StudyAnswer, StudyListed
 from stagetree.models.trials import Failure, Note, Outcome, Prediction, Trial, TrialDetail
@@ -150,7 +149,7 @@ def _outcome(result: results.Result | None) -> Outcome | None:
     return None if result is None else Outcome(step=result.step, value=result.value)
 
 
-def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> StudyListed:
+def listed(row: StudyRecord, live: Sequence[ChainRecord] = ()) -> StudyListed:
     """A study in a list of them; `live` are the chains under way."""
     return StudyListed(
         study=row.id,
@@ -162,7 +161,7 @@ def listed(row: StudyRow, live: Sequence[ChainRecord] = ()) -> StudyListed:
     )
 
 
-def share(row: StudyRow, live: Sequence[ChainRecord]) -> Share:
+def share(row: StudyRecord, live: Sequence[ChainRecord]) -> Share:
     """The slots that train for a study, and its share of them while it competes with others."""
     training = {chain.slot: chain for chain in live if chain.state in (ChainState.READY, ChainState.RUNNING)}
     due = row.slots_due if row.state == StudyState.RUNNING else None
@@ -170,8 +169,7 @@ def share(row: StudyRow, live: Sequence[ChainRecord]) -> Share:
 
 
 def _payer(chain: ChainRecord) -> str:
-    stages = chain.assignment["stages"]
-    return str(stages[min(chain.index, len(stages) - 1)]["study"])
+    return chain.stages[min(chain.index, len(chain.stages) - 1)].study if chain.stages else ""
 
 
 # -------------------------------------------------------------------------------------------------------------- trials

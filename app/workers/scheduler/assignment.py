@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.domain import commands as c
+from app.domain.assignment import ChainAssignment
 from app.domain.decide import decide
 from app.domain.errors import Refused
 from app.domain.ids import ChainId, PlanId
@@ -16,9 +17,9 @@ from app.domain.slots import Slot
 from app.domain.stage_tree import Place
 from app.events.log import VersionConflict
 from app.events.plans import PlanUnusable
-from app.events.rows.errors import SlotTaken
+from app.events.rows import SlotTaken
 from app.events.rows.ports import RowsPort
-from app.scheduling.assignment import ChainAssignment, assign, resume_point, stages_of
+from app.scheduling.assignment import assign, resume_point, stages_of
 from app.scheduling.balance import EVEN, Balance, allowed
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.packs import companions, rungs_first, to_the_branch
@@ -141,7 +142,7 @@ class Assignment:
             logger.info("not assigned: %s", reason)
             return False
         first, assignment = next(iter(work.items()))
-        self._dispatch.send(first, messages(assignment.to_json()), placed.slot.name)
+        self._dispatch.send(first, messages(assignment), placed.slot.name)
         return True
 
     def _assignments(self, placed: Placed, sharers: int) -> dict[str, ChainAssignment]:
@@ -172,7 +173,7 @@ class Assignment:
         def give(rows: RowsPort) -> None:
             for chain, assignment in work.items():
                 beside = None if chain == first else first
-                rows.chains.assign(chain, stream, slot, assignment.to_json(), ttl, beside)
+                rows.chains.assign(chain, stream, slot, assignment, ttl, beside)
 
         self._ports.transact(
             stream,

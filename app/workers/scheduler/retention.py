@@ -259,13 +259,13 @@ class Retention:
             command = c.ReleaseCheckpoints(checkpoints=chosen, reason=reason, named=named)
             return decide(plan, command)
 
-        named = self._named(stream)  # a chain that is given later is in the plan that is decided on
+        named = self._named(stream, chosen)  # a chain that is given later is in the plan that is decided on
         self._transact(stream, decided)
 
     def _delete(self, stream: str, most: int) -> tuple[int, int]:
         with self._plans.holding(stream, fresh=False) as plan:
             released = [*plan.released.values(), *keeping.idle_weights(plan)][:most]
-        named = self._named(stream) if released else frozenset()
+        named = self._named(stream, released)
         gone = [kept for kept in released if kept.key not in named and delete_object(self._store, kept.key)]
         keys = tuple(kept.key for kept in gone)
         self._transact(stream, lambda plan: decide(plan, c.RecordDeleted(keys=keys)))
@@ -273,12 +273,13 @@ class Retention:
             self._uses[stream] = PlanUse.of(plan)
         return len(gone), sum(kept.checkpoint.size for kept in gone)
 
-    def _named(self, stream: str) -> frozenset[str]:
-        """The keys of the checkpoints with which chains under way begin, by their rows."""
+    def _named(self, stream: str, among: Sequence[KeptAt]) -> frozenset[str]:
+        """The keys of those with which chains under way begin, by their rows."""
+        if not among:
+            return frozenset()
         with self._records.read() as rows:
-            works = [row.assignment for row in rows.chains.live(stream)]
-        read = [work.get(name) or {} for work in works for name in ("resume", "begin")]
-        return frozenset(each["key"] for each in read if "key" in each)
+            live = rows.chains.live(stream)
+        return frozenset(kept.key for kept in among if any(row.may_read(kept.key) for row in live))
 
     def _transact(self, stream: str, decided: Callable[[SearchPlan], Sequence[Event]]) -> None:
         write = Write(stream=stream, decide=decided, at=self._clock())

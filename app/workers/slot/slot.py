@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain import events as e
+from app.domain.assignment import Unreadable
 from app.domain.ids import ChainId
 from app.domain.states import ChainOutcome
 from app.events.rows import ChainFlags, ChainNotClaimable, Lease
-from app.scheduling.assignment import ChainAssignment, UnknownFormat
 from app.workers.ownership import Owner
 from app.workers.slot.claim import Claim, Claimed, Claiming, Pulse
 from app.workers.slot.context import SlotContext
@@ -127,11 +127,10 @@ class Slot:
             logger.info("chain %s is not claimed: %s", chain, refused or "this worker is to end")
             return None
         claim = Claim(lease.chain, lease.stream, lease.fence)
-        try:
-            return Claimed(lease, claim, ChainAssignment.from_json(lease.assignment))
-        except (UnknownFormat, TypeError, KeyError) as unknown:
-            self._hand_back(lease, claim, str(unknown))
+        if isinstance(lease.assignment, Unreadable):
+            self._hand_back(lease, claim, lease.assignment.reason)
             return None
+        return Claimed(lease, claim, lease.assignment)
 
     def _hand_back(self, lease: Lease, claim: Claim, reason: str) -> None:
         """What this version cannot read is for others."""
