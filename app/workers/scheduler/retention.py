@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from app.domain.events import Event
 from app.domain.search_plan import KeptAt, SearchPlan
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import Records
-from app.events.transact import Write, back_off, transact
+from app.events.transact import Write, transact
 from app.object_store import ObjectStore
 from app.scheduling.retention import chosen_of, garbage_of
 
@@ -97,7 +98,7 @@ class Retention:
         budget: int | None,
         clock: Callable[[], float],
         report: Callable[[str], None] = lambda text: None,
-        pause: Callable[[int], None] = back_off,
+        pause: Callable[[float], object] = time.sleep,
         begin: float = BEGIN,
         until: float = UNTIL,
     ) -> None:
