@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from hypothesis import HealthCheck, settings
+from policies import POLICIES
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -19,7 +20,6 @@ from app.domain.stage_tree import Place, build_stage_tree
 from app.scheduling.assignment import stages_of
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier, Span
-from app.scheduling.policies import POLICIES
 from app.scheduling.ranking import Urgency
 from stagetree.spec import StudySpec
 

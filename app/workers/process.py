@@ -221,7 +221,6 @@ class WorkerProcess:
             silence=here.silence_seconds,
             overhead=here.intermediate_overhead,
             memory_bytes=here.memory_bytes,
-            growth_bytes=here.growth_bytes,
         )
         self._slot = Slot(self.ownership, str(device), given, limits)
         self._to_close.append(self._slot.close)
@@ -271,4 +270,4 @@ def _show_tick(records: SqlRecords, owner: str) -> None:
 
 
 def _tidy(database: Database) -> None:
-    clean(database, Ages(settings().key_days, settings().chain_days, settings().worker_days))
+    clean(database, Ages(keys=settings().row_days, chains=settings().row_days))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from policies import POLICIES
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -18,7 +19,6 @@ from app.domain.search_plan import Chain, Progress, Study
 from app.domain.states import ChainOutcome
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from app.scheduling.policies import POLICIES
 from tests.plans import Story, steps
 
 FEW = st.integers(0, 1)

@@ -31,8 +31,8 @@ class Ports:
     does not go back. intermediate_bytes: what a plan may spend on checkpoints inside stages. turn_seconds: how long
     studies that cannot have a slot each keep one in turn; None: nobody's chain is stopped for another study. pause:
     waits for so many seconds after a lost race. show: puts on record, when that is due, that this scheduler has looked.
-    chains_that_fit: how many more chains may be given before checkpoints are deleted, as `Retention` says. packs: whether slots can
-    train packs. proofs: whether they can train steps again to compare.
+    chains_that_fit: how many more chains may be given before checkpoints are deleted, as `Retention` says. packs:
+    whether slots can train packs. proofs: whether they can train steps again to compare.
     """
 
     records: Records
