@@ -135,9 +135,9 @@ def trials(
     after, at = _place(cursor, at)
     with use.open_study(row, at) as (plan, found):
         every = documents.trials(plan, found)
-        _check_sort(sort, ordering.fields_of(every, found.spec.get("space") or ()))
+        _check_sort(sort, ordering.fields_of(every, found.space or ()))
         chosen = [trial for trial in every if not states or trial.state in states]
-        page = ordering.ordered(chosen, sort, found.spec["mode"])[after : after + limit]
+        page = ordering.ordered(chosen, sort, found.mode)[after : after + limit]
         items = [waiting.told(each, plan, found.trials[each.trial], notes) for each in page]
         moment = plan.version - found.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
@@ -239,7 +239,7 @@ def importance(use: Services, row: StudyRecord, rung: int | None, at: int | None
     from app.api.views.importance import importance as weighed
 
     with use.open_study(row, at) as (plan, found):
-        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.spec["mode"]
+        columns, mode = ordering.columns(documents.trials(plan, found)).columns, found.mode
         values = columns.get("value", []) if rung is None else _values_at(found, rung)
     return weighed(columns, values, mode)
 

@@ -86,7 +86,7 @@ def assignment_of(
         stages=stages,
         resume=resume,
         begin=None if resume else begin_of(plan, study),
-        runtime_args=study.spec.get("runtime_args", {}),
+        runtime_args=study.runtime_args,
     )
 
 

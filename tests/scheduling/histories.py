@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from policies import POLICIES
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -19,7 +18,7 @@ from app.domain.search_plan import Chain, Progress, Study
 from app.domain.states import ChainOutcome
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
-from tests.plans import Story, steps
+from tests.plans import POLICIES, Story, steps
 
 FEW = st.integers(0, 1)
 STEPS = st.integers(1, 12)

@@ -56,13 +56,12 @@ def _hyper_parameters(study: Study) -> set[str]:
     if study.trials:
         return set(study.trials[0].hp)
     listed = study.tuner.get("trials")
-    return set(study.spec.get("space") or (listed[0]["hp"] if listed else ()))
+    return set(study.space or (listed[0]["hp"] if listed else ()))
 
 
 def _existing(study: Study, hp: Json) -> set[str]:
     """The names that belong into a configuration, in a space where that depends on it; empty in others."""
-    space = Space(study.spec["space"]) if study.spec.get("space") else None
-    if space is None or not space.is_conditional:
+    if study.space is None or not (space := Space(dict(study.space))).is_conditional:
         return set()
     configuration = {name: parse(value) for name, value in hp.items()}
-    return {name for name in study.spec["space"] if space.exists(name, configuration)}
+    return {name for name in study.space if space.exists(name, configuration)}

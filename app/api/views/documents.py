@@ -59,15 +59,15 @@ def study(
         more["packing"] = packing(plan)
     return StudyAnswer(
         study=found.id,
-        name=found.spec.get("name", ""),
+        name=found.name,
         state=found.state,
         error=writable(found.error),
         not_exact=writable(exactness.of_study(plan, found)),
         exactness=proven(plan, found),
         ending=ending_text(found),
         metric=found.metric,
-        mode=found.spec.get("mode", ""),
-        value=found.spec.get("value", "last"),
+        mode=found.mode,
+        value=found.value,
         tuner=found.tuner.get("kind", ""),
         best=best(plan, found),
         counts=_counts(plan, found),
